@@ -1,0 +1,34 @@
+"""Errors that a user can act on: each is one sentence, and ends the command with exit code 2."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+
+
+class DistillMatchError(Exception):
+    """Something the user gave cannot be used; the message says what was expected, what came, where."""
+
+
+class ConfigError(DistillMatchError, ValueError):
+    """A run was described with an unknown key, a wrong type or an impossible combination."""
+
+
+class SourceError(DistillMatchError):
+    """Images could not be had from where the user pointed."""
+
+
+class StreamError(DistillMatchError, ValueError):
+    """The asked stream cannot be made from this source, or a saved one does not fit it."""
+
+
+@contextmanager
+def explain_disk_errors(doing: str, where: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk met while `doing` something into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (ENOSPC, EDQUOT):
+            raise SourceError(f"no space left on the disk of {where} while {doing}") from error
+        reason = error.strerror or str(error)
+        raise SourceError(f"{where}: {reason} while {doing}") from error

@@ -1,0 +1,45 @@
+"""Files written so that a reader sees the old one or the new one, never half of either."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from distillmatch.errors import explain_disk_errors
+
+
+@contextmanager
+def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; it takes the name `path` only when the block succeeds."""
+    with explain_disk_errors(doing, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=".part", dir=path.parent
+        )
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            mode = 0o666 & ~_umask()
+            temporary.chmod(mode)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_atomically(path: Path, content: bytes | str, doing: str = "writing it") -> None:
+    """Write a whole small file at once."""
+    data = content.encode() if isinstance(content, str) else content
+    with atomic_file(path, doing) as file:
+        file.write(data)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,55 @@
+"""Finding what a user adds: by the name of an installed entry point, or as `module:name`."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from distillmatch.errors import ConfigError
+
+
+def plugin_names(group: str) -> tuple[str, ...]:
+    """Return the names registered in an entry point group."""
+    return tuple(sorted({point.name for point in entry_points(group=group)}))
+
+
+def find_plugin(group: str, name: str, kind: str) -> Callable[..., Any]:
+    """Return the callable called `name` in a group, or the one at `module:name`.
+
+    `module` may lie in the current folder, so that a user's single file needs no installation.
+    """
+    if ":" in name:
+        return _from_module(name, kind)
+    found = entry_points(group=group, name=name)
+    if not found:
+        names = ", ".join(plugin_names(group))
+        raise ConfigError(
+            f"{kind} must be one of {names}, or your own as module:name, not '{name}'"
+        )
+    return _callable(next(iter(found)).load(), name, kind)
+
+
+def _from_module(name: str, kind: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise ConfigError(f"{kind} '{name}': there is no module '{module_name}'") from None
+    except ValueError:
+        raise ConfigError(f"{kind} must be module:name, not '{name}'") from None
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
+    return _callable(getattr(module, attribute), name, kind)
+
+
+def _callable(found: object, name: str, kind: str) -> Callable[..., Any]:
+    if not callable(found):
+        raise ConfigError(f"{kind} '{name}' must be a function or class, not {found!r}")
+    return found

@@ -1,0 +1,1 @@
+"""Reports: pictures and pages a person can open."""

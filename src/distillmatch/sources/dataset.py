@@ -1,0 +1,139 @@
+"""The one type for a data set: images, labels, class names and, where there is one, the class tree."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distillmatch.errors import SourceError
+
+UNKNOWN = -1
+"""The label of a training image that nobody has labelled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Images and their labels: the training or the test part of a data set.
+
+    `images` is uint8, (count, side, side, 3), possibly mapped from disk; `labels` is int64, (count,),
+    with `UNKNOWN` for an image that has no label at all.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != np.uint8 or self.images.ndim != 4 or self.images.shape[3] != 3:
+            raise SourceError(
+                "images must be uint8 of shape (count, side, side, 3), "
+                f"not {self.images.dtype} of shape {self.images.shape}"
+            )
+        if self.images.shape[1] != self.images.shape[2]:
+            raise SourceError(f"images must be square, not {self.images.shape[1:3]}")
+        if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
+            raise SourceError(
+                f"labels must be int64, one for each of the {len(self.images)} images, "
+                f"not {self.labels.dtype} of shape {self.labels.shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class ClassTree:
+    """Which parent each class has, and which super-class each parent has, by number."""
+
+    parent_of_class: tuple[int, ...]
+    super_class_of_parent: tuple[int, ...]
+    parent_names: tuple[str, ...]
+    super_class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        parents, super_classes = len(self.parent_names), len(self.super_class_names)
+        if set(self.parent_of_class) != set(range(parents)):
+            raise SourceError("the class tree must give every parent at least one class")
+        if len(self.super_class_of_parent) != parents:
+            raise SourceError("the class tree must give every parent one super-class")
+        if set(self.super_class_of_parent) != set(range(super_classes)):
+            raise SourceError("the class tree must give every super-class at least one parent")
+
+    def classes_of_parent(self, parent: int) -> tuple[int, ...]:
+        """Return the classes under one parent."""
+        return tuple(c for c, p in enumerate(self.parent_of_class) if p == parent)
+
+    def classes_of_super_class(self, super_class: int) -> tuple[int, ...]:
+        """Return the classes under one super-class."""
+        return tuple(
+            c
+            for c, p in enumerate(self.parent_of_class)
+            if self.super_class_of_parent[p] == super_class
+        )
+
+    def parents_of_super_class(self, super_class: int) -> tuple[int, ...]:
+        """Return the parents under one super-class."""
+        return tuple(p for p, s in enumerate(self.super_class_of_parent) if s == super_class)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set as every source delivers it.
+
+    `label_fraction` is the share of each class that is labelled unless a configuration says
+    otherwise. `problems` lists files that were left out, each with its reason.
+    """
+
+    name: str
+    train: Part
+    test: Part
+    class_names: tuple[str, ...]
+    tree: ClassTree | None = None
+    label_fraction: float = 0.2
+    problems: tuple[str, ...] = ()
+    known_fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        classes = len(self.class_names)
+        if len(set(self.class_names)) != classes:
+            raise SourceError(f"{self.name}: two classes have the same name")
+        for part, lowest in ((self.train, UNKNOWN), (self.test, 0)):
+            if len(part) and not lowest <= part.labels.min() <= part.labels.max() < classes:
+                raise SourceError(f"{self.name}: a label is not one of the {classes} classes")
+        if len(self.test) and self.test.images.shape[1:] != self.train.images.shape[1:]:
+            raise SourceError(f"{self.name}: training and test images differ in size")
+        if self.tree is not None and len(self.tree.parent_of_class) != classes:
+            raise SourceError(
+                f"{self.name}: the tree has {len(self.tree.parent_of_class)} classes, "
+                f"the data {classes}"
+            )
+
+    @property
+    def image_size(self) -> int:
+        """The side of the images in pixels."""
+        return int(self.train.images.shape[1])
+
+    @property
+    def image_bytes(self) -> int:
+        """The bytes that one stored image takes."""
+        return int(np.prod(self.train.images.shape[1:]))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything a stream's index lists depend on: images, labels, names and tree."""
+        return self.known_fingerprint or fingerprint(
+            (self.train, self.test), self.class_names, self.tree
+        )
+
+
+def fingerprint(parts: Sequence[Part], class_names: Sequence[str], tree: ClassTree | None) -> str:
+    """Hash images, labels, class names and tree, in pieces so that mapped images stay on disk."""
+    digest = hashlib.blake2b(repr((tuple(class_names), tree)).encode(), digest_size=16)
+    for part in parts:
+        digest.update(repr(part.images.shape).encode())
+        digest.update(np.ascontiguousarray(part.labels, dtype="<i8"))
+        for start in range(0, len(part), 4096):
+            digest.update(np.ascontiguousarray(part.images[start : start + 4096]))
+    return digest.hexdigest()

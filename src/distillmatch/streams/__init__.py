@@ -1,0 +1,1 @@
+"""Streams: the semi-supervised continual setting as index lists."""

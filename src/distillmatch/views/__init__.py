@@ -1,0 +1,1 @@
+"""Views: weakly and strongly augmented images, whole batches at a time."""
