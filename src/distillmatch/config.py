@@ -122,7 +122,7 @@ class StreamConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _follow_super_classes(cls, values: Any) -> Any:
-        """Positive and negative streams are defined by a task's parent, so they imply that order."""
+        """Positive and negative streams are defined by a task's parent: they imply that order."""
         if isinstance(values, dict) and values.get("unlabeled") in ("positive", "negative"):
             return {"order": "parent", **values}
         return values
@@ -134,7 +134,7 @@ class StreamConfig(Config):
                 "order", f"must be 'parent' with unlabeled '{self.unlabeled}', not '{self.order}'"
             )
         if self.labels_per_class is not None and self.label_fraction is not None:
-            raise impossible("label_fraction", "give it or labels_per_class, not both")
+            raise impossible("label_fraction", "cannot be given together with labels_per_class")
         if self.random_classes is not None and self.unlabeled != "random":
             raise impossible(
                 "random_classes", f"goes with unlabeled 'random' only, not '{self.unlabeled}'"

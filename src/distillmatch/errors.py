@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class DistillMatchError(Exception):
-    """Something the user gave cannot be used; the message says what was expected, what came, where."""
+    """What the user gave cannot be used; the message says what was expected, what came, where."""
 
 
 class ConfigError(DistillMatchError, ValueError):
@@ -16,6 +16,10 @@ class ConfigError(DistillMatchError, ValueError):
 
 class SourceError(DistillMatchError):
     """Images could not be had from where the user pointed."""
+
+
+class DiskError(DistillMatchError):
+    """A file could not be written or read, for want of space or permission."""
 
 
 class StreamError(DistillMatchError, ValueError):
@@ -29,6 +33,6 @@ def explain_disk_errors(doing: str, where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (ENOSPC, EDQUOT):
-            raise SourceError(f"no space left on the disk of {where} while {doing}") from error
+            raise DiskError(f"no space left on the disk of {where} while {doing}") from error
         reason = error.strerror or str(error)
-        raise SourceError(f"{where}: {reason} while {doing}") from error
+        raise DiskError(f"{where}: {reason} while {doing}") from error

@@ -12,7 +12,7 @@ from distillmatch.errors import explain_disk_errors
 
 @contextmanager
 def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`; it takes the name `path` only when the block succeeds."""
+    """Open a temporary file beside `path` that takes its name only when the block succeeds."""
     with explain_disk_errors(doing, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
@@ -20,7 +20,7 @@ def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
         )
         temporary = Path(name)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with os.fdopen(descriptor, "w+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 def random_integers(seed: int, *purpose: str | int, count: int) -> NDArray[np.uint64]:
-    """Return `count` 64-bit integers determined by the seed and the words that name their purpose."""
+    """Return 64-bit integers determined by the seed and the words that name their purpose."""
     name = "/".join([str(seed), *map(str, purpose)])
     raw = hashlib.shake_256(name.encode()).digest(8 * count)
     return np.frombuffer(raw, dtype="<u8").astype(np.uint64)

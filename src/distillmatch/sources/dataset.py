@@ -1,4 +1,4 @@
-"""The one type for a data set: images, labels, class names and, where there is one, the class tree."""
+"""The one type for a data set: images, labels, class names and, if there is one, the tree."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ UNKNOWN = -1
 class Part:
     """Images and their labels: the training or the test part of a data set.
 
-    `images` is uint8, (count, side, side, 3), possibly mapped from disk; `labels` is int64, (count,),
-    with `UNKNOWN` for an image that has no label at all.
+    `images` is uint8, (count, side, side, 3), possibly mapped from disk; `labels` is int64,
+    (count,), with `UNKNOWN` for an image that has no label at all.
     """
 
     images: NDArray[np.uint8]
@@ -133,7 +133,7 @@ def fingerprint(parts: Sequence[Part], class_names: Sequence[str], tree: ClassTr
     digest = hashlib.blake2b(repr((tuple(class_names), tree)).encode(), digest_size=16)
     for part in parts:
         digest.update(repr(part.images.shape).encode())
-        digest.update(np.ascontiguousarray(part.labels, dtype="<i8"))
+        digest.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
         for start in range(0, len(part), 4096):
-            digest.update(np.ascontiguousarray(part.images[start : start + 4096]))
+            digest.update(np.ascontiguousarray(part.images[start : start + 4096]).data)
     return digest.hexdigest()

@@ -1,1 +1,28 @@
-"""Streams: the semi-supervised continual setting as index lists."""
+"""Streams: the semi-supervised continual setting as index lists, without any training."""
+
+from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas
+from distillmatch.streams.experience import (
+    Experience,
+    evaluation_part,
+    experience,
+    true_slots_of_unlabeled,
+)
+from distillmatch.streams.saved import read_stream, save_stream
+from distillmatch.streams.stream import Stream, Task, build_stream
+from distillmatch.streams.validation import validation_folds
+
+__all__ = [
+    "Coreset",
+    "Experience",
+    "Stream",
+    "Task",
+    "build_stream",
+    "coreset_sizes",
+    "evaluation_part",
+    "experience",
+    "quotas",
+    "read_stream",
+    "save_stream",
+    "true_slots_of_unlabeled",
+    "validation_folds",
+]

@@ -1,0 +1,42 @@
+# Two commands are all a fresh machine needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread a process, and none that spins while it waits: see docs/architecture.md.
+export OMP_NUM_THREADS := 1
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: demo test format clean
+
+demo: $(VENV)/.demo
+	$(BIN)/distillmatch stream --source shapes --order parent --unlabeled positive --coreset 60 \
+	    --draw demo/stream.png --save demo/stream.json
+	$(BIN)/distillmatch views --draw demo/views.png
+	@echo "Open demo/stream.png and demo/views.png."
+
+test: $(VENV)/.test
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2
+
+format: $(VENV)/.test
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	    { echo "Python 3.11 to 3.13 is needed, '$(PYTHON)' is another: make PYTHON=python3.12 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[report]'
+	touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.demo

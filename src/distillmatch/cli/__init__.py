@@ -1,0 +1,44 @@
+"""The command line: thin commands over the library."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from distillmatch.cli import stream
+from distillmatch.cli.options import Parser
+from distillmatch.errors import DistillMatchError
+
+
+def make_parser() -> Parser:
+    """Return the parser of all commands."""
+    parser = Parser(
+        prog="distillmatch",
+        description="Semi-supervised continual learning: the world is the replay buffer.",
+    )
+    parser.add_argument("--version", action="version", version=version("distillmatch"))
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
+    for command in (stream,):
+        command.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; wrong input ends it with one sentence and exit code 2."""
+    try:
+        parsed = make_parser().parse_args(arguments)
+        parsed.run(parsed)
+    except DistillMatchError as error:
+        sentence = " ".join(str(error).split())
+        print(f"distillmatch: error: {sentence}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output went away (as `head` does); there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("distillmatch: interrupted", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,114 @@
+"""Command line options made from a configuration type, so that names and meanings exist once."""
+
+import argparse
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
+
+from distillmatch.config import Config, allowed_values, read_yaml
+from distillmatch.errors import ConfigError
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def error(self, message: str) -> NoReturn:
+        """Report wrong usage like every other wrong input."""
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) -> None:
+    """Add `--config FILE` and one option for each field of the configuration type."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML file of the options below; they override it",
+    )
+    for name, field in config.model_fields.items():
+        choices = allowed_values(field.annotation)
+        default = field.default
+        shown = (
+            ""
+            if default in (None, ()) or "default:" in str(field.description)
+            else (f" (default: {default})")
+        )
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            default=argparse.SUPPRESS,
+            nargs="+" if _is_list(field.annotation) else None,
+            type=_reader(field.annotation),
+            metavar="|".join(map(str, choices)) if choices else _metavar(field.annotation),
+            help=f"{field.description}{shown}".replace("%", "%%"),
+        )
+
+
+def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyConfig:
+    """Build the configuration from the options that were given, over those of `--config`."""
+    given = {k: v for k, v in vars(arguments).items() if k in config.model_fields}
+    if arguments.config is None:
+        return config(**given)
+    read = read_yaml(arguments.config)
+    if not isinstance(read, dict):
+        return config.from_mapping(read, str(arguments.config))
+    named = {str(key).replace("-", "_"): value for key, value in read.items()}
+    return config.from_mapping({**named, **given}, str(arguments.config))
+
+
+def _leaf_types(annotation: Any) -> list[Any]:
+    """Return the plain types inside unions and annotations."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [leaf for part in get_args(annotation) for leaf in _leaf_types(part)]
+    if hasattr(annotation, "__metadata__"):
+        return _leaf_types(get_args(annotation)[0])
+    return [annotation]
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(leaf) is tuple for leaf in _leaf_types(annotation))
+
+
+def _item_types(annotation: Any) -> list[Any]:
+    leaves = _leaf_types(annotation)
+    lists = [_leaf_types(get_args(leaf)[0]) for leaf in leaves if get_origin(leaf) is tuple]
+    return lists[0] if lists else leaves
+
+
+def _reader(annotation: Any) -> Callable[[str], Any]:
+    """Return what turns an option's text into a value; text that does not fit is left as it is.
+
+    The configuration refuses it then, with the same sentence as for YAML and Python.
+    """
+    items = _item_types(annotation)
+
+    def read(text: str) -> Any:
+        for number in (int, float):
+            if number in items:
+                try:
+                    return number(text)
+                except ValueError:
+                    continue
+        if bool in items and text in ("true", "false"):
+            return text == "true"
+        return text
+
+    return read
+
+
+def _metavar(annotation: Any) -> str:
+    names: Sequence[tuple[Any, str]] = (
+        (int, "N"),
+        (float, "X"),
+        (Path, "PATH"),
+        (bool, "true|false"),
+    )
+    items = _item_types(annotation)
+    return next((name for kind, name in names if kind in items), "NAME")

@@ -1,0 +1,52 @@
+"""`distillmatch stream`: look at a stream, draw it, save it, without training anything."""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.config import StreamConfig
+from distillmatch.report.canvas import check_picture_name
+from distillmatch.report.stream_picture import draw_stream
+from distillmatch.report.stream_summary import stream_summary, stream_table
+from distillmatch.sources import load_source
+from distillmatch.streams import build_stream, read_stream, save_stream
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("stream", help="print, draw and save a stream")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="write the stream as a picture")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the stream's index lists")
+    parser.add_argument(
+        "--read", type=Path, metavar="FILE", help="show a saved stream instead of building one"
+    )
+    add_config_options(parser, StreamConfig)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Build or read the stream, then show it in the ways asked for."""
+    if arguments.draw:
+        check_picture_name(arguments.draw)
+    config = config_from(arguments, StreamConfig)
+    dataset = load_source(config)
+    stream = (
+        read_stream(arguments.read, dataset) if arguments.read else build_stream(dataset, config)
+    )
+    if arguments.json:
+        print(json.dumps(stream_summary(dataset, stream), indent=2))
+    else:
+        Console().print(stream_table(dataset, stream))
+    notes = Console(stderr=True, highlight=False)
+    for problem in dataset.problems:
+        notes.print(f"left out: {problem}", markup=False)
+    if arguments.draw:
+        draw_stream(dataset, stream, arguments.draw)
+        notes.print(f"picture: {arguments.draw}", markup=False)
+    if arguments.save:
+        save_stream(stream, arguments.save)
+        notes.print(f"saved: {arguments.save}", markup=False)

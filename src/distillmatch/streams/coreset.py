@@ -1,0 +1,75 @@
+"""The coreset: the only images that a learner may keep from task to task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distillmatch.randomness import permutation
+from distillmatch.streams.experience import Experience
+
+
+def quotas(capacity: int, seen: int) -> list[int]:
+    """Return how many images each class may keep: equal shares, the remainder to the newest."""
+    each, left = divmod(capacity, seen)
+    return [each + (slot >= seen - left) for slot in range(seen)]
+
+
+@dataclass(frozen=True, eq=False)
+class Coreset:
+    """Stored images by class, each class in a random order of which only a beginning is kept.
+
+    Cutting a random order shorter, task after task, is a random choice each time, and needs no
+    image that was given away before.
+    """
+
+    capacity: int
+    image_size: int
+    by_class: tuple[NDArray[np.uint8], ...] = ()
+
+    def after(self, experience: Experience, seed: int) -> "Coreset":
+        """Return the coreset as it is once a task has been learned."""
+        kept: list[NDArray[np.uint8]] = list(self.by_class)
+        for slot in range(len(kept), experience.seen):
+            images = experience.images[experience.labels == slot]
+            kept.append(images[permutation(len(images), seed, "coreset", slot)])
+        limits = quotas(self.capacity, experience.seen)
+        cut = tuple(images[:limit].copy() for images, limit in zip(kept, limits, strict=True))
+        return Coreset(self.capacity, self.image_size, cut)
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """All stored images, class by class."""
+        nothing = np.empty((0, self.image_size, self.image_size, 3), np.uint8)
+        return np.concatenate([nothing, *self.by_class])
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class slot of each stored image."""
+        counts = [len(images) for images in self.by_class]
+        return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+    def __len__(self) -> int:
+        return sum(len(images) for images in self.by_class)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that the stored images take."""
+        return sum(images.nbytes for images in self.by_class)
+
+
+def coreset_sizes(
+    capacity: int, labeled: Sequence[Sequence[int]], image_bytes: int
+) -> list[tuple[int, int]]:
+    """Return (images, bytes) stored after each task, from the labelled images of its classes."""
+    counts: list[int] = []
+    sizes = []
+    for task in labeled:
+        counts.extend(task)
+        counts = [
+            min(count, limit)
+            for count, limit in zip(counts, quotas(capacity, len(counts)), strict=True)
+        ]
+        sizes.append((sum(counts), sum(counts) * image_bytes))
+    return sizes

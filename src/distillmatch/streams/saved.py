@@ -1,0 +1,98 @@
+"""Saved streams: index lists in JSON, with the fingerprint of the source they belong to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distillmatch.config import StreamConfig
+from distillmatch.errors import ConfigError, StreamError
+from distillmatch.files import write_atomically
+from distillmatch.sources.dataset import Dataset
+from distillmatch.streams.stream import Stream, Task
+
+FORMAT = "distillmatch stream"
+VERSION = 1
+
+
+def save_stream(stream: Stream, path: Path) -> None:
+    """Write a stream so that it can be read back against the same source."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fingerprint": stream.fingerprint,
+        "evaluated_on": stream.evaluated_on,
+        "config": stream.config.model_dump(mode="json"),
+        "tasks": [
+            {
+                "classes": list(task.classes),
+                "unlabeled_classes": list(task.unlabeled_classes),
+                "labeled": task.labeled.tolist(),
+                "unlabeled": task.unlabeled.tolist(),
+                "test": task.test.tolist(),
+            }
+            for task in stream.tasks
+        ],
+    }
+    write_atomically(path, json.dumps(content) + "\n", "saving the stream")
+
+
+def read_stream(path: Path, dataset: Dataset) -> Stream:
+    """Read a saved stream; refuse it if it was made from other data or is not whole."""
+    content = _read(path)
+    if content.get("fingerprint") != dataset.fingerprint:
+        raise StreamError(
+            f"{path}: made from data with fingerprint {content.get('fingerprint')}, "
+            f"but source '{dataset.name}' here has {dataset.fingerprint}"
+        )
+    try:
+        config = StreamConfig.from_mapping(content["config"], str(path))
+        tasks = tuple(_task(task) for task in content["tasks"])
+        evaluated_on = content["evaluated_on"]
+    except ConfigError as error:
+        raise StreamError(str(error)) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise StreamError(f"{path}: a part of the saved stream is missing ({error})") from None
+    limits = {"train": len(dataset.train), "test": len(dataset.test)}
+    if evaluated_on not in limits:
+        raise StreamError(f"{path}: evaluated_on must be 'test' or 'train', not {evaluated_on!r}")
+    for task in tasks:
+        _check_range(path, task.labeled, limits["train"])
+        _check_range(path, task.unlabeled, limits["train"])
+        _check_range(path, task.test, limits[evaluated_on])
+        _check_range(path, np.array(task.classes, np.int64), len(dataset.class_names))
+    return Stream(config, dataset.class_names, dataset.fingerprint, tasks, evaluated_on)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StreamError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise StreamError(
+            f"{path}: expected a saved stream in JSON, found something else"
+        ) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise StreamError(f"{path}: expected a saved stream, found other JSON")
+    if content.get("version") != VERSION:
+        raise StreamError(
+            f"{path}: expected version {VERSION} of saved streams, found {content.get('version')}"
+        )
+    return content
+
+
+def _task(saved: dict[str, Any]) -> Task:
+    return Task(
+        classes=tuple(int(c) for c in saved["classes"]),
+        labeled=np.array(saved["labeled"], np.int64),
+        unlabeled=np.array(saved["unlabeled"], np.int64),
+        unlabeled_classes=tuple(int(c) for c in saved["unlabeled_classes"]),
+        test=np.array(saved["test"], np.int64),
+    )
+
+
+def _check_range(path: Path, numbers: np.ndarray, limit: int) -> None:
+    if numbers.ndim != 1 or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < limit):
+        raise StreamError(f"{path}: an index lies outside the source's {limit} entries")

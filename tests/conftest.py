@@ -1,0 +1,64 @@
+"""What the tests share: one torch thread, small data sets made on the spot, the GPU mark."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from distillmatch.sources import ClassTree, Dataset, Part
+
+# Two spinning threads on a shared machine can be ten times slower than one.
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="no CUDA device here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+def make_dataset(
+    classes: int = 12,
+    per_class: int = 20,
+    test_per_class: int = 3,
+    parents: int | None = 6,
+    super_classes: int = 3,
+    unknown: int = 0,
+) -> Dataset:
+    """Make a data set whose first pixels hold the image's number, so that images can be told apart.
+
+    Images of the classes are interleaved, as in real files.
+    """
+    train = np.concatenate([np.tile(np.arange(classes), per_class), np.full(unknown, -1)])
+    test = np.tile(np.arange(classes), test_per_class)
+
+    def images(count: int, first: int) -> np.ndarray:
+        numbers = np.arange(first, first + count, dtype="<u4")
+        pixels = np.zeros((count, 8, 8, 3), np.uint8)
+        pixels.reshape(count, -1)[:, :4] = numbers.view(np.uint8).reshape(count, 4)
+        return pixels
+
+    tree = None
+    if parents is not None:
+        tree = ClassTree(
+            parent_of_class=tuple(c * parents // classes for c in range(classes)),
+            super_class_of_parent=tuple(p * super_classes // parents for p in range(parents)),
+            parent_names=tuple(f"parent {p}" for p in range(parents)),
+            super_class_names=tuple(f"super {s}" for s in range(super_classes)),
+        )
+    return Dataset(
+        name="made",
+        train=Part(images(len(train), 0), train.astype(np.int64)),
+        test=Part(images(len(test), len(train)), test.astype(np.int64)),
+        class_names=tuple(f"class {c}" for c in range(classes)),
+        tree=tree,
+    )
+
+
+@pytest.fixture(name="make_dataset")
+def make_dataset_fixture() -> Callable[..., Dataset]:
+    return make_dataset
