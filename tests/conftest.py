@@ -28,17 +28,20 @@ def make_dataset(
     parents: int | None = 6,
     super_classes: int = 3,
     unknown: int = 0,
+    noise: bool = False,
 ) -> Dataset:
     """Make a data set whose first pixels hold the image's number, so that images can be told apart.
 
-    Images of the classes are interleaved, as in real files.
+    Images of the classes are interleaved, as in real files. With `noise` the other pixels are
+    random, else black.
     """
     train = np.concatenate([np.tile(np.arange(classes), per_class), np.full(unknown, -1)])
     test = np.tile(np.arange(classes), test_per_class)
 
     def images(count: int, first: int) -> np.ndarray:
         numbers = np.arange(first, first + count, dtype="<u4")
-        pixels = np.zeros((count, 8, 8, 3), np.uint8)
+        random = np.random.default_rng(first).integers(0, 256, (count, 8, 8, 3), np.uint8)
+        pixels = random if noise else np.zeros_like(random)
         pixels.reshape(count, -1)[:, :4] = numbers.view(np.uint8).reshape(count, 4)
         return pixels
 

@@ -26,6 +26,10 @@ class StreamError(DistillMatchError, ValueError):
     """The asked stream cannot be made from this source, or a saved one does not fit it."""
 
 
+class TrainingError(DistillMatchError):
+    """A training could not go on, such as when its loss stopped being a number."""
+
+
 @contextmanager
 def explain_disk_errors(doing: str, where: Path) -> Iterator[None]:
     """Turn a full or unwritable disk met while `doing` something into one sentence."""

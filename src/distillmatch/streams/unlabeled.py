@@ -43,9 +43,24 @@ def _positive(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
 
 
 def _negative(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
-    """All classes of one other super-class; the super-classes are deranged by the seed."""
+    """All classes of one other super-class; the super-classes are deranged by the seed.
+
+    The rule `regrouped` is that of the authors' release instead: parents are put together at random
+    in groups as large as the super-classes, and a task sees the group that its parent is in.
+    """
     tree = required_tree(dataset, "unlabeled 'negative'")
     count = len(tree.super_class_names)
+    if config.negative_rule == "regrouped":
+        order = shuffled(range(len(tree.parent_names)), config.seed, "regrouped parents")
+        return [
+            tuple(
+                c
+                for c, parent in enumerate(tree.parent_of_class)
+                if tree.super_class_of_parent[order[parent]]
+                == tree.super_class_of_parent[order[tree.parent_of_class[task[0]]]]
+            )
+            for task in tasks
+        ]
     if count < 2:
         raise StreamError("unlabeled 'negative' needs at least two super-classes, not 1")
     other = derangement(count, config.seed)

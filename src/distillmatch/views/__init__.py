@@ -1,1 +1,16 @@
 """Views: weakly and strongly augmented images, whole batches at a time."""
+
+from distillmatch.views.draws import view_key
+from distillmatch.views.normalization import Normalization, plain_views
+from distillmatch.views.operations import OPERATIONS
+from distillmatch.views.strong import strong_views
+from distillmatch.views.weak import weak_views
+
+__all__ = [
+    "OPERATIONS",
+    "Normalization",
+    "plain_views",
+    "strong_views",
+    "view_key",
+    "weak_views",
+]

@@ -1,0 +1,55 @@
+"""Live progress of a run, with the time left."""
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+
+
+class LiveProgress:
+    """A bar on standard error; where that is no terminal, a line every tenth of the way."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.console = Console(stderr=True, highlight=False)
+        self.bar: RichProgress | None = None
+        self.total = self.done = 0.0
+        self.said = 0
+
+    def start(self, total: float) -> None:
+        """Begin to show."""
+        self.total = total
+        if self.console.is_terminal:
+            self.bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(elapsed_when_finished=False),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.add_task(self.title, total=total)
+            self.bar.start()
+
+    def advance(self, done: float, doing: str) -> None:
+        """Add finished work and say what was being done."""
+        self.done += done
+        if self.bar is not None:
+            self.bar.update(
+                self.bar.task_ids[0], advance=done, description=f"{self.title}: {doing}"
+            )
+        elif self.done >= (self.said + 1) / 10 * self.total:
+            self.said = int(10 * self.done / self.total)
+            self.console.print(f"{self.title}: {10 * self.said} % done, {doing}", markup=False)
+
+    def stop(self) -> None:
+        """Show no more."""
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,49 @@
+"""`distillmatch run`: learn a stream by a method and write the result."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.progress import LiveProgress
+from distillmatch.config import RunConfig
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("run", help="learn a stream and write the result")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for result.json"
+    )
+    parser.add_argument(
+        "--bound",
+        type=Path,
+        metavar="RESULT",
+        help="result of method offline on the same stream, by which Ω is computed",
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress and no table")
+    add_config_options(parser, RunConfig)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the configuration that the options describe."""
+    # torch takes a second to import, which commands that do not train should not wait for.
+    from distillmatch.report.comparison import comparison_table, task_table  # noqa: PLC0415
+    from distillmatch.run import bound_of, read_result  # noqa: PLC0415
+    from distillmatch.run import run as run_config  # noqa: PLC0415
+
+    config = config_from(arguments, RunConfig)
+    bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
+    progress = None if arguments.quiet else LiveProgress(config.method)
+    try:
+        result = run_config(config, arguments.out, bound=bound, progress=progress)
+    finally:
+        if progress is not None:
+            progress.stop()
+    if not arguments.quiet:
+        console = Console()
+        console.print(task_table(result))
+        console.print(comparison_table([result]))
+        console.print(f"result: {arguments.out / 'result.json'}", markup=False, highlight=False)

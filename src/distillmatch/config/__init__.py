@@ -1,0 +1,11 @@
+"""The configuration: one frozen, typed object that describes a run completely.
+
+The command line, a YAML file and Python build the same object from the same flat names. What is
+wrong with a value is said in one sentence that names the key and what it may be.
+"""
+
+from distillmatch.config.base import Config, allowed_values, impossible, read_yaml
+from distillmatch.config.run import RunConfig
+from distillmatch.config.stream import StreamConfig
+
+__all__ = ["Config", "RunConfig", "StreamConfig", "allowed_values", "impossible", "read_yaml"]

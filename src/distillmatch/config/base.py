@@ -1,0 +1,120 @@
+"""What all configuration objects share: frozen, typed, wrong values refused in one sentence."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from distillmatch.errors import ConfigError
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+Positive = Annotated[float, Field(strict=True, gt=0)]
+NotNegative = Annotated[float, Field(strict=True, ge=0)]
+Switch = Annotated[bool, Field(strict=True)]
+
+
+def impossible(key: str, sentence: str) -> PydanticCustomError:
+    """Make the error for a combination that cannot be run; `key` is the one to change."""
+    return PydanticCustomError(
+        "impossible", "{key}: {sentence}", {"key": key, "sentence": sentence}
+    )
+
+
+class Config(BaseModel):
+    """What all configuration objects share: frozen, no unknown keys, errors in one sentence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_sentence(error.errors()[0], type(self))) from None
+
+    @classmethod
+    def from_mapping(cls, values: object, where: str) -> Self:
+        """Build the object from what a file held; `where` names the file in error messages."""
+        if not isinstance(values, dict):
+            came = "nothing" if values is None else f"a {type(values).__name__}"
+            raise ConfigError(f"{where}: expected a mapping of keys to values, found {came}")
+        try:
+            return cls(**{str(key).replace("-", "_"): value for key, value in values.items()})
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+
+    @classmethod
+    def from_yaml(cls, path: Path | str) -> Self:
+        """Read the object from a YAML file; keys may be written with dashes or underscores."""
+        return cls.from_mapping(read_yaml(Path(path)), str(path))
+
+    def to_yaml(self) -> str:
+        """Return the whole configuration as YAML that `from_yaml` reads back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some values changed, checked as a whole."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+
+def read_yaml(path: Path) -> object:
+    """Return what a YAML file holds, or say in one sentence why it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: expected a text file in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: not valid YAML") from None
+
+
+def allowed_values(annotation: object) -> tuple[object, ...]:
+    """Return the values of a field that is a choice from a list, else nothing."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(value for part in get_args(annotation) for value in allowed_values(part))
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+
+def _sentence(error: ErrorDetails, config: type[Config]) -> str:
+    """Say one validation error so that its key, the wrong value and the right ones are named."""
+    context = error.get("ctx", {})
+    if error["type"] == "impossible":
+        return f"{context['key']} {context['sentence']}"
+    key = str(error["loc"][0]) if error["loc"] else "the configuration"
+    if error["type"] == "extra_forbidden":
+        close = get_close_matches(key, config.model_fields, n=1)
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        return f"unknown key '{key}'{hint}; the keys are {', '.join(config.model_fields)}"
+    came = error["input"]
+    field = config.model_fields.get(key)
+    choices = allowed_values(field.annotation) if field else ()
+    if choices:
+        return f"{key} must be one of {', '.join(map(repr, choices))}, not {came!r}"
+    expected = _EXPECTED.get(error["type"])
+    if expected is None:
+        return f"{key}: {error['msg']}, not {came!r}"
+    return f"{key} must be {expected.format(**context)}, not {came!r}"

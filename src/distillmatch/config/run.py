@@ -1,0 +1,135 @@
+"""The configuration of a run: a stream, a method and its training.
+
+Every point where the paper and its authors' release differ is a field here whose default is the
+reading this project decided on; the preset `release` sets all of them to the release's.
+"""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from distillmatch.config.base import (
+    Count,
+    NotNegative,
+    Positive,
+    Share,
+    Switch,
+    impossible,
+)
+from distillmatch.config.stream import StreamConfig
+
+Preset = Literal["protocol", "release"]
+Gate = Literal["detector", "softmax", "everything", "truth"]
+Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
+TaskWeights = Literal["equal", "class-share"]
+EpsilonRule = Literal["highest", "lowest-halved"]
+NewClassShare = Literal["new-model", "past-model"]
+OptionValue = bool | int | float | str
+
+RELEASE: dict[str, Any] = {
+    "consistency_threshold": 0.85,
+    "distillation_shares": "class-share",
+    "similarity": "scaled-cosine",
+    "epsilon_rule": "lowest-halved",
+    "negative_rule": "regrouped",
+    "base_distillation": True,
+    "ensemble_share": "past-model",
+}
+"""Where the release differs from our defaults; in the other rows our default is the release's."""
+
+PRESETS: dict[str, dict[str, Any]] = {"protocol": {}, "release": RELEASE}
+
+
+class RunConfig(StreamConfig):
+    """Everything that determines a run: the stream, the method, its losses and its training."""
+
+    method: str = Field(
+        "dm", description="how the tasks are learned: a method's name, or your own module:name"
+    )
+    preset: Preset = Field(
+        "protocol", description="readings of the paper: ours, or those of the authors' release"
+    )
+    options: dict[str, OptionValue] = Field(
+        default_factory=dict, description="settings of your own method, as name=value"
+    )
+
+    network: str = Field("wrn-28-2", description="wide residual network, wrn-DEPTH-WIDTH")
+    epochs: Count = Field(
+        200, description="epochs a task; the whole schedule follows in proportion"
+    )
+    batch: Count = Field(64, description="labelled images a step")
+    unlabeled_batch: Count = Field(128, description="unlabelled images a step")
+    learning_rate: Positive | None = Field(
+        None, description="initial learning rate (default: the paper's for the method)"
+    )
+    momentum: NotNegative = Field(0.9, description="momentum of SGD")
+    weight_decay: NotNegative = Field(5e-4, description="weight decay of SGD")
+    clip: Positive | None = Field(1.0, description="largest gradient norm in DM's steps")
+    temperature: Positive = Field(2.0, description="temperature T of the distillation losses")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of convolutions (default: bfloat16 on CUDA, float32 elsewhere)"
+    )
+
+    pseudo_labels: Switch = Field(
+        True, description="DM: hard distillation of accepted images, eq. 7"
+    )
+    class_balancing: Switch = Field(True, description="DM, GD, E2E: class weights w(k), eq. 3")
+    consistency: Switch = Field(True, description="DM: consistency on strong views, eq. 4")
+    distillation: Switch = Field(True, description="DM: distillation per past task, eq. 1")
+    consistency_weight: NotNegative = Field(1.0, description="DM: λ_ucl in eq. 5")
+    distillation_weight: NotNegative = Field(1.0, description="DM: λ_dst in eq. 5")
+    consistency_threshold: Share = Field(0.9, description="DM: τ_FM in eq. 4")
+    consistency_from: Literal["second-task", "first-task"] = Field(
+        "second-task", description="DM: the task from which eq. 4 is used"
+    )
+    distillation_shares: TaskWeights = Field(
+        "equal", description="weights of the past tasks in eq. 1"
+    )
+    count_smoothing: NotNegative = Field(1.0, description="added to every class count in eq. 3")
+    weight_cap: Positive = Field(10.0, description="largest class weight in eq. 3")
+    coreset_counts: Literal["labels", "labels-and-pseudo-labels"] = Field(
+        "labels", description="DM: what eq. 3 counts where there is a coreset"
+    )
+    gate: Gate = Field(
+        "detector",
+        description="DM: what decides that an unlabelled image is of a past class; truth is an "
+        "oracle, for diagnosis only",
+    )
+    gate_confidence: Share = Field(0.9, description="DM: threshold of gate softmax")
+    true_positive_rate: Share | None = Field(
+        None, description="DM: δ, to which τ_OoD is set (default: 0.5; 0.05 with a coreset)"
+    )
+    similarity: Similarity = Field("cosine", description="DM: h_k of the detector's head")
+    epsilon_rule: EpsilonRule = Field(
+        "highest", description="DM: which input perturbation of the grid the detector keeps"
+    )
+    detector_losses: Literal["labels-and-past", "labels"] = Field(
+        "labels-and-past",
+        description="DM: train the detector with pseudo-labels and distillation, or labels alone",
+    )
+    base_distillation: Switch = Field(False, description="Base: add distillation per past task")
+    dr_distillation: Literal["per-task", "single"] = Field(
+        "per-task", description="DR: distil each past task, or all past classes at once"
+    )
+    calibration: Switch = Field(True, description="GD: calibrate the new task's teacher")
+    ensemble_share: NewClassShare = Field(
+        "new-model", description="GD: whose softmax divides the new classes' part of Q"
+    )
+    fine_tuning_data: Literal["labeled-and-coreset", "coreset"] = Field(
+        "labeled-and-coreset", description="what the last layer is fine-tuned on"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_the_preset(cls, values: Any) -> Any:
+        """Values that are not given come from the preset, and are stored like given ones."""
+        if isinstance(values, dict) and values.get("preset") in PRESETS:
+            return {**PRESETS[values["preset"]], **values}
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_impossible_training(self) -> Self:
+        if self.device == "cpu" and self.precision == "bfloat16":
+            raise impossible("precision", "must be 'float32' or 'auto' with device 'cpu'")
+        return self

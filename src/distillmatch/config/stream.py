@@ -1,0 +1,109 @@
+"""The configuration of a stream: where the images come from, and the setting they are put in."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from distillmatch.config.base import Config, Count, CountOrZero, Share, impossible
+
+TaskOrder = Literal["random", "parent"]
+UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task"]
+NegativeRule = Literal["other", "regrouped"]
+BadImages = Literal["skip", "stop"]
+
+
+class StreamConfig(Config):
+    """Everything that determines a semi-supervised continual stream: the images and the setting."""
+
+    source: str = Field(
+        "shapes", description="where the images come from: a source's name, or your own module:name"
+    )
+    data_dir: Path | None = Field(None, description="folder of the source's files")
+    test_dir: Path | None = Field(None, description="own images: folder of labelled test images")
+    unlabeled_dirs: tuple[Path, ...] = Field(
+        (), description="own images: folders of unlabelled images, nested as they come"
+    )
+    tree: Path | None = Field(
+        None, description="own images: YAML file, super-class to parent to list of classes"
+    )
+    image_size: Annotated[int, Field(strict=True, ge=8, le=512)] | None = Field(
+        None, description="side in pixels for sources that can choose it"
+    )
+    bad_images: BadImages = Field(
+        "stop", description="own images: what to do about files that are no usable image"
+    )
+    cache_dir: Path | None = Field(
+        None, description="where decoded images are kept for later starts"
+    )
+    order: TaskOrder = Field(
+        "random",
+        description="classes shuffled and cut into tasks, or one task per parent class "
+        "(default: random; parent where the unlabelled stream follows super-classes)",
+    )
+    tasks: Count | None = Field(
+        None, description="number of tasks (default: 10; with order parent, one per parent class)"
+    )
+    task_sizes: tuple[Count, ...] | None = Field(
+        None, description="classes in each task, where they are not to be equal"
+    )
+    class_order: tuple[str, ...] | None = Field(
+        None, description="class names in the order they are learned, instead of a shuffle"
+    )
+    unlabeled: UnlabeledKind = Field("uniform", description="classes in a task's unlabelled stream")
+    negative_rule: NegativeRule = Field(
+        "other",
+        description="unlabeled negative: classes of one other super-class, or, as the authors' "
+        "release does, parents regrouped at random with the task's own among them",
+    )
+    random_classes: Count | None = Field(
+        None, description="classes in a task's stream with unlabeled random (default: 20)"
+    )
+    unlabeled_per_task: CountOrZero | None = Field(
+        None, description="at most so many unlabelled images a task"
+    )
+    labels_per_class: Count | None = Field(
+        None, description="labelled images of each class (default: a fifth of the class)"
+    )
+    label_fraction: Share | None = Field(
+        None, description="labelled share of each class, instead of labels per class"
+    )
+    coreset: CountOrZero = Field(0, description="images the learner may store over all tasks")
+    seed: CountOrZero = Field(1, description="decides everything that is random")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_super_classes(cls, values: Any) -> Any:
+        """Positive and negative streams are defined by a task's parent: they imply that order."""
+        if isinstance(values, dict) and values.get("unlabeled") in ("positive", "negative"):
+            return {"order": "parent", **values}
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_impossible_combinations(self) -> Self:
+        if self.unlabeled in ("positive", "negative") and self.order != "parent":
+            raise impossible(
+                "order", f"must be 'parent' with unlabeled '{self.unlabeled}', not '{self.order}'"
+            )
+        if self.labels_per_class is not None and self.label_fraction is not None:
+            raise impossible("label_fraction", "cannot be given together with labels_per_class")
+        if self.random_classes is not None and self.unlabeled != "random":
+            raise impossible(
+                "random_classes", f"goes with unlabeled 'random' only, not '{self.unlabeled}'"
+            )
+        if self.order == "parent" and self.task_sizes is not None:
+            raise impossible("task_sizes", "goes with order 'random' only, not 'parent'")
+        if self.order == "parent" and self.class_order is not None:
+            raise impossible("class_order", "goes with order 'random' only, not 'parent'")
+        sizes = self.task_sizes
+        if sizes is not None and self.tasks not in (None, len(sizes)):
+            raise impossible("task_sizes", f"lists {len(sizes)} tasks but tasks is {self.tasks}")
+        if self.source != "folder" and ":" not in self.source:
+            for key in ("test_dir", "tree"):
+                if getattr(self, key) is not None:
+                    raise impossible(key, f"goes with source 'folder' only, not '{self.source}'")
+            if self.unlabeled_dirs:
+                raise impossible(
+                    "unlabeled_dirs", f"goes with source 'folder' only, not '{self.source}'"
+                )
+        return self

@@ -1,0 +1,62 @@
+"""Where and in which precision a run computes."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A device, and the precision of convolutions on it; weights and statistics are float32."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Placement":
+        """Return what the configuration asks for, or say that this machine lacks it."""
+        available = torch.cuda.is_available()
+        if config.device == "cuda" and not available:
+            raise ConfigError("device is 'cuda', but torch sees no CUDA device here")
+        on_cuda = available and config.device != "cpu"
+        if config.precision == "bfloat16" and not on_cuda:
+            raise ConfigError("precision 'bfloat16' needs a CUDA device, and torch sees none here")
+        half = on_cuda and config.precision != "float32"
+        return cls(
+            torch.device("cuda" if on_cuda else "cpu"), torch.bfloat16 if half else torch.float32
+        )
+
+    @property
+    def name(self) -> str:
+        """The device as a person would call it."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return "CPU"
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """Copy an array to the device."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def place(self, network: nn.Module) -> nn.Module:
+        """Move a network to the device, its convolutions in the layout that is fast there."""
+        return network.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context in which networks run."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def peak_memory(self) -> int | None:
+        """Return the most bytes that were allocated on the device, where that is counted."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return None

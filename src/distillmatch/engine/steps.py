@@ -1,0 +1,174 @@
+"""One training step, run eagerly or captured once as a CUDA graph and replayed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distillmatch.engine.data import Epoch
+from distillmatch.engine.device import Placement
+from distillmatch.methods import Batch, Training
+
+WARM_UP_STEPS = 3
+"""Eager steps before a capture, so that libraries have chosen their kernels; undone afterwards."""
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """The optimizer of one training, its learning rate where a captured step can read it."""
+
+    optimizer: torch.optim.SGD
+    parameters: list[nn.Parameter]
+    rate: Tensor
+
+    @classmethod
+    def of(
+        cls, training: Training, placement: Placement, momentum: float, weight_decay: float
+    ) -> "Optimization":
+        """Make a fresh optimizer over the parameters that the training changes."""
+        changed = training.network
+        if training.parameters == "head":
+            changed = changed.get_submodule("head")
+        parameters = list(changed.parameters())
+        rate = torch.tensor(training.learning_rate, device=placement.device)
+        optimizer = torch.optim.SGD(
+            parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
+        )
+        return cls(optimizer, parameters, rate)
+
+
+class Step:
+    """The step of one training: loss, gradient, clipping, update."""
+
+    def __init__(
+        self, training: Training, optimization: Optimization, placement: Placement
+    ) -> None:
+        self.training = training
+        self.optimization = optimization
+        self.placement = placement
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Take one step and return its loss."""
+        with self.placement.autocast():
+            loss = self.training.loss(batch)
+        self.optimization.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.training.clip is not None:
+            nn.utils.clip_grad_norm_(self.optimization.parameters, self.training.clip)
+        self.optimization.optimizer.step()
+        return loss.detach()
+
+
+def run_eagerly(step: Step, epoch: Epoch, batch: int, unlabeled_batch: int) -> Tensor:
+    """Take all steps of an epoch and return their losses."""
+    return torch.stack([step(b) for b in batches(epoch, batch, unlabeled_batch)])
+
+
+class CapturedStep:
+    """A step captured as a CUDA graph: each replay reads its batch from the same memory."""
+
+    def __init__(self, step: Step, example: Batch) -> None:
+        self.batch = _copied(example)
+        state = _State.of(step)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                step(self.batch)
+        torch.cuda.current_stream().wait_stream(side)
+        state.restore(step)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = step(self.batch)
+        state.restore(step)
+
+    def run(self, epoch: Epoch, batch: int, unlabeled_batch: int) -> Tensor:
+        """Replay the step for every batch of an epoch and return the losses."""
+        losses = torch.empty(epoch.steps, device=self.loss.device)
+        for number, given in enumerate(batches(epoch, batch, unlabeled_batch)):
+            _copy_into(self.batch, given)
+            self.graph.replay()
+            losses[number].copy_(self.loss)
+        return losses
+
+
+def batches(epoch: Epoch, batch: int, unlabeled_batch: int) -> Iterator[Batch]:
+    """Cut an epoch into the batches of its steps."""
+    for number in range(epoch.steps):
+        labeled = slice(number * batch, (number + 1) * batch)
+        unlabeled = slice(number * unlabeled_batch, (number + 1) * unlabeled_batch)
+        yield Batch(
+            images=epoch.images[labeled],
+            labels=epoch.labels[labeled],
+            unlabeled=epoch.unlabeled[unlabeled],
+            strong=None if epoch.strong is None else epoch.strong[unlabeled],
+            of_images={name: rows[labeled] for name, rows in epoch.of_images.items()},
+            of_unlabeled={name: rows[unlabeled] for name, rows in epoch.of_unlabeled.items()},
+        )
+
+
+@contextmanager
+def training_mode(training: Training) -> Iterator[None]:
+    """Put a network into the mode its training needs, and freeze what is not trained.
+
+    A last layer is trained on the features that test images will have, so the rest of the network
+    stays in evaluation mode.
+    """
+    network = training.network
+    only_head = training.parameters == "head"
+    network.train(not only_head)
+    if only_head:
+        network.requires_grad_(False)
+        network.get_submodule("head").requires_grad_(True)
+    try:
+        yield
+    finally:
+        network.requires_grad_(True)
+        network.eval()
+
+
+@dataclass(frozen=True)
+class _State:
+    """What warm-up steps change, to be put back."""
+
+    network: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, step: Step) -> "_State":
+        network = step.training.network
+        return cls({name: value.clone() for name, value in network.state_dict().items()})
+
+    def restore(self, step: Step) -> None:
+        step.training.network.load_state_dict(self.network)
+        for state in step.optimization.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+
+
+def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    changed: dict[str, Any] = {}
+    for part in fields(batch):
+        value = getattr(batch, part.name)
+        if isinstance(value, dict):
+            changed[part.name] = {name: change(rows) for name, rows in value.items()}
+        elif value is not None:
+            changed[part.name] = change(value)
+    return replace(batch, **changed)
+
+
+def _copied(batch: Batch) -> Batch:
+    return _map_batch(lambda rows: rows.clone(memory_format=torch.preserve_format), batch)
+
+
+def _copy_into(target: Batch, given: Batch) -> None:
+    for part in fields(target):
+        into, value = getattr(target, part.name), getattr(given, part.name)
+        if isinstance(into, dict):
+            for name, rows in into.items():
+                rows.copy_(value[name])
+        elif into is not None:
+            into.copy_(value)

@@ -1,0 +1,58 @@
+"""Losses, weights and scores: one pure function for each equation.
+
+They take batches of fixed shape, with a mask where only some rows count, and never ask the device
+for a number, so a step made of them can be captured as a graph. Logits are in float32 (or float64);
+their columns are class slots in the order the classes are learned, so the classes of past tasks are
+the first `past` columns and all classes seen so far the first `seen`. What a frozen model gives is
+a target: no gradient flows to it.
+"""
+
+from distillmatch.losses.classification import (
+    accepted,
+    class_weights,
+    consistency_loss,
+    distillmatch_loss,
+    hard_distillation,
+    pseudo_labels,
+    weighted_cross_entropy_sum,
+)
+from distillmatch.losses.distillation import (
+    new_task_distillation,
+    past_distillation,
+    per_task_distillation,
+)
+from distillmatch.losses.global_distillation import (
+    confidence_calibration,
+    ensemble_target,
+    ensemble_target_from_logits,
+    soft_global_distillation,
+)
+from distillmatch.losses.scores import (
+    choose_epsilon,
+    max_similarity,
+    perturb,
+    softmax_confidence,
+    threshold_at_tpr,
+)
+
+__all__ = [
+    "accepted",
+    "choose_epsilon",
+    "class_weights",
+    "confidence_calibration",
+    "consistency_loss",
+    "distillmatch_loss",
+    "ensemble_target",
+    "ensemble_target_from_logits",
+    "hard_distillation",
+    "max_similarity",
+    "new_task_distillation",
+    "past_distillation",
+    "per_task_distillation",
+    "perturb",
+    "pseudo_labels",
+    "soft_global_distillation",
+    "softmax_confidence",
+    "threshold_at_tpr",
+    "weighted_cross_entropy_sum",
+]

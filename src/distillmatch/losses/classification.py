@@ -1,0 +1,103 @@
+"""Losses on labels and pseudo-labels, their class weights, and DistillMatch's total."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from distillmatch.losses.reductions import masked_sum
+
+
+def weighted_cross_entropy_sum(
+    logits: Tensor,
+    labels: Tensor,
+    class_weights: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Cross entropy weighted by class and summed: ℓ_s (eq. 6), and ℓ_pl with a mask (eq. 7).
+
+    Σ_b 1(mask_b) · w(y_b) · CE(y_b, softmax(z_b))
+
+    `logits` are cut to the seen classes. Without `class_weights` every class weighs 1. The label of
+    a row outside the mask may be any number.
+    """
+    if mask is not None:
+        labels = torch.where(mask, labels, 0)
+    rows = functional.cross_entropy(logits, labels, reduction="none")
+    if class_weights is not None:
+        rows = class_weights[labels] * rows
+    return masked_sum(rows, mask)
+
+
+def class_weights(
+    label_counts: Tensor,
+    pseudo_label_counts: Tensor | None = None,
+    smoothing: float = 1.0,
+    cap: float = 10.0,
+) -> Tensor:
+    """Return the class weights w(k), inverse class frequencies (eq. 3).
+
+    w(k) = min( cap, (1/K) · Σ_j c_j / c_k )
+
+    c_k counts the labels k and the accepted pseudo-labels k, plus `smoothing`. K is the number of
+    classes counted, those seen so far. The total is that of the smoothed counts, so before the cap
+    the mean weight over images so counted is exactly 1.
+    """
+    counts = label_counts if pseudo_label_counts is None else label_counts + pseudo_label_counts
+    if not counts.is_floating_point():
+        counts = counts.to(torch.get_default_dtype())
+    counts = counts + smoothing
+    return (counts.mean() / counts).clamp(max=cap)
+
+
+def pseudo_labels(teacher_logits: Tensor, past: int) -> Tensor:
+    """Return the hard labels q̂_b = argmax θ_{n-1}(α(u_b)) over the past classes."""
+    return teacher_logits.detach()[:, :past].argmax(dim=1)
+
+
+def accepted(scores: Tensor, threshold: Tensor | float) -> Tensor:
+    """Return the mask 1(S_{n-1}(u_b) ≥ τ_OoD) of the images taken for past classes."""
+    return scores >= threshold
+
+
+def hard_distillation(
+    logits: Tensor, pseudo_labels: Tensor, accepted: Tensor, class_weights: Tensor | None = None
+) -> Tensor:
+    """Confidence-based hard distillation on its own: the mean over the accepted images (eq. 2).
+
+    (1/B_pl) Σ_b 1(S_{n-1}(u_b) ≥ τ_OoD) · CE(q̂_b, softmax(z_b)), and 0 where none is accepted.
+    Inside the total (eq. 5) it is the sum of eq. 7, `weighted_cross_entropy_sum`.
+    """
+    total = weighted_cross_entropy_sum(logits, pseudo_labels, class_weights, accepted)
+    return total / accepted.sum().clamp(min=1)
+
+
+def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: float) -> Tensor:
+    """Consistency of strong with weak views of unlabelled images, ℓ_ul (eq. 4).
+
+    (1/μB) Σ_b 1(max q_b ≥ τ_FM) · CE(argmax q_b, softmax(strong_b)),  q_b = softmax(weak_b)
+
+    The mean is over the whole batch, confident or not; no gradient flows to the weak views.
+    """
+    confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
+    rows = functional.cross_entropy(strong_logits, labels, reduction="none")
+    return torch.where(confidence >= threshold, rows, 0).mean()
+
+
+def distillmatch_loss(
+    supervised_sum: Tensor,
+    pseudo_label_sum: Tensor,
+    labeled_count: Tensor | int,
+    accepted_count: Tensor | int,
+    consistency: Tensor | float = 0.0,
+    distillation: Tensor | float = 0.0,
+    consistency_weight: float = 1.0,
+    distillation_weight: float = 1.0,
+) -> Tensor:
+    """DistillMatch's total loss (eq. 5).
+
+    ℓ_total = (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl · ℓ_ul + λ_dst · ℓ_dst
+
+    A batch always holds a labelled image, so the divisor is never 0.
+    """
+    balanced = (supervised_sum + pseudo_label_sum) / (labeled_count + accepted_count)
+    return balanced + consistency_weight * consistency + distillation_weight * distillation

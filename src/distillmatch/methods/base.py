@@ -1,0 +1,57 @@
+"""Base: cross entropy on labelled images, and nothing against forgetting but the coreset."""
+
+import torch
+from torch import Tensor
+
+from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.parts import (
+    HIGH_RATE,
+    cross_entropy,
+    forward_all,
+    local_distillation,
+    past_logits_of_all,
+)
+from distillmatch.methods.schedule import main_schedule
+
+
+class Base(Method):
+    """Learn each task by cross entropy alone.
+
+    With `base_distillation`, as the authors' release has it, the past tasks are distilled too.
+    """
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the classifier."""
+        schedule = main_schedule(self.config, HIGH_RATE)
+        distils = self.config.base_distillation and task.past > 0
+
+        def loss(batch: Batch) -> Tensor:
+            if not distils:
+                return cross_entropy(self.classifier(batch.images)[:, : task.seen], batch.labels)
+            labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
+            student = torch.cat([labeled, unlabeled])
+            distilled = local_distillation(self.config, task, past_logits_of_all(batch), student)
+            return cross_entropy(labeled, batch.labels) + distilled
+
+        return [
+            Training(
+                name="classifier",
+                network=self.classifier,
+                loss=loss,
+                epochs=schedule.epochs,
+                learning_rate=schedule.learning_rate,
+                decays=schedule.decays,
+                unlabeled=distils,
+                score_images=self.score if distils else None,
+                score_unlabeled=self.score if distils else None,
+            )
+        ]
+
+    def score(self, images: Tensor) -> Scores:
+        """Ask the last task's classifier."""
+        return {"past": self.networks["past"](images)}
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Keep the classifier to distil from, where that is asked for."""
+        if self.config.base_distillation:
+            self.frozen_copy("past", of="classifier")

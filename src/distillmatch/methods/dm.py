@@ -1,0 +1,185 @@
+"""DM, DistillMatch: the paper's method."""
+
+import torch
+from torch import Tensor
+
+from distillmatch.config import RunConfig
+from distillmatch.losses import (
+    class_weights,
+    consistency_loss,
+    distillmatch_loss,
+    pseudo_labels,
+    weighted_cross_entropy_sum,
+)
+from distillmatch.methods.detector import DETECTOR_PAST, FamiliarityDetector
+from distillmatch.methods.gates import GATE, make_gate
+from distillmatch.methods.method import (
+    Batch,
+    Method,
+    NetworkBuilder,
+    Passes,
+    Scores,
+    TaskInfo,
+    Training,
+    count_labels,
+    no_rows,
+)
+from distillmatch.methods.parts import (
+    HIGH_RATE,
+    fine_tuning,
+    forward_all,
+    local_distillation,
+    past_logits_of_all,
+)
+from distillmatch.methods.schedule import main_schedule
+from distillmatch.networks import frozen_statistics
+
+
+class DistillMatch(Method):
+    """Hard distillation of familiar unlabelled images, class balance, consistency, distillation."""
+
+    def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
+        super().__init__(config, build)
+        self.needs_truth = config.pseudo_labels and config.gate == "truth"
+        detects = config.pseudo_labels and config.gate == "detector"
+        self.detector = FamiliarityDetector(self) if detects else None
+        self.gate = make_gate(config, self, self.detector) if config.pseudo_labels else None
+        self.weights = torch.ones(1)
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the classifier, fine-tune it, then train the detector for the next task."""
+        schedule = main_schedule(self.config, HIGH_RATE, fine_tuned=task.coreset)
+        consistent = self.uses_consistency(task)
+        classifier = Training(
+            name="classifier",
+            network=self.classifier,
+            loss=lambda batch: self.classifier_loss(batch, task),
+            epochs=schedule.epochs,
+            learning_rate=schedule.learning_rate,
+            decays=schedule.decays,
+            unlabeled=task.past > 0 or consistent,
+            strong=consistent,
+            clip=self.config.clip,
+            score_images=self.ask_past if task.past else None,
+            score_unlabeled=(lambda images: self.score(images, task)) if task.past else None,
+            before=lambda passes: self.balance(passes, task),
+        )
+        trainings = [classifier, *fine_tuning(self.config, task, self.classifier, HIGH_RATE)]
+        if self.detector is not None and not task.last:
+            trainings.append(
+                self.detector.training(
+                    task,
+                    lambda batch: self.detector_loss(batch, task),
+                    lambda images: self.score(images, task),
+                )
+            )
+        return trainings
+
+    def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Eq. 5: labels, pseudo-labels, consistency and distillation."""
+        labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
+        consistency: Tensor | float = 0.0
+        if batch.strong is not None and not no_rows(batch.strong):
+            with frozen_statistics(self.classifier):
+                strong = self.classifier(batch.strong)[:, : task.seen]
+            consistency = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
+        return self.total(batch, task, labeled, unlabeled, consistency, "past")
+
+    def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Eq. 5 without consistency, distilling from the last task's detector."""
+        network = self.networks["detector"]
+        labeled, unlabeled = forward_all(network, batch, task.seen)
+        return self.total(batch, task, labeled, unlabeled, 0.0, DETECTOR_PAST)
+
+    def total(
+        self,
+        batch: Batch,
+        task: TaskInfo,
+        labeled: Tensor,
+        unlabeled: Tensor,
+        consistency: Tensor | float,
+        teacher: str,
+    ) -> Tensor:
+        """Put the parts of eq. 5 together, those that are switched on."""
+        nothing = labeled.new_zeros(())
+        pseudo_sum, accepted_count = nothing, nothing
+        if self.gate is not None and batch.of_unlabeled:
+            labels, accepted = self.pseudo_labels(batch.of_unlabeled, task)
+            pseudo_sum = weighted_cross_entropy_sum(unlabeled, labels, self.weights, accepted)
+            accepted_count = accepted.sum()
+        distilled: Tensor | float = 0.0
+        if self.config.distillation and batch.of_images:
+            student = torch.cat([labeled, unlabeled])
+            distilled = local_distillation(
+                self.config, task, past_logits_of_all(batch, teacher), student
+            )
+        return distillmatch_loss(
+            weighted_cross_entropy_sum(labeled, batch.labels, self.weights),
+            pseudo_sum,
+            len(labeled),
+            accepted_count,
+            consistency,
+            distilled,
+            self.config.consistency_weight,
+            self.config.distillation_weight,
+        )
+
+    def pseudo_labels(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor]:
+        """Return the last classifier's hard labels and which of them are believed."""
+        assert self.gate is not None
+        return pseudo_labels(scores["past"], task.past), self.gate.accepts(scores, task)
+
+    def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
+        """Show the pseudo-labels to the diagnostics."""
+        return self.pseudo_labels(scores, task) if self.gate is not None and task.past else None
+
+    def balance(self, passes: Passes, task: TaskInfo) -> None:
+        """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3."""
+        config, labels = self.config, passes.label_counts("labeled")
+        counts_pseudo_labels = task.past > 0 and self.gate is not None
+        if config.coreset and config.coreset_counts == "labels":
+            counts_pseudo_labels = False
+        of_pseudo_labels = None
+        if counts_pseudo_labels:
+            scores = passes.score(lambda images: self.score(images, task), "unlabeled")
+            guesses, accepted = self.pseudo_labels(scores, task)
+            of_pseudo_labels = count_labels(guesses, task.seen, accepted)
+        if config.class_balancing:
+            self.weights = class_weights(
+                labels, of_pseudo_labels, config.count_smoothing, config.weight_cap
+            )
+        else:
+            self.weights = torch.ones_like(labels)
+
+    def score(self, images: Tensor, task: TaskInfo) -> Scores:
+        """Ask the last task's models about weak views: logits, and how familiar they look."""
+        scores = self.ask_past(images)
+        if self.gate is not None:
+            familiarity = self.gate.familiarity(images, task.past, "past")
+            if familiarity is not None:
+                scores[GATE] = familiarity
+        return scores
+
+    def ask_past(self, images: Tensor) -> Scores:
+        """Return the logits of the last task's classifier."""
+        return {"past": self.networks["past"](images)}
+
+    def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
+        """Score test images by the gate as it will stand in the next task."""
+        if self.gate is None or (self.detector is not None and task.last):
+            return None
+        return self.gate.familiarity(images, task.seen, "classifier")
+
+    def uses_consistency(self, task: TaskInfo) -> bool:
+        """Tell whether eq. 4 is part of this task's loss."""
+        return self.config.consistency and (
+            task.past > 0 or self.config.consistency_from == "first-task"
+        )
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Keep the classifier to label and distil from."""
+        self.frozen_copy("past", of="classifier")
+
+    def build_like(self, of: str) -> torch.nn.Module:
+        """Return a fresh network of the same kind as another."""
+        return self.build(of, self.config.similarity if of == "detector" else None)

@@ -1,0 +1,61 @@
+"""DR, distillation and retrospection (Hou et al. 2018), as the paper compares with it."""
+
+import torch
+from torch import Tensor
+
+from distillmatch.losses import new_task_distillation, past_distillation
+from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.parts import (
+    baseline_rate,
+    cross_entropy,
+    forward_all,
+    local_distillation,
+    past_logits_of_all,
+)
+from distillmatch.methods.schedule import main_schedule
+from distillmatch.methods.teacher import TEACHER, teacher_training
+
+
+class DistillationAndRetrospection(Method):
+    """Distil the past tasks from the last model, the new task from one trained on it alone."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the new task's teacher, then the classifier; in the first task the latter alone."""
+        schedule = main_schedule(self.config, baseline_rate(self.config))
+        training = Training(
+            name="classifier",
+            network=self.classifier,
+            loss=lambda batch: self.loss(batch, task),
+            epochs=schedule.epochs,
+            learning_rate=schedule.learning_rate,
+            decays=schedule.decays,
+            unlabeled=task.past > 0,
+            score_images=self.score if task.past else None,
+            score_unlabeled=self.score if task.past else None,
+        )
+        if not task.past:
+            return [training]
+        return [teacher_training(self, task, calibrated=False), training]
+
+    def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Cross entropy, distillation of the past, distillation of the new task."""
+        labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
+        supervised = cross_entropy(labeled, batch.labels)
+        if not task.past:
+            return supervised
+        config, student = self.config, torch.cat([labeled, unlabeled])
+        past, new = past_logits_of_all(batch), past_logits_of_all(batch, TEACHER)
+        if config.dr_distillation == "per-task":
+            of_past = local_distillation(config, task, past, student)
+        else:
+            of_past = past_distillation(past, student, task.past, config.temperature, squared=False)
+        of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
+        return supervised + of_past + of_new
+
+    def score(self, images: Tensor) -> Scores:
+        """Ask the last task's classifier and the new task's teacher."""
+        return {name: self.networks[name](images) for name in ("past", TEACHER)}
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Keep the classifier to distil from."""
+        self.frozen_copy("past", of="classifier")

@@ -1,0 +1,61 @@
+"""E2E, end-to-end incremental learning (Castro et al. 2018), as the paper compares with it."""
+
+import torch
+from torch import Tensor
+
+from distillmatch.losses import weighted_cross_entropy_sum
+from distillmatch.methods.method import Batch, Method, Passes, Scores, TaskInfo, Training
+from distillmatch.methods.parts import (
+    baseline_rate,
+    fine_tuning,
+    forward_all,
+    label_weights,
+    local_distillation,
+    past_logits_of_all,
+)
+from distillmatch.methods.schedule import main_schedule
+
+
+class EndToEnd(Method):
+    """Cross entropy and distillation per past task, then balanced fine-tuning of all weights."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the classifier, then fine-tune it where there is a coreset."""
+        rate = baseline_rate(self.config)
+        schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
+        weights: list[Tensor] = []
+
+        def before(passes: Passes) -> None:
+            weights[:] = [label_weights(self.config, passes)]
+
+        def loss(batch: Batch) -> Tensor:
+            labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
+            supervised = weighted_cross_entropy_sum(labeled, batch.labels, weights[0])
+            total = supervised / len(batch.labels)
+            if task.past:
+                student = torch.cat([labeled, unlabeled])
+                teacher = past_logits_of_all(batch)
+                total = total + local_distillation(self.config, task, teacher, student)
+            return total
+
+        training = Training(
+            name="classifier",
+            network=self.classifier,
+            loss=loss,
+            epochs=schedule.epochs,
+            learning_rate=schedule.learning_rate,
+            decays=schedule.decays,
+            unlabeled=task.past > 0,
+            score_images=self.score if task.past else None,
+            score_unlabeled=self.score if task.past else None,
+            before=before,
+        )
+        return [training, *fine_tuning(self.config, task, self.classifier, rate, whole=True)]
+
+    def score(self, images: Tensor) -> Scores:
+        """Ask the last task's classifier."""
+        return {"past": self.networks["past"](images)}
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Keep the classifier to distil from."""
+        self.frozen_copy("past", of="classifier")

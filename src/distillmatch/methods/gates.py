@@ -1,0 +1,89 @@
+"""Gates: what decides that an unlabelled image is of a past class, so that it is labelled."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from distillmatch.config import RunConfig
+from distillmatch.losses import accepted, softmax_confidence
+from distillmatch.methods.detector import FamiliarityDetector
+from distillmatch.methods.method import Method, Scores, TaskInfo
+
+GATE = "gate"
+TRUTH = "truth"
+
+
+class Gate(ABC):
+    """Scores images by what was learned up to the last task, and accepts some."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    @abstractmethod
+    def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor | None:
+        """Score images by `network`, a classifier that has learned so many classes."""
+
+    @abstractmethod
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Return which unlabelled images are believed to be of past classes."""
+
+
+class DetectorGate(Gate):
+    """The paper's: a detector of its own, calibrated to a true-positive rate."""
+
+    def __init__(self, method: Method, detector: FamiliarityDetector) -> None:
+        super().__init__(method)
+        self.detector = detector
+
+    def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor:
+        """Ask the detector as it was at the end of the last task it was trained in."""
+        return self.detector.past_scores(images, classes)
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Compare with the calibrated threshold."""
+        return accepted(scores[GATE], self.method.values["threshold"])
+
+
+class SoftmaxGate(Gate):
+    """The classifier's own confidence, against a fixed threshold."""
+
+    def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor:
+        """Return the largest softmax probability."""
+        return softmax_confidence(self.method.networks[network](images), classes)
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Compare with the configured confidence."""
+        return accepted(scores[GATE], self.method.config.gate_confidence)
+
+
+class OpenGate(Gate):
+    """Everything is accepted: what the method is without a gate."""
+
+    def familiarity(self, images: Tensor, classes: int, network: str) -> None:
+        """Know nothing."""
+        return
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Accept all."""
+        return torch.ones_like(scores["past"][:, 0], dtype=torch.bool)
+
+
+class TruthGate(OpenGate):
+    """An oracle, for diagnosis only: accepts exactly the images that are of past classes."""
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Look at the truth, which the engine gives to methods that declare this need."""
+        return (scores[TRUTH] >= 0) & (scores[TRUTH] < task.past)
+
+
+def make_gate(config: RunConfig, method: Method, detector: FamiliarityDetector | None) -> Gate:
+    """Return the configured gate."""
+    if detector is not None:
+        return DetectorGate(method, detector)
+    gates: dict[str, type[SoftmaxGate | OpenGate]] = {
+        "softmax": SoftmaxGate,
+        "everything": OpenGate,
+        "truth": TruthGate,
+    }
+    return gates[config.gate](method)

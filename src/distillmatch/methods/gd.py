@@ -1,0 +1,87 @@
+"""GD, global distillation (Lee et al. 2019), as the paper compares with it."""
+
+import torch
+from torch import Tensor
+
+from distillmatch.losses import (
+    ensemble_target_from_logits,
+    new_task_distillation,
+    past_distillation,
+    soft_global_distillation,
+    weighted_cross_entropy_sum,
+)
+from distillmatch.methods.method import Batch, Method, Passes, Scores, TaskInfo, Training
+from distillmatch.methods.parts import (
+    baseline_rate,
+    fine_tuning,
+    forward_all,
+    label_weights,
+    past_logits_of_all,
+)
+from distillmatch.methods.schedule import main_schedule
+from distillmatch.methods.teacher import TEACHER, teacher_training
+
+
+class GlobalDistillation(Method):
+    """Distil past and new classes apart, and all together from an ensemble of two teachers."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
+        rate = baseline_rate(self.config)
+        schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
+        weights: list[Tensor] = []
+
+        def before(passes: Passes) -> None:
+            weights[:] = [label_weights(self.config, passes)]
+
+        training = Training(
+            name="classifier",
+            network=self.classifier,
+            loss=lambda batch: self.loss(batch, task, weights[0]),
+            epochs=schedule.epochs,
+            learning_rate=schedule.learning_rate,
+            decays=schedule.decays,
+            unlabeled=task.past > 0,
+            score_images=self.score if task.past else None,
+            score_unlabeled=self.score if task.past else None,
+            before=before,
+        )
+        if not task.past:
+            return [training]
+        return [
+            teacher_training(self, task, calibrated=self.config.calibration),
+            training,
+            *fine_tuning(self.config, task, self.classifier, rate),
+        ]
+
+    def loss(self, batch: Batch, task: TaskInfo, weights: Tensor) -> Tensor:
+        """Cross entropy and Q together, distillation of the past, distillation of the new task."""
+        labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
+        supervised = weighted_cross_entropy_sum(labeled, batch.labels, weights)
+        if not task.past:
+            return supervised / len(labeled)
+        config, student = self.config, torch.cat([labeled, unlabeled])
+        past, new = past_logits_of_all(batch), past_logits_of_all(batch, TEACHER)
+        of_past = past_distillation(past, student, task.past, config.temperature)
+        of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
+        target = ensemble_target_from_logits(
+            batch.of_unlabeled["past"],
+            batch.of_unlabeled[TEACHER],
+            task.past,
+            task.seen,
+            config.ensemble_share,
+        )
+        of_all = soft_global_distillation(unlabeled, target)
+        return (
+            (supervised + of_all) / (len(labeled) + len(unlabeled))
+            + task.past / task.seen * of_past
+            + task.new / task.seen * of_new
+        )
+
+    def score(self, images: Tensor) -> Scores:
+        """Ask the last task's classifier and the new task's teacher."""
+        return {name: self.networks[name](images) for name in ("past", TEACHER)}
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Keep the classifier to distil from."""
+        self.frozen_copy("past", of="classifier")

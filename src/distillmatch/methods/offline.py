@@ -1,0 +1,69 @@
+"""The offline bound: what could be had if every task's labelled images were there at once."""
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from distillmatch.losses import consistency_loss
+from distillmatch.methods.method import Batch, Method, TaskInfo, Training, no_rows
+from distillmatch.methods.parts import HIGH_RATE, cross_entropy, forward_all
+from distillmatch.methods.schedule import main_schedule
+from distillmatch.networks import frozen_statistics
+
+
+class Offline(Method):
+    """UB of the paper: a fresh network for each stage, on all labelled images so far."""
+
+    memory: ClassVar[Literal["coreset", "everything"]] = "everything"
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train a fresh classifier."""
+        schedule = main_schedule(self.config, HIGH_RATE)
+        network = self.start_afresh("classifier", task)
+
+        def loss(batch: Batch) -> Tensor:
+            return cross_entropy(network(batch.images)[:, : task.seen], batch.labels)
+
+        return [
+            Training(
+                name="classifier",
+                network=network,
+                loss=loss,
+                epochs=schedule.epochs,
+                learning_rate=schedule.learning_rate,
+                decays=schedule.decays,
+                unlabeled=False,
+            )
+        ]
+
+
+class OfflineWithUnlabeled(Offline):
+    """A bound that is not the paper's: FixMatch, with all unlabelled images so far too."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train a fresh classifier with consistency on strong views."""
+        schedule = main_schedule(self.config, HIGH_RATE)
+        network = self.start_afresh("classifier", task)
+
+        def loss(batch: Batch) -> Tensor:
+            labeled, unlabeled = forward_all(network, batch, task.seen)
+            supervised = cross_entropy(labeled, batch.labels)
+            if batch.strong is None or no_rows(batch.strong):
+                return supervised
+            with frozen_statistics(network):
+                strong = network(batch.strong)[:, : task.seen]
+            consistent = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
+            return supervised + self.config.consistency_weight * consistent
+
+        return [
+            Training(
+                name="classifier",
+                network=network,
+                loss=loss,
+                epochs=schedule.epochs,
+                learning_rate=schedule.learning_rate,
+                decays=schedule.decays,
+                strong=True,
+                clip=self.config.clip,
+            )
+        ]

@@ -1,0 +1,96 @@
+"""Parts that several methods are made of."""
+
+import torch
+from torch import Tensor, nn
+
+from distillmatch.config import RunConfig
+from distillmatch.losses import (
+    class_weights,
+    per_task_distillation,
+    weighted_cross_entropy_sum,
+)
+from distillmatch.methods.method import Batch, Passes, TaskInfo, Training
+from distillmatch.methods.schedule import fine_tuning_schedule
+
+HIGH_RATE = 0.1
+"""Learning rate of DM, Base and the bounds; with a coreset, of every method."""
+LOW_RATE = 0.005
+"""Learning rate of GD, DR and E2E without a coreset."""
+
+
+def baseline_rate(config: RunConfig) -> float:
+    """Return the paper's learning rate for E2E, DR and GD."""
+    return HIGH_RATE if config.coreset else LOW_RATE
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross entropy of a batch."""
+    return weighted_cross_entropy_sum(logits, labels) / len(labels)
+
+
+def forward_all(network: nn.Module, batch: Batch, seen: int) -> tuple[Tensor, Tensor]:
+    """Return the seen classes' logits of the labelled and of the unlabelled weak views.
+
+    Both go through the network together, so that its statistics are those of both.
+    """
+    logits = network(torch.cat([batch.images, batch.unlabeled]))[:, :seen]
+    return logits[: len(batch.images)], logits[len(batch.images) :]
+
+
+def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
+    """Return what a frozen model said of the labelled and then of the unlabelled views."""
+    return torch.cat([batch.of_images[name], batch.of_unlabeled[name]])
+
+
+def local_distillation(
+    config: RunConfig, task: TaskInfo, teacher: Tensor, student: Tensor
+) -> Tensor:
+    """Distil each past task's classes as configured, eq. 1."""
+    return per_task_distillation(
+        teacher, student, task.sizes[:-1], config.temperature, config.distillation_shares
+    )
+
+
+def label_weights(config: RunConfig, passes: Passes) -> Tensor:
+    """Return w(k) by label counts alone, all 1 where class balancing is off."""
+    counts = passes.label_counts("labeled")
+    if not config.class_balancing:
+        return torch.ones_like(counts)
+    return class_weights(counts, None, config.count_smoothing, config.weight_cap)
+
+
+def fine_tuning(
+    config: RunConfig, task: TaskInfo, network: nn.Module, rate: float, *, whole: bool = False
+) -> list[Training]:
+    """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
+
+    Only the last layer is trained, unless `whole`.
+    """
+    if not task.coreset:
+        return []
+    schedule = fine_tuning_schedule(config, rate)
+    if schedule.epochs == 0:
+        return []
+    weights: list[Tensor] = []
+
+    def before(passes: Passes) -> None:
+        weights[:] = [label_weights(config, passes)]
+
+    def loss(batch: Batch) -> Tensor:
+        logits = network(batch.images)[:, : task.seen]
+        return weighted_cross_entropy_sum(logits, batch.labels, weights[0]) / len(batch.labels)
+
+    return [
+        Training(
+            name="fine-tuning",
+            network=network,
+            loss=loss,
+            epochs=schedule.epochs,
+            learning_rate=schedule.learning_rate,
+            decays=schedule.decays,
+            labeled="labeled" if config.fine_tuning_data == "labeled-and-coreset" else "coreset",
+            unlabeled=False,
+            parameters="all" if whole else "head",
+            before=before,
+        )
+    ]

@@ -1,0 +1,48 @@
+"""The teacher of a new task: a network trained on that task alone, for DR and GD."""
+
+from torch import Tensor
+
+from distillmatch.losses import confidence_calibration, weighted_cross_entropy_sum
+from distillmatch.methods.method import Batch, Method, TaskInfo, Training, no_rows
+from distillmatch.methods.parts import baseline_rate, forward_all
+from distillmatch.methods.schedule import main_schedule
+
+TEACHER = "teacher"
+
+
+def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Training:
+    """Train `C` by cross entropy over the new classes, afresh in every task.
+
+    Calibrated, it is also taught to be uncertain about all other images: the coreset's and the
+    unlabelled ones.
+    """
+    schedule = main_schedule(method.config, baseline_rate(method.config))
+    network = method.start_afresh(TEACHER, task)
+
+    def loss(batch: Batch) -> Tensor:
+        new = batch.labels >= task.past
+        slots = batch.labels - task.past
+        if not calibrated:
+            logits = network(batch.images)[:, task.past : task.seen]
+            total = weighted_cross_entropy_sum(logits, slots, mask=new)
+            return total / new.sum().clamp(min=1)
+        labeled, unlabeled = (
+            part[:, task.past :] for part in forward_all(network, batch, task.seen)
+        )
+        total = weighted_cross_entropy_sum(labeled, slots, mask=new) / new.sum().clamp(min=1)
+        others = (~new).sum() + len(unlabeled)
+        calibration = confidence_calibration(labeled, ~new) * (~new).sum()
+        if not no_rows(unlabeled):
+            calibration = calibration + confidence_calibration(unlabeled) * len(unlabeled)
+        return total + calibration / others.clamp(min=1)
+
+    return Training(
+        name="teacher",
+        network=network,
+        loss=loss,
+        epochs=schedule.epochs,
+        learning_rate=schedule.learning_rate,
+        decays=schedule.decays,
+        labeled="labeled" if calibrated else "new",
+        unlabeled=calibrated,
+    )

@@ -1,0 +1,88 @@
+"""DeConf, decomposed confidence (Hsu et al., 2020): the head and network of the detector."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distillmatch.config.run import Similarity
+from distillmatch.networks.normalization import BatchNorm
+from distillmatch.networks.wide_resnet import WideResNet
+
+
+class DeconfHead(nn.Module):
+    """A head whose logits are f_k = h_k / g, the dividend from the classes, the divisor not.
+
+    With feature z and class weight w_k, `similarity` names h_k:
+
+    - `cosine`: w_k·z / (‖w_k‖ ‖z‖), the specified one;
+    - `inner`: w_k·z + b_k;
+    - `euclidean`: -‖z - w_k‖²;
+    - `scaled-cosine`: the cosine times exp(BN(v·z)), as the authors' release has it.
+
+    The divisor is g = sigmoid(BN(u·z + c)), one number for each image.
+    """
+
+    def __init__(self, features: int, classes: int, similarity: Similarity) -> None:
+        super().__init__()
+        self.similarity = similarity
+        self.classes = nn.Linear(features, classes, bias=similarity == "inner")
+        self.divisor = nn.Linear(features, 1)
+        self.divisor_norm = BatchNorm(1)
+        if similarity == "scaled-cosine":
+            self.scale = nn.Linear(features, 1, bias=False)
+            self.scale_norm = BatchNorm(1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return f = h / g, the logits the network is trained on."""
+        similarities, divisor = self.parts(features)
+        return similarities / divisor
+
+    def parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h, a column for each class slot, and g, a single column.
+
+        The head leaves mixed precision: cosines rounded to eight bits tie, and a threshold set
+        among ties does not give the rate that was asked.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.classes.weight.dtype)
+            divisor = torch.sigmoid(self.divisor_norm(self.divisor(features)))
+            return self._similarities(features), divisor
+
+    def _similarities(self, features: Tensor) -> Tensor:
+        weights = self.classes.weight
+        if self.similarity == "inner":
+            return functional.linear(features, weights, self.classes.bias)
+        if self.similarity == "euclidean":
+            return -(features.unsqueeze(1) - weights).square().sum(dim=2)
+        cosine = functional.linear(functional.normalize(features), functional.normalize(weights))
+        if self.similarity == "scaled-cosine":
+            return cosine * torch.exp(self.scale_norm(self.scale(features)))
+        return cosine
+
+
+class Detector(WideResNet):
+    """A wide residual network with a DeConf head: φ, which scores how familiar an image is."""
+
+    head: DeconfHead
+
+    def __init__(
+        self,
+        depth: int,
+        width: int,
+        classes: int,
+        *,
+        similarity: Similarity = "cosine",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        head = DeconfHead(64 * width, classes, similarity)
+        super().__init__(depth, width, classes, head=head, generator=generator)
+        # A cosine learns the slower the longer its weight, so the weight starts as long as theirs.
+        nn.init.kaiming_normal_(head.classes.weight, nonlinearity="relu", generator=generator)
+
+    def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h, a column for each class slot, and g, a single column."""
+        return self.head.parts(self.features(images))
+
+    def similarities(self, images: Tensor) -> Tensor:
+        """Return h, from which the score max_k h_k over the seen classes is taken."""
+        return self.parts(images)[0]

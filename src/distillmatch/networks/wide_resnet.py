@@ -1,0 +1,105 @@
+"""Wide residual networks (Zagoruyko and Komodakis, 2016), the pre-activation kind."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distillmatch.networks.normalization import BatchNorm
+
+
+class WideResNet(nn.Module):
+    """A wide residual network WRN-`depth`-`width` with its head, for images of any size.
+
+    A first convolution to 16 channels; three groups of (depth - 4) / 6 residual blocks with
+    16, 32 and 64 times `width` channels, the second and third at half the resolution of the one
+    before; then the mean over all positions and the head. `classes` counts the slots of the head,
+    in the order they are learned; who uses the outputs cuts them to the classes seen so far.
+    """
+
+    head: nn.Module
+
+    def __init__(
+        self,
+        depth: int,
+        width: int,
+        classes: int,
+        *,
+        head: nn.Module | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        blocks = (depth - 4) // 6
+        self.feature_count = 64 * width
+        self.first = _convolution(3, 16, 3, 1)
+        groups: list[nn.Module] = []
+        channels = 16
+        for group_channels, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
+            for block in range(blocks):
+                groups.append(_Block(channels, group_channels, stride if block == 0 else 1))
+                channels = group_channels
+        self.blocks = nn.Sequential(*groups)
+        self.last_norm = BatchNorm(channels)
+        self.head = nn.Linear(channels, classes) if head is None else head
+        initialize(self, generator)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return one vector of `feature_count` numbers for each image."""
+        maps = self.blocks(self.first(images))
+        activated: Tensor = functional.relu(self.last_norm(maps))
+        return activated.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of every class slot for each image.
+
+        The head leaves mixed precision: losses and thresholds want logits in float32.
+        """
+        features = self.features(images)
+        with torch.autocast(features.device.type, enabled=False):
+            logits: Tensor = self.head(features.to(self.last_norm.weight.dtype))
+        return logits
+
+
+class _Block(nn.Module):
+    """Two 3×3 convolutions, each after normalization and ReLU, added to a shortcut.
+
+    Where the shape changes the shortcut is a 1×1 convolution of the activated input, else the
+    input itself.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = BatchNorm(channels_in)
+        self.conv1 = _convolution(channels_in, channels_out, 3, stride)
+        self.norm2 = BatchNorm(channels_out)
+        self.conv2 = _convolution(channels_out, channels_out, 3, 1)
+        same_shape = channels_in == channels_out and stride == 1
+        self.shortcut = None if same_shape else _convolution(channels_in, channels_out, 1, stride)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        activated = functional.relu(self.norm1(maps))
+        shortcut = maps if self.shortcut is None else self.shortcut(activated)
+        residual = self.conv2(functional.relu(self.norm2(self.conv1(activated))))
+        return shortcut + residual  # type: ignore[no-any-return]
+
+
+def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def initialize(network: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Draw the weights of all convolutions and linear layers; set linear biases to zero.
+
+    Convolutions: normal with variance 2 / (channels out · kernel area). Linear layers: uniform
+    within ± 1 / √(features in). Normalization starts as the identity. Without a `generator` the
+    numbers come from torch's global one.
+    """
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(
+                layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
+            )
+        elif isinstance(layer, nn.Linear):
+            bound = layer.in_features**-0.5
+            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,200 @@
+"""The result of a run: one JSON object, described in docs/result.md and versioned."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import TaskOutcome
+from distillmatch.errors import StreamError
+from distillmatch.files import write_atomically
+from distillmatch.metrics import (
+    accuracy_matrix,
+    auroc,
+    backward_transfer,
+    final_accuracy,
+    forgetting,
+    omega,
+    omega_curve,
+    omega_double_sum,
+    overall_accuracies,
+    prefix_accuracies,
+    pseudo_label_quality,
+    rates_at_threshold,
+    task_accuracies,
+)
+
+FORMAT = "distillmatch result"
+VERSION = 1
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The offline bound's accuracy after each stage, for the Ω of other runs on the same stream."""
+
+    accuracies: tuple[float, ...]
+    stream: dict[str, Any]
+
+
+STREAM_KEYS = (
+    "source",
+    "image_size",
+    "order",
+    "tasks",
+    "task_sizes",
+    "class_order",
+    "labels_per_class",
+    "label_fraction",
+    "seed",
+)
+"""What decides which labelled images a bound learns from; the unlabelled stream does not."""
+
+
+def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[str, Any]:
+    """Return what a run and its bound must have in common."""
+    described = {key: config.model_dump(mode="json")[key] for key in STREAM_KEYS}
+    return {**described, "tasks": stages, "fingerprint": fingerprint}
+
+
+class Tally:
+    """Collects the outcomes of the tasks and turns them into figures."""
+
+    def __init__(self, task_sizes: tuple[int, ...]) -> None:
+        self.task_sizes = task_sizes
+        self.among_seen: list[NDArray[np.float64]] = []
+        self.among_own: list[NDArray[np.float64]] = []
+        self.among_first: list[NDArray[np.float64]] = []
+        self.test_counts: list[int] = []
+        self.tasks: list[dict[str, Any]] = []
+
+    def add(self, outcome: TaskOutcome) -> None:
+        """Take in one task's outcome."""
+        number = outcome.task.number + 1
+        given = (outcome.logits, outcome.labels, self.task_sizes, number)
+        among_seen, among_own = task_accuracies(*given)
+        self.among_seen.append(among_seen)
+        self.among_own.append(among_own)
+        self.among_first.append(prefix_accuracies(*given))
+        first = sum(self.task_sizes[: number - 1])
+        self.test_counts.append(int((outcome.labels >= first).sum()))
+        self.tasks.append(
+            {
+                "task": number,
+                "accuracy": self.accuracies[-1],
+                "detector": detector_figures(outcome),
+                "losses": outcome.losses,
+                "seconds": outcome.seconds,
+                "stored_images": outcome.stored_images,
+                "stored_bytes": outcome.stored_bytes,
+            }
+        )
+
+    @property
+    def accuracies(self) -> list[float]:
+        """The accuracy over all classes seen so far, after each task."""
+        matrix = accuracy_matrix(self.among_seen)
+        return [float(a) for a in overall_accuracies(matrix, self.test_counts)]
+
+    def matrices(self) -> dict[str, Any]:
+        """Return R, A and P (among the first tasks' classes), null above the diagonal."""
+        return {
+            "R": _json_matrix(accuracy_matrix(self.among_seen)),
+            "A": _json_matrix(accuracy_matrix(self.among_own)),
+            "P": _json_matrix(accuracy_matrix(self.among_first)),
+        }
+
+    def metrics(self, bound: Bound | None) -> dict[str, Any]:
+        """Return all figures of the run; Ω is null where there is no bound to compare with."""
+        matrix = accuracy_matrix(self.among_seen)
+        sizes = self.task_sizes[: len(self.tasks)]
+        figures: dict[str, Any] = {
+            "A_N": final_accuracy(matrix, self.test_counts),
+            "bwt": backward_transfer(accuracy_matrix(self.among_own)),
+            "fgt": forgetting(matrix, sizes),
+            "accuracies": self.accuracies,
+            "omega": None,
+            "omega_double_sum": None,
+            "omega_curve": None,
+        }
+        if bound is not None:
+            offline = np.array(bound.accuracies[: len(self.tasks)])
+            figures["omega"] = omega(np.array(self.accuracies), offline)
+            curve = omega_curve(np.array(self.accuracies), offline)
+            figures["omega_curve"] = None if curve is None else [float(v) for v in curve]
+            figures["omega_double_sum"] = omega_double_sum(
+                accuracy_matrix(self.among_first), offline, sizes
+            )
+        return figures
+
+
+def detector_figures(outcome: TaskOutcome) -> dict[str, Any]:
+    """Return the diagnostics of a task's gate: AUROC, rates, and the quality of pseudo-labels.
+
+    Scores are of the gate as the task leaves it, pseudo-labels of the one that the task used.
+    """
+    figures: dict[str, Any] = {
+        "auroc": None,
+        "tpr": None,
+        "fpr": None,
+        "threshold": outcome.values.get("threshold"),
+        "epsilon": outcome.values.get("epsilon"),
+        "accepted": None,
+        "accepted_past": None,
+        "pseudo_labels_right": None,
+    }
+    if outcome.familiarity is not None:
+        seen = outcome.familiarity_labels < outcome.task.seen
+        inside, outside = outcome.familiarity[seen], outcome.familiarity[~seen]
+        figures["auroc"] = auroc(inside, outside)
+        if figures["threshold"] is not None:
+            rates = rates_at_threshold(inside, outside, figures["threshold"])
+            figures["tpr"], figures["fpr"] = rates
+    judged = outcome.judgement
+    if judged is not None:
+        quality = pseudo_label_quality(
+            judged.accepted, judged.pseudo_labels, judged.truth, outcome.task.past
+        )
+        figures["accepted"] = quality.accepted
+        figures["accepted_past"] = quality.past
+        figures["pseudo_labels_right"] = quality.right
+    return figures
+
+
+def write_result(result: dict[str, Any], folder: Path) -> Path:
+    """Write `result.json` in a folder, at once."""
+    path = folder / "result.json"
+    text = json.dumps(result, indent=1, allow_nan=False)
+    write_atomically(path, text + "\n", "writing the result")
+    return path
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a result, from its file or its folder."""
+    path = path / "result.json" if path.is_dir() else path
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StreamError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise StreamError(f"{path}: expected a result in JSON, found something else") from None
+    if not isinstance(result, dict) or result.get("format") != FORMAT:
+        raise StreamError(f"{path}: expected a result of a run, found other JSON")
+    if result.get("version") != VERSION:
+        raise StreamError(
+            f"{path}: expected version {VERSION} of results, found {result.get('version')}"
+        )
+    return result
+
+
+def bound_of(result: dict[str, Any]) -> Bound:
+    """Return the bound that an offline run's result gives."""
+    return Bound(tuple(result["metrics"]["accuracies"]), result["stream"])
+
+
+def _json_matrix(matrix: Matrix) -> list[list[float | None]]:
+    return [[None if np.isnan(v) else float(v) for v in row] for row in matrix]

@@ -1,0 +1,136 @@
+"""Downloading one published file: with progress, taken up again when broken off, md5-checked."""
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from distillmatch.errors import SourceError, explain_disk_errors
+from distillmatch.sources.progress import show_progress
+
+try:
+    import fcntl
+except ImportError:  # not a Unix: two downloads at once then end in a wrong md5, not in bad data
+    fcntl = None  # type: ignore[assignment]
+
+TIMEOUT = 30.0
+"""Seconds without a byte before a connection counts as broken."""
+
+_TRIES = 3
+_BLOCK = 2**18
+_RANGE_NOT_SATISFIABLE = 416
+_PARTIAL_CONTENT = 206
+
+
+def file_md5(path: Path) -> str:
+    """Return the md5 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def download(url: str, path: Path, md5: str, instead: str) -> None:
+    """Bring `url` to `path`, unless it is there; `instead` says what a user without network can do.
+
+    What has come so far is kept beside it with the ending `.part`, and the next call goes on there.
+    """
+    part = path.with_name(f"{path.name}.part")
+    doing = f"downloading {url}"
+    with explain_disk_errors(doing, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as file, _alone(file):
+            if path.exists():
+                _remove_if_empty(part)
+                return
+            for _ in range(_TRIES):
+                if _fetch_rest(url, file, instead):
+                    break
+            else:
+                raise SourceError(
+                    f"{doing} broke off after {file.tell():,} bytes; "
+                    f"start again to go on from there, or {instead}"
+                )
+            file.flush()
+            os.fsync(file.fileno())
+            found = file_md5(part)
+            if found != md5:
+                file.truncate(0)
+                raise SourceError(
+                    f"{url}: expected md5 {md5}, downloaded {found}; start again, or {instead}"
+                )
+            part.replace(path)
+
+
+def _fetch_rest(url: str, file: BinaryIO, instead: str) -> bool:
+    """Append what is missing; return whether the file is whole now."""
+    have = file.seek(0, os.SEEK_END)
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            if have and not _continues(response, have):
+                file.truncate(0)
+                have = 0
+            length = response.headers.get("Content-Length")
+            total = have + int(length) if length is not None else None
+            have = _append(response, file, have, total)
+            return total is None or have >= total
+    except urllib.error.HTTPError as error:
+        if error.code == _RANGE_NOT_SATISFIABLE:
+            return _ends_there(error, file, have)
+        raise SourceError(
+            f"downloading {url} failed: HTTP {error.code} {error.reason}; {instead}"
+        ) from None
+    except urllib.error.URLError as error:
+        reason = getattr(error.reason, "strerror", None) or error.reason
+        raise SourceError(f"downloading {url} failed: {reason}; {instead}") from None
+    except (TimeoutError, ConnectionError, http.client.HTTPException):
+        return False
+
+
+def _append(
+    response: http.client.HTTPResponse, file: BinaryIO, have: int, total: int | None
+) -> int:
+    with show_progress("downloading", total, in_bytes=True) as progress:
+        while block := _read(response):
+            file.write(block)
+            have += len(block)
+            progress(have)
+    return have
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read(_BLOCK)
+    except OSError as error:  # told apart from the errors of the disk
+        raise ConnectionError(str(error)) from error
+
+
+def _continues(response: http.client.HTTPResponse, have: int) -> bool:
+    """Say whether a server that was asked for the rest sends the rest, not all from the start."""
+    sent = response.headers.get("Content-Range", "")
+    return response.status == _PARTIAL_CONTENT and sent.startswith(f"bytes {have}-")
+
+
+def _ends_there(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> bool:
+    """Say whether there is no rest because all has come; otherwise start from nothing."""
+    if error.headers.get("Content-Range") == f"bytes */{have}":
+        return True
+    file.truncate(0)
+    return False
+
+
+@contextmanager
+def _alone(file: BinaryIO) -> Iterator[None]:
+    """Wait until no other process downloads the same file."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+def _remove_if_empty(part: Path) -> None:
+    if part.exists() and part.stat().st_size == 0:
+        part.unlink()

@@ -1,0 +1,189 @@
+"""Decoding: any image file becomes a square of RGB bytes, or a reason why it cannot.
+
+The short side is scaled to the asked side (bicubic, antialiased) and the long side is cropped
+evenly, so nothing is stretched. The orientation noted by a camera is applied. Transparency is laid
+over white, sixteen-bit grey is scaled to eight, and of an animation the first picture counts.
+"""
+
+import io
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from distillmatch.errors import explain_disk_errors
+from distillmatch.sources.progress import show_progress
+from distillmatch.sources.walk import shown
+
+Image.init()
+# Named, because some of Pillow's other formats start programs or accept almost any bytes.
+_READABLE = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = tuple(name for name in _READABLE if name in Image.OPEN)
+
+_SIXTEEN_BIT_GREY = ("I;16", "I;16B", "I;16L", "I;16N")
+_CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ORIENTATION = 0x0112
+_CHUNK_BYTES = 32 * 2**20
+
+
+class BadImageError(Exception):
+    """A file is no usable image; the message is the reason."""
+
+
+class ImageFile(NamedTuple):
+    """An image yet to be decoded: what to call it, and how to open it."""
+
+    where: str
+    open: Callable[[], BinaryIO]
+
+    @classmethod
+    def at(cls, path: str) -> "ImageFile":
+        """Return the image in the file at `path`."""
+        return cls(shown(path), partial(_open, path))
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What came of a list of files: `images[i]` is file `files[i]`; `problems` has the others."""
+
+    images: NDArray[np.uint8]
+    files: NDArray[np.intp]
+    problems: tuple[str, ...]
+
+
+def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
+    """Return one image as uint8 of shape (side, side, 3), or raise `BadImageError`."""
+    if file.seek(0, io.SEEK_END) == 0:
+        raise BadImageError("the file is empty (zero bytes)")
+    file.seek(0)
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            return _square(image, side)
+    except BadImageError:
+        raise
+    except UnidentifiedImageError:
+        raise BadImageError("not an image in a format that can be read") from None
+    except Image.DecompressionBombError:
+        raise BadImageError(_too_large()) from None
+    except Exception as error:  # Pillow lets all kinds of exceptions through for damaged files
+        reason = str(error) or type(error).__name__
+        raise BadImageError(f"the image is damaged ({reason})") from None
+
+
+@contextmanager
+def decode_all(
+    files: Sequence[ImageFile], side: int, folder: Path, doing: str
+) -> Iterator[Decoded]:
+    """Decode many files with little memory: the images lie in a nameless file in `folder`.
+
+    The file, and with it the images, is gone when the block ends, however it ends.
+    """
+    with explain_disk_errors(doing, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryFile(dir=folder) as spool,
+            closing(_decode_in_order(files, side, doing)) as results,
+        ):
+            good: list[int] = []
+            problems: list[str] = []
+            for number, result in enumerate(results):
+                if isinstance(result, str):
+                    problems.append(f"{files[number].where}: {result}")
+                else:
+                    spool.write(result.data)
+                    good.append(number)
+            spool.flush()
+            shape = (len(good), side, side, 3)
+            images: NDArray[np.uint8] = np.empty(shape, dtype=np.uint8)
+            if good:
+                images = np.memmap(spool, dtype=np.uint8, mode="r", shape=shape)
+            yield Decoded(images, np.array(good, dtype=np.intp), tuple(problems))
+
+
+def _decode_in_order(
+    files: Sequence[ImageFile], side: int, doing: str
+) -> Generator[NDArray[np.uint8] | str]:
+    """Yield for each file its image or the reason why there is none, a bounded number ahead."""
+
+    def decode(file: ImageFile) -> NDArray[np.uint8] | str:
+        try:
+            with file.open() as opened:
+                return decode_image(opened, side)
+        except BadImageError as error:
+            return str(error)
+        except OSError as error:
+            return error.strerror or str(error)
+
+    ahead = min(1024, max(16, _CHUNK_BYTES // (side * side * 3)))
+    workers = min(8, os.cpu_count() or 1)
+    with (
+        warnings.catch_warnings(),
+        ThreadPoolExecutor(workers) as pool,
+        show_progress(doing, len(files)) as progress,
+    ):
+        warnings.simplefilter("ignore")  # what is wrong with a file is in its result
+        for start in range(0, len(files), ahead):
+            yield from pool.map(decode, files[start : start + ahead])
+            progress(min(start + ahead, len(files)))
+
+
+def _open(path: str) -> BinaryIO:
+    return Path(path).open("rb")
+
+
+def _square(image: Image.Image, side: int) -> NDArray[np.uint8]:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise BadImageError(_too_large())
+    image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at half size and less, faster
+    image.load()
+    orientation = _orientation(image)
+    upright = _to_rgb(image)
+    if orientation in _UPRIGHT:
+        upright = upright.transpose(_UPRIGHT[orientation])
+    fitted = ImageOps.fit(upright, (side, side), method=Image.Resampling.BICUBIC)
+    return np.array(fitted, dtype=np.uint8)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged notes of a camera do not make the picture unusable
+        return 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    # Pillow has called sixteen-bit grey "I" in these two formats.
+    sixteen_bit = image.mode == "I" and image.format in ("PNG", "PPM")
+    if sixteen_bit or image.mode in _SIXTEEN_BIT_GREY:
+        grey = (np.asarray(image).astype(np.uint32) + 128) // 257
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if image.mode not in _CONVERTIBLE:
+        raise BadImageError(f"colours of mode {image.mode} cannot be turned into RGB faithfully")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+def _too_large() -> str:
+    return f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which is not taken for a picture"

@@ -1,0 +1,54 @@
+"""Progress with the time left, shown on a terminal for work that takes more than a moment."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+PATIENCE = 1.0
+"""Seconds of work before anything is drawn."""
+
+
+@contextmanager
+def show_progress(
+    doing: str, total: int | None, in_bytes: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes how much is done by now, and draws it where a person looks on."""
+    console = Console(stderr=True)
+    amount: ProgressColumn = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(doing, total=total)
+    begin = time.monotonic()
+    drawn = False
+
+    def update(done: int) -> None:
+        nonlocal drawn
+        if not drawn and time.monotonic() - begin > PATIENCE:
+            bar.start()
+            drawn = True
+        bar.update(task, completed=done)
+
+    try:
+        yield update
+    finally:
+        if drawn:
+            bar.stop()

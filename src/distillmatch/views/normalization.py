@@ -1,0 +1,103 @@
+"""Normalisation: mean and spread of the training images, and floats made with them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distillmatch.views.batches import pieces, to_images, to_pixels
+
+Channels = tuple[float, float, float]
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Mean and standard deviation of the red, green and blue values, black being 0 and white 1."""
+
+    mean: Channels
+    std: Channels
+
+    def __post_init__(self) -> None:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} must be three finite numbers, not {values}")
+        if min(self.std) <= 0:
+            raise ValueError(f"std must be above zero in every channel, not {self.std}")
+
+    @classmethod
+    def of(cls, images: NDArray[np.uint8]) -> Self:
+        """Measure images of shape (count, side, side, 3), in pieces, so they may stay on disk.
+
+        A channel that never changes has no spread to divide by and keeps a standard deviation of 1.
+        """
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or not images.size:
+            raise ValueError(
+                "images must be uint8 of shape (count, side, side, 3) with at least one image, "
+                f"not {images.dtype} of shape {images.shape}"
+            )
+        # Counting the 256 values keeps everything exact until the last division.
+        counts = np.zeros((3, 256), dtype=np.int64)
+        for chunk in _pieces(images):
+            for channel in range(3):
+                counts[channel] += np.bincount(chunk[..., channel].ravel(), minlength=256)
+        values = np.arange(256, dtype=np.float64) / 255
+        total = counts[0].sum()
+        mean = counts @ values / total
+        variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / total
+        std = np.where(variance > 0, np.sqrt(variance), 1.0)
+        return cls(_channels(mean), _channels(std))
+
+
+class Normalizer:
+    """A normalisation made ready for images of one size on one device."""
+
+    def __init__(self, normalization: Normalization, pixels: Tensor) -> None:
+        """Prepare for pixels like these, (count, side, side, 3)."""
+        pairs = list(zip(normalization.mean, normalization.std, strict=True))
+        self._scale = _along_image([1 / (255 * std) for _, std in pairs], pixels)
+        self._shift = _along_image([-mean / std for mean, std in pairs], pixels)
+
+    def write(self, pixels: Tensor, out: Tensor) -> None:
+        """Write `(pixels / 255 - mean) / std` into `out`."""
+        target = out.view(len(out), -1)
+        values = (
+            target if out.dtype == torch.float32 else torch.empty_like(target, dtype=torch.float32)
+        )
+        values.copy_(pixels.view(len(pixels), -1)).mul_(self._scale).add_(self._shift)
+        if values is not target:
+            target.copy_(values)
+
+
+def plain_views(
+    images: Tensor, normalization: Normalization, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return the uint8 images normalised and otherwise unchanged, channels-last: for evaluation."""
+    pixels = to_pixels(images)
+    views = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)
+    normalizer = Normalizer(normalization, pixels)
+    for piece in pieces(pixels):
+        normalizer.write(pixels[piece], views[piece])
+    return to_images(views)
+
+
+def _pieces(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(images), _CHUNK):
+        yield images[start : start + _CHUNK]
+
+
+def _channels(values: NDArray[np.float64]) -> Channels:
+    red, green, blue = values.tolist()
+    return red, green, blue
+
+
+def _along_image(channels: list[float], pixels: Tensor) -> Tensor:
+    """Repeat three numbers for every pixel: processors work along one long row without a pause."""
+    row = torch.empty(pixels.shape[1] * pixels.shape[2], 3, device=pixels.device)
+    for channel, number in enumerate(channels):
+        row[:, channel].fill_(number)  # a scalar travels with the kernel, so no GPU is waited for
+    return row.view(-1)

@@ -1,0 +1,57 @@
+"""The engine on a GPU: a captured step is the eager step, and every method can be captured."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_dataset
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Engine
+from distillmatch.engine import engine as engine_module
+from distillmatch.engine.steps import Step, run_eagerly
+from distillmatch.methods import method_names
+from distillmatch.streams import build_stream
+
+pytestmark = pytest.mark.gpu
+
+
+class EagerStep:
+    """Stands in for the captured step."""
+
+    def __init__(self, step: Step, example: Any) -> None:
+        self.step = step
+
+    def run(self, epoch: Any, batch: int, unlabeled_batch: int) -> torch.Tensor:
+        return run_eagerly(self.step, epoch, batch, unlabeled_batch)
+
+
+def losses_of(config: RunConfig) -> list[dict[str, list[float]]]:
+    dataset = make_dataset(classes=6, per_class=20, parents=3, noise=True)
+    return [o.losses for o in Engine(config, dataset, build_stream(dataset, config)).run()]
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_a_captured_step_does_what_the_eager_step_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(
+        method=name, network="wrn-10-1", epochs=3, tasks=3, batch=16, unlabeled_batch=16,
+        device="cuda", precision="float32", coreset=6, learning_rate=0.01,
+    )  # fmt: skip
+    captured = losses_of(config)
+    monkeypatch.setattr(engine_module, "CapturedStep", EagerStep)
+    eager = losses_of(config)
+    for one, other in zip(captured, eager, strict=True):
+        assert one.keys() == other.keys()
+        for phase in one:
+            np.testing.assert_allclose(one[phase], other[phase], rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_learns_in_bfloat16(name: str) -> None:
+    losses = losses_of(
+        RunConfig(method=name, network="wrn-10-1", epochs=3, tasks=2, device="cuda")
+    )
+    assert all(np.isfinite(v).all() for task in losses for v in task.values())

@@ -1,0 +1,398 @@
+"""The methods: their losses against slow loops, and what they may and may not touch."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_dataset
+from torch import Tensor, nn
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Engine
+from distillmatch.methods import Batch, Method, TaskInfo, find_method, make_method, method_names
+from distillmatch.methods.detector import EPSILONS, perturbed_score
+from distillmatch.methods.dm import DistillMatch
+from distillmatch.networks import Detector, build_network
+from distillmatch.streams import build_stream
+
+SIZES = (2, 3, 2)
+TASK = TaskInfo(number=2, sizes=SIZES, last=False, coreset=False)
+
+
+def builder(classes: int = 7) -> Callable[..., nn.Module]:
+    def build(name: str, similarity: str | None = None) -> nn.Module:
+        generator = torch.Generator().manual_seed(len(name))
+        head: Any = similarity or "linear"
+        return build_network("wrn-10-1", classes, head, generator).double().eval()
+
+    return build
+
+
+def random_batch(seed: int, labeled: int = 5, unlabeled: int = 6) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def images(count: int) -> Tensor:
+        return torch.randn(count, 3, 8, 8, generator=generator, dtype=torch.float64)
+
+    def logits(count: int) -> Tensor:
+        return 3 * torch.randn(count, 7, generator=generator, dtype=torch.float64)
+
+    names = ("past", "teacher", "detector past")
+    of_unlabeled = {name: logits(unlabeled) for name in names}
+    of_unlabeled["gate"] = torch.rand(unlabeled, generator=generator, dtype=torch.float64)
+    return Batch(
+        images=images(labeled),
+        labels=torch.randint(5, 7, (labeled,), generator=generator),
+        unlabeled=images(unlabeled),
+        strong=images(unlabeled),
+        of_images={name: logits(labeled) for name in names},
+        of_unlabeled=of_unlabeled,
+    )
+
+
+def softmax(row: list[float]) -> list[float]:
+    top = max(row)
+    exponents = [math.exp(v - top) for v in row]
+    return [e / sum(exponents) for e in exponents]
+
+
+def cooled(row: list[float]) -> list[float]:
+    return softmax([v / 2 for v in row])
+
+
+def divergence(p: list[float], q: list[float]) -> float:
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def slow_dm_loss(
+    method: DistillMatch, batch: Batch, labeled: Any, unlabeled: Any, strong: Any
+) -> float:
+    """Eq. 5 by loops over images, tasks and classes."""
+    weights = method.weights.tolist()
+    supervised = sum(
+        -weights[y] * math.log(softmax(row)[y])
+        for row, y in zip(labeled, batch.labels.tolist(), strict=True)
+    )
+    pseudo, accepted = 0.0, 0
+    for row, past, score in zip(
+        unlabeled,
+        batch.of_unlabeled["past"].tolist(),
+        batch.of_unlabeled["gate"].tolist(),
+        strict=True,
+    ):
+        if score >= method.values["threshold"]:
+            label = max(range(5), key=lambda k, p=past: p[k])  # type: ignore[misc]
+            pseudo -= weights[label] * math.log(softmax(row)[label])
+            accepted += 1
+    consistency = 0.0
+    for weak_row, strong_row in zip(unlabeled, strong, strict=True):
+        guess = softmax(weak_row)
+        if max(guess) >= method.config.consistency_threshold:
+            consistency -= math.log(softmax(strong_row)[guess.index(max(guess))])
+    consistency /= len(unlabeled)
+    teacher = batch.of_images["past"].tolist() + batch.of_unlabeled["past"].tolist()
+    distilled = 0.0
+    for start, end in ((0, 2), (2, 5)):
+        for past_row, row in zip(teacher, labeled + unlabeled, strict=True):
+            distilled += divergence(cooled(past_row[start:end]), cooled(row[start:end]))
+    distilled /= 2 * len(teacher)
+    return (supervised + pseudo) / (len(labeled) + accepted) + consistency + distilled
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 0.5, 2.0])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_dm_loss_is_equation_5(seed: int, threshold: float) -> None:
+    """With some, no and all unlabelled images accepted."""
+    config = RunConfig(consistency_threshold=0.3)
+    method = DistillMatch(config, builder())
+    method.values["threshold"] = threshold
+    method.weights = torch.rand(7, dtype=torch.float64) + 0.5
+    batch = random_batch(seed)
+    method.classifier.eval()
+    with torch.no_grad():
+        logits = method.classifier(torch.cat([batch.images, batch.unlabeled])).tolist()
+        strong = method.classifier(batch.strong).tolist()
+        loss = float(method.classifier_loss(batch, TASK))
+    slow = slow_dm_loss(method, batch, logits[:5], logits[5:], strong)
+    assert loss == pytest.approx(slow, rel=1e-9)
+
+
+def slow_gd_loss(batch: Batch, weights: list[float], labeled: Any, unlabeled: Any) -> float:
+    supervised = sum(
+        -weights[y] * math.log(softmax(row)[y])
+        for row, y in zip(labeled, batch.labels.tolist(), strict=True)
+    )
+    ensemble = 0.0
+    s, m = 7, 2
+    for row, past_row, new_row in zip(
+        unlabeled,
+        batch.of_unlabeled["past"].tolist(),
+        batch.of_unlabeled["teacher"].tolist(),
+        strict=True,
+    ):
+        p, c = softmax(past_row[:5]), softmax(new_row[5:])
+        largest = max(p)
+        q = [v if v == largest else v * (s - m - 1) / (s - 1) for v in p]
+        q += [(1 - largest) * m / (s - 1) * v for v in c]
+        assert sum(q) == pytest.approx(1)
+        ensemble += divergence(q, softmax(row))
+    rows = labeled + unlabeled
+    total = (supervised + ensemble) / len(rows)
+    for name, start, end, share in (("past", 0, 5, 5 / 7), ("teacher", 5, 7, 2 / 7)):
+        teacher = batch.of_images[name].tolist() + batch.of_unlabeled[name].tolist()
+        distilled = sum(
+            divergence(
+                softmax([v / 2 for v in t[start:end]]), softmax([v / 2 for v in r[start:end]])
+            )
+            for t, r in zip(teacher, rows, strict=True)
+        )
+        total += share * 4 * distilled / len(rows)
+    return total
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_gd_loss_is_the_protocols(seed: int) -> None:
+    method = find_method("gd")(RunConfig(method="gd"), builder())
+    batch = random_batch(seed)
+    weights = torch.rand(7, dtype=torch.float64) + 0.5
+    with torch.no_grad():
+        logits = method.classifier(torch.cat([batch.images, batch.unlabeled])).tolist()
+        loss = float(method.loss(batch, TASK, weights))  # type: ignore[attr-defined]
+    slow = slow_gd_loss(batch, weights.tolist(), logits[:5], logits[5:])
+    assert loss == pytest.approx(slow, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"),
+    [
+        ("pseudo_labels", False),
+        ("consistency", False),
+        ("distillation", False),
+        ("class_balancing", False),
+    ],
+)
+def test_each_ablation_takes_its_part_out_of_the_loss(switch: str, value: bool) -> None:
+    batch, full = random_batch(4), DistillMatch(RunConfig(consistency_threshold=0.1), builder())
+    less = DistillMatch(RunConfig(consistency_threshold=0.1, **{switch: value}), builder())
+    losses = []
+    for method in (full, less):
+        method.values["threshold"] = 0.5
+        passes = CountingPasses()
+        method.networks["past"] = method.build("past")
+        method.networks["past detector"] = method.build("past detector", "cosine")
+        method.values["epsilon"] = 0.0
+        method.balance(passes, TASK)
+        training = method.trainings(TASK)[0]
+        given = batch if training.strong else Batch(**{**vars(batch), "strong": None})
+        losses.append(float(training.loss(given).detach()))
+    assert losses[0] != losses[1]
+    names = [training.name for training in less.trainings(TASK)]
+    assert ("detector" in names) == (switch != "pseudo_labels")
+    if switch == "class_balancing":
+        assert less.weights.tolist() == [1.0] * 7
+
+
+class CountingPasses:
+    """A pass over five made-up unlabelled images and seven labels."""
+
+    def score(self, score: Any, over: str, views: int = 1) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(9)
+        images = torch.randn(5, 3, 8, 8, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            scores: dict[str, Tensor] = score(images)
+        return scores
+
+    def label_counts(self, over: str) -> Tensor:
+        return torch.tensor([0.0, 0, 0, 0, 0, 4, 3])
+
+
+def tiny_config(**options: Any) -> RunConfig:
+    given = {"network": "wrn-10-1", "epochs": 2, "tasks": 3, "batch": 8, "unlabeled_batch": 8}
+    return RunConfig(**{**given, **options, "device": "cpu"})
+
+
+def engine_for(config: RunConfig, **data: Any) -> Engine:
+    dataset = make_dataset(**{"classes": 6, "per_class": 10, "parents": 3, "noise": True, **data})
+    return Engine(config, dataset, build_stream(dataset, config))
+
+
+def weights_of(network: nn.Module) -> list[Tensor]:
+    return [value.clone() for value in network.state_dict().values()]
+
+
+@pytest.mark.parametrize("name", ["e2e", "dr", "gd", "dm"])
+def test_frozen_models_are_not_changed_by_learning_a_task(name: str) -> None:
+    engine = engine_for(tiny_config(method=name))
+    tasks = engine.run()
+    next(tasks)
+    frozen = [key for key in ("past", "past detector") if key in engine.method.networks]
+    assert "past" in frozen
+    seen: dict[str, list[Tensor]] = {}
+    inner = engine.method.end_task
+
+    def look_before_the_copy(task: TaskInfo) -> None:
+        seen["past"] = weights_of(engine.method.networks["past"])
+        inner(task)
+
+    engine.method.end_task = look_before_the_copy  # type: ignore[method-assign]
+    before = weights_of(engine.method.networks["past"])
+    trained = weights_of(engine.method.classifier)
+    next(tasks)
+    for one, other in zip(before, seen["past"], strict=True):
+        assert torch.equal(one, other)
+    now = weights_of(engine.method.classifier)
+    assert any(not torch.equal(a, b) for a, b in zip(trained, now, strict=True))
+    for key in frozen:
+        assert all(p.grad is None for p in engine.method.networks[key].parameters())
+
+
+@pytest.mark.parametrize("name", [n for n in method_names() if n != "offline-unlabeled"])
+def test_the_truth_of_unlabelled_images_is_never_read(name: str) -> None:
+    """Poisoned truth changes diagnostics at most, never what is learned."""
+    config = tiny_config(method=name, tasks=2)
+    learned = []
+    for poison in (False, True):
+        engine = engine_for(config)
+        if poison:
+            hidden = np.concatenate([task.unlabeled for task in engine.stream.tasks])
+            engine.dataset.train.labels[hidden] = 0
+        list(engine.run())
+        learned.append(weights_of(engine.method.classifier))
+    assert all(torch.equal(a, b) for a, b in zip(*learned, strict=True))
+
+
+def test_only_the_oracle_declares_and_gets_the_truth() -> None:
+    oracle = engine_for(tiny_config(gate="truth", tasks=2))
+    assert oracle.method.needs_truth
+    outcomes = list(oracle.run())
+    judged = outcomes[1].judgement
+    assert judged is not None
+    assert np.array_equal(judged.accepted, judged.truth < 3)
+    for gate in ("detector", "softmax", "everything"):
+        assert not engine_for(tiny_config(gate=gate)).method.needs_truth
+
+
+def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
+    engine = engine_for(tiny_config(method="gd", coreset=6, epochs=4))
+    states: list[dict[str, Tensor]] = []
+    inner = engine._train
+
+    def watch(training: Any, *rest: Any) -> list[float]:
+        network = engine.method.classifier
+        before = {k: v.clone() for k, v in network.state_dict().items()}
+        losses = inner(training, *rest)
+        if training.name == "fine-tuning":
+            after = network.state_dict()
+            states.append({k: after[k] - before[k] for k in before})
+        return losses
+
+    engine._train = watch  # type: ignore[method-assign]
+    list(engine.run())
+    assert len(states) == 2, "every task but the first, which has no coreset yet"
+    for change in states:
+        assert any(v.any() for k, v in change.items() if k.startswith("head"))
+        assert not any(v.any() for k, v in change.items() if not k.startswith("head"))
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
+def test_the_calibrated_threshold_gives_the_asked_rate_on_held_out_images(rate: float) -> None:
+    engine = engine_for(tiny_config(true_positive_rate=rate), per_class=60)
+    reached: list[float] = []
+    method = engine.method
+    assert isinstance(method, DistillMatch) and method.detector is not None
+    inner = method.detector.calibrate
+
+    def watch(passes: Any, task: TaskInfo) -> None:
+        inner(passes, task)
+        frozen = method.networks["past detector"]
+        assert isinstance(frozen, Detector)
+        epsilon, threshold = method.values["epsilon"], method.values["threshold"]
+        scores = passes.score(
+            lambda x: {"s": perturbed_score(frozen, x, task.seen, epsilon)}, "second-half", 4
+        )["s"]
+        reached.append(float((scores >= threshold).float().mean()))
+
+    method.detector.calibrate = watch  # type: ignore[method-assign]
+    next(engine.run())
+    assert reached[0] == pytest.approx(rate, abs=0.02)
+    assert method.values["epsilon"] in EPSILONS
+
+
+def test_the_perturbation_raises_the_score() -> None:
+    network = build_network("wrn-10-1", 5, "cosine", torch.Generator().manual_seed(3)).eval()
+    images = torch.randn(40, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+    plain = perturbed_score(network, images, 5, 0.0)
+    moved = perturbed_score(network, images, 5, 0.002)
+    assert moved.mean() > plain.mean()
+    assert (moved > plain).float().mean() > 0.9
+
+
+def test_the_schedule_is_the_papers() -> None:
+    from distillmatch.methods import detector_schedule, fine_tuning_schedule, main_schedule
+
+    config = RunConfig()
+    assert main_schedule(config, 0.1).decays == (120, 160, 180)
+    short = main_schedule(config, 0.1, fine_tuned=True)
+    assert (short.epochs, short.decays) == (180, (120, 160))
+    tuned = fine_tuning_schedule(config, 0.1)
+    assert (tuned.epochs, tuned.decays) == (20, (10, 15))
+    assert tuned.learning_rate == pytest.approx(0.01)
+    detector = detector_schedule(config, 0.1)
+    assert (detector.epochs, detector.decays) == (100, (60, 80, 90))
+    tenth = main_schedule(RunConfig(epochs=20), 0.1)
+    assert (tenth.epochs, tenth.decays) == (20, (12, 16, 18))
+    assert fine_tuning_schedule(RunConfig(epochs=20), 0.1).epochs == 2
+    assert main_schedule(RunConfig(learning_rate=0.3), 0.1).learning_rate == 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "coreset", "rate"),
+    [
+        ("base", 0, 0.1),
+        ("dm", 0, 0.1),
+        ("offline", 0, 0.1),
+        ("e2e", 0, 0.005),
+        ("dr", 0, 0.005),
+        ("gd", 0, 0.005),
+        ("gd", 400, 0.1),
+        ("e2e", 400, 0.1),
+        ("dr", 400, 0.1),
+        ("dm", 400, 0.1),
+    ],
+)
+def test_learning_rates_are_the_papers(name: str, coreset: int, rate: float) -> None:
+    method = make_method(RunConfig(method=name, coreset=coreset), builder())
+    first = TaskInfo(number=0, sizes=(2,), last=False, coreset=False)
+    assert method.trainings(first)[0].learning_rate == rate
+
+
+def test_what_a_method_trains_is_the_protocols_table() -> None:
+    """Rows of the table of methods that show in the trainings of a later task."""
+    with_coreset = TaskInfo(number=2, sizes=SIZES, last=False, coreset=True)
+    expected = {
+        "base": ["classifier"],
+        "e2e": ["classifier", "fine-tuning"],
+        "dr": ["teacher", "classifier"],
+        "gd": ["teacher", "classifier", "fine-tuning"],
+        "dm": ["classifier", "fine-tuning", "detector"],
+        "offline": ["classifier"],
+    }
+    for name, trainings in expected.items():
+        method: Method = make_method(RunConfig(method=name, coreset=9), builder())
+        found = method.trainings(with_coreset)
+        assert [training.name for training in found] == trainings
+        without = [training.name for training in method.trainings(TASK)]
+        assert without == [name for name in trainings if name != "fine-tuning"]
+        for training in found:
+            whole = name == "e2e" or training.name != "fine-tuning"
+            assert training.parameters == ("all" if whole else "head")
+            if training.name == "detector":
+                assert training.labeled == "first-half"
+    dm = make_method(RunConfig(), builder())
+    first = TaskInfo(number=0, sizes=(2,), last=False, coreset=False)
+    assert not dm.trainings(first)[0].strong, "no consistency loss in the first task"
+    last = TaskInfo(number=2, sizes=SIZES, last=True, coreset=False)
+    assert [t.name for t in dm.trainings(last)] == ["classifier"], "no detector after the last task"

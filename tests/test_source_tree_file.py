@@ -1,0 +1,54 @@
+"""A class tree in a YAML file: numbered as written, refused when it is no tree of the classes."""
+
+from pathlib import Path
+
+import pytest
+
+from distillmatch.errors import ConfigError
+from distillmatch.sources.tree_file import check_branches, class_tree, read_branches
+
+CLASSES = ("cat", "dog", "eel")
+
+
+def write_tree(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "tree.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_parents_and_super_classes_are_numbered_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = write_tree(tmp_path, "water: {fish: [eel]}\nland: {pets: [cat], guards: [dog]}\n")
+    branches = read_branches(path)
+    check_branches(branches, CLASSES, path)
+    tree = class_tree(branches, CLASSES)
+    assert tree.parent_names == ("fish", "pets", "guards")
+    assert tree.super_class_names == ("water", "land")
+    assert tree.parent_of_class == (1, 2, 0)
+    assert tree.super_class_of_parent == (0, 1, 1)
+
+
+def test_classes_may_be_numbers(tmp_path: Path) -> None:
+    branches = read_branches(write_tree(tmp_path, "a: {b: [1, 2]}"))
+    assert class_tree(branches, ("1", "2")).parent_of_class == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: {b: [cat, dog]}", "expected every class in the tree, 'eel' is not in it"),
+        ("a: {b: [cat, dog, eel, fox]}", "class 'fox' has no folder"),
+        ("a: {b: [cat, dog, eel, cat]}", "class 'cat' must stand in the tree once"),
+        ("a: {b: [cat, dog]}\nc: {b: [eel]}", "parent 'b' must have one super-class, not both"),
+        ("a: [cat, dog, eel]", "expected a mapping of parent to classes under 'a'"),
+        ("a: {b: cat}", "expected a list of classes under 'b', found 'cat'"),
+        ("a: {b: [cat, dog, no]}", "expected a name, found False; write it in quotes"),
+        ("", "expected a mapping of super-class to parents, found None"),
+        ("a: {b", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_tree_of_the_classes_is_refused(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    path = write_tree(tmp_path, text)
+    with pytest.raises(ConfigError, match=rf"tree\.yaml.*: {sentence}"):
+        check_branches(read_branches(path), CLASSES, path)

@@ -1,0 +1,153 @@
+"""Every operation, image by image, against Pillow."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from distillmatch.views import OPERATIONS
+from distillmatch.views.pillow_reference import PILLOW_OPERATIONS
+
+Pixels = NDArray[np.uint8]
+SIDES = (16, 32, 64)
+
+torch.set_num_threads(1)
+
+
+@cache
+def pictures(side: int) -> Pixels:
+    """Return noise, smooth pictures, dark low-contrast pictures and constant ones."""
+    random = np.random.default_rng(side)
+    found = []
+    for _ in range(12):
+        noise = random.integers(0, 256, (side, side, 3), dtype=np.uint8)
+        coarse = Image.fromarray(random.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+        smooth = np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC))
+        dull = (smooth // 9 + random.integers(0, 220)).astype(np.uint8)
+        constant = np.broadcast_to(random.integers(0, 256, 3), (side, side, 3)).astype(np.uint8)
+        found += [noise, smooth, dull, constant]
+    found += [np.zeros((side, side, 3), np.uint8), np.full((side, side, 3), 255, np.uint8)]
+    return np.stack(found)
+
+
+def ours(name: str, images: Pixels, magnitudes: torch.Tensor) -> Pixels:
+    before = torch.from_numpy(images.copy())
+    after: Pixels = OPERATIONS[name].function(before, magnitudes).numpy()
+    assert np.array_equal(before.numpy(), images), "the input was changed"
+    return after
+
+
+def pillows(name: str, images: Pixels, magnitudes: torch.Tensor) -> Pixels:
+    operation = PILLOW_OPERATIONS[name]
+    pairs = zip(images, magnitudes.tolist(), strict=True)
+    return np.stack([np.asarray(operation(Image.fromarray(image), m)) for image, m in pairs])
+
+
+def test_the_reference_knows_the_same_sixteen_operations() -> None:
+    assert list(OPERATIONS) == list(PILLOW_OPERATIONS)
+    assert len(OPERATIONS) == 16
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_equals_pillow_at_random_magnitudes(name: str, side: int) -> None:
+    images = pictures(side)
+    random = np.random.default_rng(1)
+    share = torch.from_numpy(random.random(len(images), dtype=np.float32))
+    negative = torch.from_numpy(random.random(len(images)) < 0.5)
+    magnitudes = OPERATIONS[name].magnitude(share, negative)
+    assert np.array_equal(ours(name, images, magnitudes), pillows(name, images, magnitudes))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", [name for name, op in OPERATIONS.items() if op.extremes()])
+def test_operation_equals_pillow_at_the_ends_of_its_range(name: str, side: int) -> None:
+    images = pictures(side)
+    operation = OPERATIONS[name]
+    for extreme in (*operation.extremes(), operation.centre + operation.low):
+        magnitudes = torch.full((len(images),), extreme)
+        assert np.array_equal(ours(name, images, magnitudes), pillows(name, images, magnitudes))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([name for name, op in OPERATIONS.items() if op.extremes()]),
+    st.integers(0, 49),
+    st.floats(0, 1, exclude_max=True, width=32),
+    st.booleans(),
+)
+def test_operation_equals_pillow_at_any_magnitude(
+    name: str, number: int, share: float, negative: bool
+) -> None:
+    images = pictures(32)[number : number + 1]
+    magnitude = OPERATIONS[name].magnitude(torch.tensor([share]), torch.tensor([negative]))
+    assert np.array_equal(ours(name, images, magnitude), pillows(name, images, magnitude))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["autocontrast", "equalize"]),
+    st.integers(0, 255),
+    st.integers(0, 255),
+    st.integers(0, 1 << 30),
+)
+def test_stretching_equals_pillow_whatever_values_occur(
+    name: str, one: int, other: int, seed: int
+) -> None:
+    low, high = sorted((one, other))
+    random = np.random.default_rng(seed)
+    images = random.integers(low, high + 1, (2, 24, 24, 3), dtype=np.uint8)
+    images[:, 0, 0], images[:, 0, 1] = low, high
+    none = torch.zeros(2)
+    assert np.array_equal(ours(name, images, none), pillows(name, images, none))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_accepts_odd_sizes(name: str) -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (8, 27, 27, 3), dtype=np.uint8)
+    share = torch.from_numpy(random.random(8, dtype=np.float32))
+    magnitudes = OPERATIONS[name].magnitude(share, share < 0.5)
+    assert np.array_equal(ours(name, images, magnitudes), pillows(name, images, magnitudes))
+
+
+RANGES = {
+    "shear_x": (0.0, 0.3, 0.0),
+    "shear_y": (0.0, 0.3, 0.0),
+    "translate_x": (0.0, 0.3, 0.0),
+    "translate_y": (0.0, 0.3, 0.0),
+    "rotate": (0.0, 30.0, 0.0),
+    "contrast": (0.1, 0.9, 1.0),
+    "colour": (0.1, 0.9, 1.0),
+    "brightness": (0.1, 0.9, 1.0),
+    "sharpness": (0.1, 0.9, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_signed_magnitudes_are_those_of_the_protocol(name: str) -> None:
+    low, high, centre = RANGES[name]
+    share = torch.linspace(0, 1, 11)
+    plus = OPERATIONS[name].magnitude(share, torch.zeros(11, dtype=torch.bool))
+    minus = OPERATIONS[name].magnitude(share, torch.ones(11, dtype=torch.bool))
+    expected = low + (high - low) * share
+    torch.testing.assert_close(plus, centre + expected)
+    torch.testing.assert_close(minus, centre - expected)
+
+
+def test_posterize_keeps_four_to_eight_bits_equally_often() -> None:
+    share = torch.arange(1000) / 1000
+    bits = OPERATIONS["posterize"].magnitude(share, share < 0.5)
+    assert torch.bincount(bits.long()).tolist() == [0, 0, 0, 0, 200, 200, 200, 200, 200]
+
+
+def test_solarize_thresholds_cover_all_values_without_a_sign() -> None:
+    share = torch.tensor([0.0, 0.5, 1.0])
+    for negative in (True, False):
+        found = OPERATIONS["solarize"].magnitude(share, torch.full((3,), negative))
+        assert found.tolist() == [0.0, 128.0, 256.0]
