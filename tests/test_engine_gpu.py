@@ -51,7 +51,5 @@ def test_a_captured_step_does_what_the_eager_step_does(
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_method_learns_in_bfloat16(name: str) -> None:
-    losses = losses_of(
-        RunConfig(method=name, network="wrn-10-1", epochs=3, tasks=2, device="cuda")
-    )
+    losses = losses_of(RunConfig(method=name, network="wrn-10-1", epochs=3, tasks=2, device="cuda"))
     assert all(np.isfinite(v).all() for task in losses for v in task.values())

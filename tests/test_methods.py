@@ -18,6 +18,7 @@ from distillmatch.methods.dm import DistillMatch
 from distillmatch.networks import Detector, build_network
 from distillmatch.streams import build_stream
 
+Rows = list[list[float]]
 SIZES = (2, 3, 2)
 TASK = TaskInfo(number=2, sizes=SIZES, last=False, coreset=False)
 
@@ -26,7 +27,8 @@ def builder(classes: int = 7) -> Callable[..., nn.Module]:
     def build(name: str, similarity: str | None = None) -> nn.Module:
         generator = torch.Generator().manual_seed(len(name))
         head: Any = similarity or "linear"
-        return build_network("wrn-10-1", classes, head, generator).double().eval()
+        network: nn.Module = build_network("wrn-10-1", classes, head, generator)
+        return network.double().eval()
 
     return build
 
@@ -68,7 +70,7 @@ def divergence(p: list[float], q: list[float]) -> float:
 
 
 def slow_dm_loss(
-    method: DistillMatch, batch: Batch, labeled: Any, unlabeled: Any, strong: Any
+    method: DistillMatch, batch: Batch, labeled: Rows, unlabeled: Rows, strong: Rows
 ) -> float:
     """Eq. 5 by loops over images, tasks and classes."""
     weights = method.weights.tolist()
@@ -120,7 +122,7 @@ def test_the_dm_loss_is_equation_5(seed: int, threshold: float) -> None:
     assert loss == pytest.approx(slow, rel=1e-9)
 
 
-def slow_gd_loss(batch: Batch, weights: list[float], labeled: Any, unlabeled: Any) -> float:
+def slow_gd_loss(batch: Batch, weights: list[float], labeled: Rows, unlabeled: Rows) -> float:
     supervised = sum(
         -weights[y] * math.log(softmax(row)[y])
         for row, y in zip(labeled, batch.labels.tolist(), strict=True)
@@ -289,7 +291,7 @@ def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
             states.append({k: after[k] - before[k] for k in before})
         return losses
 
-    engine._train = watch  # type: ignore[method-assign]
+    engine._train = watch  # type: ignore[method-assign,assignment]
     list(engine.run())
     assert len(states) == 2, "every task but the first, which has no coreset yet"
     for change in states:

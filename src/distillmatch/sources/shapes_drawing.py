@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from distillmatch.randomness import random_integers
 
-Field = NDArray[np.float32]
+Field = NDArray[np.floating]
 Point = tuple[float, float]
 
 DATA_SEED = 2021
@@ -59,9 +59,9 @@ def without(field: Field, hole: Field) -> Field:
     return np.maximum(field, -hole)
 
 
-def directions(count: int, start: float = 0.0) -> list[Point]:
+def directions(count: int) -> list[Point]:
     """Return unit vectors at equal angles, rounded so that every mathematics library agrees."""
-    angles = [2 * math.pi * (i + start) / count for i in range(count)]
+    angles = [2 * math.pi * i / count for i in range(count)]
     return [(round(math.cos(angle), 6), round(math.sin(angle), 6)) for angle in angles]
 
 
@@ -159,7 +159,8 @@ class Canvas:
     ) -> Field:
         """Return the field of stripes that repeat along a coordinate, one of them at `centre`."""
         steps = (along - centre) / period + 0.5
-        return (np.abs(steps - np.floor(steps) - 0.5) - share / 2) * period
+        from_middle: Field = np.abs(steps - np.floor(steps) - 0.5)
+        return (from_middle - share / 2) * period
 
     def colour(self, *names: str, spread: float) -> Field:
         """Return for each picture one of the named colours, varied in each channel."""
