@@ -9,10 +9,9 @@ export OMP_WAIT_POLICY := PASSIVE
 .PHONY: demo test format clean
 
 demo: $(VENV)/.demo
-	$(BIN)/distillmatch stream --source shapes --order parent --unlabeled positive --coreset 60 \
-	    --draw demo/stream.png --save demo/stream.json
+	$(BIN)/distillmatch stream --tasks 5 --save demo/stream.json
 	$(BIN)/distillmatch views --draw demo/views.png
-	@echo "Open demo/stream.png and demo/views.png."
+	$(BIN)/distillmatch demo --out demo
 
 test: $(VENV)/.test
 	$(BIN)/ruff format --check --quiet

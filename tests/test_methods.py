@@ -69,15 +69,19 @@ def divergence(p: list[float], q: list[float]) -> float:
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
 
 
+def slow_supervised(batch: Batch, weights: list[float], labeled: Rows) -> float:
+    labels: list[int] = batch.labels.tolist()
+    return sum(
+        -weights[y] * math.log(softmax(row)[y]) for row, y in zip(labeled, labels, strict=True)
+    )
+
+
 def slow_dm_loss(
     method: DistillMatch, batch: Batch, labeled: Rows, unlabeled: Rows, strong: Rows
 ) -> float:
     """Eq. 5 by loops over images, tasks and classes."""
-    weights = method.weights.tolist()
-    supervised = sum(
-        -weights[y] * math.log(softmax(row)[y])
-        for row, y in zip(labeled, batch.labels.tolist(), strict=True)
-    )
+    weights: list[float] = method.weights.tolist()
+    supervised = slow_supervised(batch, weights, labeled)
     pseudo, accepted = 0.0, 0
     for row, past, score in zip(
         unlabeled,
@@ -95,7 +99,7 @@ def slow_dm_loss(
         if max(guess) >= method.config.consistency_threshold:
             consistency -= math.log(softmax(strong_row)[guess.index(max(guess))])
     consistency /= len(unlabeled)
-    teacher = batch.of_images["past"].tolist() + batch.of_unlabeled["past"].tolist()
+    teacher: Rows = batch.of_images["past"].tolist() + batch.of_unlabeled["past"].tolist()
     distilled = 0.0
     for start, end in ((0, 2), (2, 5)):
         for past_row, row in zip(teacher, labeled + unlabeled, strict=True):
@@ -123,10 +127,7 @@ def test_the_dm_loss_is_equation_5(seed: int, threshold: float) -> None:
 
 
 def slow_gd_loss(batch: Batch, weights: list[float], labeled: Rows, unlabeled: Rows) -> float:
-    supervised = sum(
-        -weights[y] * math.log(softmax(row)[y])
-        for row, y in zip(labeled, batch.labels.tolist(), strict=True)
-    )
+    supervised = slow_supervised(batch, weights, labeled)
     ensemble = 0.0
     s, m = 7, 2
     for row, past_row, new_row in zip(
@@ -144,7 +145,7 @@ def slow_gd_loss(batch: Batch, weights: list[float], labeled: Rows, unlabeled: R
     rows = labeled + unlabeled
     total = (supervised + ensemble) / len(rows)
     for name, start, end, share in (("past", 0, 5, 5 / 7), ("teacher", 5, 7, 2 / 7)):
-        teacher = batch.of_images[name].tolist() + batch.of_unlabeled[name].tolist()
+        teacher: Rows = batch.of_images[name].tolist() + batch.of_unlabeled[name].tolist()
         distilled = sum(
             divergence(
                 softmax([v / 2 for v in t[start:end]]), softmax([v / 2 for v in r[start:end]])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from distillmatch.cli.bench_views import measure_views
+from distillmatch.bench.views import measure_views
 from distillmatch.report.views_sheet import draw_views_sheet
 from distillmatch.views import (
     OPERATIONS,

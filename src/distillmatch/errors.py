@@ -26,6 +26,14 @@ class StreamError(DistillMatchError, ValueError):
     """The asked stream cannot be made from this source, or a saved one does not fit it."""
 
 
+class RunFolderError(DistillMatchError):
+    """A folder holds another run, or none where one was expected."""
+
+
+class LockedError(RunFolderError):
+    """Another process works in the folder."""
+
+
 class TrainingError(DistillMatchError):
     """A training could not go on, such as when its loss stopped being a number."""
 

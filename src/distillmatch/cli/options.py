@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
 
-from distillmatch.config import Config, allowed_values, read_yaml
+import yaml
+
+from distillmatch.config import Config, allowed_values, parse_yaml, read_yaml
 from distillmatch.errors import ConfigError
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -25,6 +27,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) -> None:
     """Add `--config FILE` and one option for each field of the configuration type."""
+    parser.usage = "%(prog)s [options]"
     group = parser.add_argument_group("configuration")
     group.add_argument(
         "--config",
@@ -33,6 +36,16 @@ def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) ->
         help="YAML file of the options below; they override it",
     )
     for name, field in config.model_fields.items():
+        if get_origin(field.annotation) is dict:
+            group.add_argument(
+                f"--{name}",
+                default=argparse.SUPPRESS,
+                nargs="+",
+                action=_Pairs,
+                metavar="NAME=VALUE",
+                help=field.description,
+            )
+            continue
         choices = allowed_values(field.annotation)
         default = field.default
         shown = (
@@ -98,9 +111,31 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
                     continue
         if bool in items and text in ("true", "false"):
             return text == "true"
-        return text
+        return None if text == "none" and type(None) in items else text
 
     return read
+
+
+class _Pairs(argparse.Action):
+    """Collects `name=value` words; a value is read as YAML would read it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        pairs: dict[str, Any] = {}
+        for word in values or ():
+            name, equals, value = str(word).partition("=")
+            if not equals or not name:
+                parser.error(f"{option_string} takes name=value, not '{word}'")
+            try:
+                pairs[name] = parse_yaml(value)
+            except yaml.YAMLError:
+                parser.error(f"{option_string} takes name=value, and '{value}' is no value")
+        setattr(namespace, self.dest, pairs)
 
 
 def _metavar(annotation: Any) -> str:

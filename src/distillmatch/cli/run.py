@@ -1,6 +1,7 @@
 """`distillmatch run`: learn a stream by a method and write the result."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="RESULT",
         help="result of method offline on the same stream, by which Ω is computed",
     )
+    parser.add_argument(
+        "--resume",
+        choices=("no", "auto", "must"),
+        default="auto",
+        help="a run that DIR holds: no starts over, auto continues it, must also refuses to start "
+        "where there is none (default: auto)",
+    )
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        metavar="X",
+        help="write a checkpoint so often within a task; 0: only after each (default: 60)",
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress and no table")
     add_config_options(parser, RunConfig)
     parser.set_defaults(run=run)
@@ -29,16 +44,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the configuration that the options describe."""
-    # torch takes a second to import, which commands that do not train should not wait for.
-    from distillmatch.report.comparison import comparison_table, task_table  # noqa: PLC0415
-    from distillmatch.run import bound_of, read_result  # noqa: PLC0415
-    from distillmatch.run import run as run_config  # noqa: PLC0415
+    from distillmatch.report.comparison import comparison_table, task_table
+    from distillmatch.run import Interrupted, bound_of, read_result
+    from distillmatch.run import run as run_config
 
     config = config_from(arguments, RunConfig)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     progress = None if arguments.quiet else LiveProgress(config.method)
     try:
-        result = run_config(config, arguments.out, bound=bound, progress=progress)
+        result = run_config(
+            config,
+            arguments.out,
+            bound=bound,
+            progress=progress,
+            resume=arguments.resume,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            tell=_tell,
+        )
+    except Interrupted as stop:
+        _tell(str(stop))
+        raise SystemExit(stop.exit_code) from None
     finally:
         if progress is not None:
             progress.stop()
@@ -47,3 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         console.print(task_table(result))
         console.print(comparison_table([result]))
         console.print(f"result: {arguments.out / 'result.json'}", markup=False, highlight=False)
+
+
+def _tell(sentence: str) -> None:
+    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

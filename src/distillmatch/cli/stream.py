@@ -40,13 +40,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(stream_summary(dataset, stream), indent=2))
     else:
-        Console().print(stream_table(dataset, stream))
+        console = Console()
+        console.print(stream_table(dataset, stream, console.width))
     notes = Console(stderr=True, highlight=False)
     for problem in dataset.problems:
-        notes.print(f"left out: {problem}", markup=False)
+        notes.print(f"left out: {problem}", markup=False, soft_wrap=True)
     if arguments.draw:
         draw_stream(dataset, stream, arguments.draw)
-        notes.print(f"picture: {arguments.draw}", markup=False)
+        notes.print(f"picture: {arguments.draw}", markup=False, soft_wrap=True)
     if arguments.save:
         save_stream(stream, arguments.save)
-        notes.print(f"saved: {arguments.save}", markup=False)
+        notes.print(f"saved: {arguments.save}", markup=False, soft_wrap=True)

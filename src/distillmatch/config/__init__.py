@@ -4,8 +4,16 @@ The command line, a YAML file and Python build the same object from the same fla
 wrong with a value is said in one sentence that names the key and what it may be.
 """
 
-from distillmatch.config.base import Config, allowed_values, impossible, read_yaml
+from distillmatch.config.base import Config, allowed_values, impossible, parse_yaml, read_yaml
 from distillmatch.config.run import RunConfig
 from distillmatch.config.stream import StreamConfig
 
-__all__ = ["Config", "RunConfig", "StreamConfig", "allowed_values", "impossible", "read_yaml"]
+__all__ = [
+    "Config",
+    "RunConfig",
+    "StreamConfig",
+    "allowed_values",
+    "impossible",
+    "parse_yaml",
+    "read_yaml",
+]

@@ -1,5 +1,6 @@
 """What all configuration objects share: frozen, typed, wrong values refused in one sentence."""
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
@@ -58,7 +59,11 @@ class Config(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some values changed, checked as a whole."""
-        return type(self)(**{**self.model_dump(), **changes})
+        return type(self)(**{**self._kept(changes), **changes})
+
+    def _kept(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the values that stay as they are when others change."""
+        return self.model_dump()
 
 
 def read_yaml(path: Path) -> object:
@@ -70,11 +75,27 @@ def read_yaml(path: Path) -> object:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     try:
-        return yaml.safe_load(text)
+        return parse_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{where}: not valid YAML") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads `1e-3` as a number, which YAML 1.1 takes for text because it has no point."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def parse_yaml(text: str) -> object:
+    """Return what YAML text says."""
+    return yaml.load(text, Loader=_Loader)
 
 
 def allowed_values(annotation: object) -> tuple[object, ...]:
@@ -92,6 +113,7 @@ _EXPECTED = {
     "string_type": "text",
     "path_type": "a path",
     "tuple_type": "a list",
+    "dict_type": "names with values",
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",

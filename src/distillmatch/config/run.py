@@ -6,7 +6,7 @@ reading this project decided on; the preset `release` sets all of them to the re
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from distillmatch.config.base import (
     Count,
@@ -64,7 +64,10 @@ class RunConfig(StreamConfig):
     )
     momentum: NotNegative = Field(0.9, description="momentum of SGD")
     weight_decay: NotNegative = Field(5e-4, description="weight decay of SGD")
-    clip: Positive | None = Field(1.0, description="largest gradient norm in DM's steps")
+    clip: Positive | None = Field(
+        1.0,
+        description="largest gradient norm in steps of DM and offline-unlabeled; none for no limit",
+    )
     temperature: Positive = Field(2.0, description="temperature T of the distillation losses")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
@@ -127,6 +130,23 @@ class RunConfig(StreamConfig):
         if isinstance(values, dict) and values.get("preset") in PRESETS:
             return {**PRESETS[values["preset"]], **values}
         return values
+
+    def _kept(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Let another preset bring its own readings instead of keeping those of the last one."""
+        values = super()._kept(changes)
+        if changes.get("preset", self.preset) != self.preset:
+            values = {key: value for key, value in values.items() if key not in RELEASE}
+        return values
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _refuse_other_options(cls, options: Any) -> Any:
+        for name, value in options.items() if isinstance(options, dict) else ():
+            if not isinstance(value, bool | int | float | str):
+                raise impossible(
+                    "options", f"'{name}' must be a number, text, true or false, not {value!r}"
+                )
+        return options
 
     @model_validator(mode="after")
     def _refuse_impossible_training(self) -> Self:

@@ -1,7 +1,18 @@
 """The engine: devices, precision, schedules, steps, evaluation; methods know nothing of these."""
 
 from distillmatch.engine.device import Placement
-from distillmatch.engine.engine import Engine, Judgement, TaskOutcome
+from distillmatch.engine.engine import Engine
+from distillmatch.engine.outcome import Judgement, TaskOutcome
 from distillmatch.engine.progress import NoProgress, Progress
+from distillmatch.engine.snapshot import Snapshot, SnapshotError
 
-__all__ = ["Engine", "Judgement", "NoProgress", "Placement", "Progress", "TaskOutcome"]
+__all__ = [
+    "Engine",
+    "Judgement",
+    "NoProgress",
+    "Placement",
+    "Progress",
+    "Snapshot",
+    "SnapshotError",
+    "TaskOutcome",
+]

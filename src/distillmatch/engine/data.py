@@ -13,9 +13,6 @@ from distillmatch.methods.method import ScoreFunction, count_labels
 from distillmatch.randomness import permutation
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
 
-SCORING_BATCH = 2048
-"""Images that a frozen model scores at once: large enough to fill a GPU, small enough for a CPU."""
-
 
 @dataclass(frozen=True)
 class Images:
@@ -174,10 +171,10 @@ class TaskData:
         """Let frozen models score images in large pieces."""
         if score is None:
             return {}
+        size = self.placement.scoring_batch
         with torch.no_grad(), self.placement.autocast():
             pieces = [
-                score(images[start : start + SCORING_BATCH])
-                for start in range(0, max(1, len(images)), SCORING_BATCH)
+                score(images[start : start + size]) for start in range(0, max(1, len(images)), size)
             ]
         return {name: torch.cat([one[name] for one in pieces]) for name in pieces[0]}
 

@@ -41,6 +41,11 @@ class Placement:
             return torch.cuda.get_device_name(self.device)
         return "CPU"
 
+    @property
+    def scoring_batch(self) -> int:
+        """How many images are scored at once: to fill a GPU, or to fit the cache of a CPU."""
+        return 2048 if self.device.type == "cuda" else 128
+
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """Copy an array to the device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

@@ -1,18 +1,25 @@
 """The engine: takes a method through the tasks of a stream and reports what came of each."""
 
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.data import TaskData
+from distillmatch.engine.data import Epoch, TaskData
 from distillmatch.engine.device import Placement
+from distillmatch.engine.evaluation import evaluate
+from distillmatch.engine.outcome import Judgement, TaskOutcome, Underway
 from distillmatch.engine.progress import NoProgress, Progress
+from distillmatch.engine.snapshot import (
+    Snapshot,
+    restore_method,
+    restore_optimizer,
+    restored_coreset,
+    restored_underway,
+    take_snapshot,
+)
 from distillmatch.engine.steps import (
     CapturedStep,
     Optimization,
@@ -30,60 +37,19 @@ from distillmatch.streams import (
     Coreset,
     Experience,
     Stream,
-    evaluation_part,
     experience,
+    stored_sizes,
     true_slots_of_unlabeled,
 )
-from distillmatch.views import Normalization, plain_views
-
-EVALUATION_BATCH = 2000
-
-
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """What a method believed of a task's unlabelled images, beside the truth."""
-
-    pseudo_labels: NDArray[np.int64]
-    accepted: NDArray[np.bool_]
-    truth: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class TaskOutcome:
-    """What came of one task: test outputs, beliefs about unlabelled images, times and memory.
-
-    `logits` and `labels` are those of the test images of all tasks so far, in task order.
-    `familiarity` scores all test images, of unseen classes too, with `familiarity_labels`.
-    """
-
-    task: TaskInfo
-    logits: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    familiarity: NDArray[np.float32] | None
-    familiarity_labels: NDArray[np.int64]
-    judgement: Judgement | None
-    values: dict[str, float]
-    losses: dict[str, list[float]]
-    seconds: dict[str, float]
-    stored_images: int
-    stored_bytes: int
-
-
-@dataclass
-class Clock:
-    """Adds up the seconds of named phases."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def time(self, name: str, work: Callable[[], None]) -> None:
-        """Run and time some work."""
-        start = time.perf_counter()
-        work()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+from distillmatch.views import Normalization
 
 
 class Engine:
-    """Runs one configuration on one stream."""
+    """Runs one configuration on one stream.
+
+    `pause` is called wherever a snapshot can be taken: between epochs and between trainings. An
+    engine that is given a snapshot by `resume` goes on from there as if nothing had happened.
+    """
 
     def __init__(
         self,
@@ -91,6 +57,7 @@ class Engine:
         dataset: Dataset,
         stream: Stream,
         progress: Progress | None = None,
+        pause: Callable[[], None] | None = None,
     ) -> None:
         self.config = config
         self.dataset = dataset
@@ -100,6 +67,10 @@ class Engine:
         self.normalization = Normalization.of(dataset.train.images)
         self.method = make_method(config, self.build)
         self.coreset = Coreset(config.coreset, dataset.image_size)
+        self.underway = Underway(task=0)
+        self._pause = pause or (lambda: None)
+        self._work_done = 0.0
+        self._resumed: Snapshot | None = None
 
     def build(self, name: str, similarity: str | None = None) -> nn.Module:
         """Make a network whose first weights are decided by the seed and its name."""
@@ -115,11 +86,30 @@ class Engine:
         )
         return self.placement.place(network).eval()
 
+    def resume(self, snapshot: Snapshot) -> None:
+        """Let `run` begin where the snapshot was taken."""
+        self._resumed = snapshot
+        task = snapshot.values["task"]
+        truth = true_slots_of_unlabeled(self.dataset, self.stream, task)
+        self.underway = restored_underway(snapshot, truth)
+        self.coreset = restored_coreset(snapshot, self.coreset)
+
+    def snapshot(self) -> Snapshot:
+        """Return all that the rest of the run depends on, as it is now."""
+        return take_snapshot(self.method, self.coreset, self.underway, self._work_done)
+
     def run(self) -> Iterator[TaskOutcome]:
         """Learn the tasks one after another; yield the outcome of each."""
+        # This asks for all trainings, for which a method may make networks or give them new
+        # weights: what was learned is put back only after it.
         self.progress.start(self._work())
+        if self._resumed is not None:
+            self._advance(self._resumed.values["work"], "continued")
+        first = self.underway.task
         past: list[Experience] = []
-        for number in range(len(self.stream)):
+        if self.method.memory == "everything":
+            past = [experience(self.dataset, self.stream, number) for number in range(first)]
+        for number in range(first, len(self.stream)):
             given = experience(self.dataset, self.stream, number)
             past = [*past, given] if self.method.memory == "everything" else [given]
             yield self._learn(past)
@@ -135,27 +125,56 @@ class Engine:
         )
 
     def _learn(self, given: list[Experience]) -> TaskOutcome:
-        number = given[-1].task
-        task = self.task_info(number)
-        clock, losses = Clock(), dict[str, list[float]]()
+        task, underway = self.task_info(given[-1].task), self.underway
         data = self._task_data(task, given)
-        judgement: list[Judgement] = []
-        for training in self.method.trainings(task):
-            clock.time(
-                training.name,
-                lambda t=training: losses.update(  # type: ignore[misc]
-                    {t.name: self._train(t, data, task, judgement)}
-                ),
-            )
+        trainings = self._trainings(task, data)
+        for training in trainings[underway.trainings :]:
+            with underway.clock.phase(training.name):
+                self._train(training, data, task)
+            underway.trainings, underway.epochs = underway.trainings + 1, 0
+            self._pause()
+        self._resumed = None
         self.method.end_task(task)
         if self.method.memory == "coreset":
             self.coreset = self.coreset.after(given[-1], self.config.seed)
-        outcome: list[TaskOutcome] = []
-        clock.time(
-            "evaluation",
-            lambda: outcome.append(self._evaluate(task, judgement, losses, clock.seconds)),
+        with underway.clock.phase("evaluation"):
+            outputs = evaluate(
+                self.method, task, self.dataset, self.stream, self.normalization, self.placement
+            )
+        self.underway = Underway(task.number + 1)
+        return TaskOutcome(
+            task=task,
+            logits=outputs.logits[: outputs.seen],
+            labels=outputs.labels[: outputs.seen],
+            familiarity=outputs.familiarity,
+            familiarity_labels=outputs.labels,
+            judgement=underway.judgement,
+            values=dict(self.method.values),
+            losses=underway.losses,
+            seconds=underway.clock.seconds,
+            stored_images=len(self.coreset),
+            stored_bytes=self.coreset.bytes,
         )
-        return outcome[0]
+
+    def _trainings(self, task: TaskInfo, data: TaskData) -> list[Training]:
+        """Return a task's trainings, with the method as it was where a resumed run stopped.
+
+        A task that had not begun may start with fresh weights, so what was learned is put back
+        before its trainings are asked for; in one that had begun, after. What the finished
+        trainings counted beforehand is counted again, for the later ones may use it.
+        """
+        resumed, begun = self._resumed, self.underway.begun
+        if resumed is not None and not begun:
+            restore_method(resumed, self.method)
+            self._resumed = None
+        trainings = self.method.trainings(task)
+        if resumed is not None and begun:
+            restore_method(resumed, self.method)
+            if self.underway.trainings < len(trainings):
+                for finished in trainings[: self.underway.trainings]:
+                    if finished.before is not None:
+                        finished.before(data)
+        return trainings
 
     def _task_data(self, task: TaskInfo, given: list[Experience]) -> TaskData:
         truth = None
@@ -184,92 +203,57 @@ class Engine:
             truth=truth,
         )
 
-    def _train(
-        self, training: Training, data: TaskData, task: TaskInfo, judgement: list[Judgement]
-    ) -> list[float]:
-        """Run one training and return the mean loss of each epoch."""
+    def _train(self, training: Training, data: TaskData, task: TaskInfo) -> list[float]:
+        """Run one training, or what is left of it, and return the mean loss of each epoch."""
+        underway = self.underway
         if training.before is not None:
             training.before(data)
-        if training.score_unlabeled is not None and not judgement:
-            judgement += self._judged(data.score(training.score_unlabeled, "unlabeled"), task)
+        if training.score_unlabeled is not None and underway.judgement is None:
+            scores = data.score(training.score_unlabeled, "unlabeled")
+            underway.judgement = self._judged(scores, task)
         optimization = Optimization.of(
             training, self.placement, self.config.momentum, self.config.weight_decay
         )
-        step = Step(training, optimization, self.placement)
-        captured: CapturedStep | None = None
-        sizes = (self.config.batch, self.config.unlabeled_batch)
-        means = []
+        resumed, self._resumed = self._resumed, None
+        steps = _EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
+        underway.optimizer = optimization.optimizer
+        means = underway.losses.setdefault(training.name, [])
         with training_mode(training):
-            for number in range(training.epochs):
+            for number in range(underway.epochs, training.epochs):
                 falls = sum(number >= decay for decay in training.decays)
                 optimization.rate.fill_(training.learning_rate * 0.1**falls)
                 epoch = data.epoch(training, number)
-                if self.placement.device.type == "cuda":
-                    captured = captured or CapturedStep(step, next(batches(epoch, *sizes)))
-                    losses = captured.run(epoch, *sizes)
-                else:
-                    losses = run_eagerly(step, epoch, *sizes)
-                means.append(_finite_mean(losses, task, training, number))
-                self.progress.advance(
+                means.append(_finite_mean(steps.run(epoch), task, training, number))
+                underway.epochs = number + 1
+                self._advance(
                     self._epoch_work(training, epoch.steps),
                     f"task {task.number + 1}/{len(self.stream)} {training.name}",
                 )
+                self._pause()
+        underway.optimizer = None
         if training.after is not None:
             training.after(data)
         return means
 
-    def _judged(self, scores: Scores, task: TaskInfo) -> list[Judgement]:
+    def _judged(self, scores: Scores, task: TaskInfo) -> Judgement | None:
         judged = self.method.judge(scores, task)
         if judged is None:
-            return []
+            return None
         labels, accepted = judged
         truth = true_slots_of_unlabeled(self.dataset, self.stream, task.number)
-        return [Judgement(labels.cpu().numpy(), accepted.cpu().numpy(), truth)]
+        return Judgement(labels.cpu().numpy(), accepted.cpu().numpy(), truth)
 
-    def _evaluate(
-        self,
-        task: TaskInfo,
-        judgement: list[Judgement],
-        losses: dict[str, list[float]],
-        seconds: dict[str, float],
-    ) -> TaskOutcome:
-        parts = [
-            evaluation_part(self.dataset, self.stream, number) for number in range(len(self.stream))
-        ]
-        labels = np.concatenate([part.labels for part in parts])
-        seen = sum(len(part) for part in parts[: task.number + 1])
-        outputs, scores = [], []
-        for part in parts:
-            for start in range(0, len(part), EVALUATION_BATCH):
-                pixels = self.placement.tensor(part.images[start : start + EVALUATION_BATCH])
-                images = plain_views(
-                    pixels.permute(0, 3, 1, 2), self.normalization, dtype=self.placement.dtype
-                )
-                with torch.no_grad(), self.placement.autocast():
-                    outputs.append(self.method.logits(images).float().cpu().numpy())
-                    score = self.method.familiarity(images, task)
-                if score is not None:
-                    scores.append(score.float().cpu().numpy())
-        return TaskOutcome(
-            task=task,
-            logits=np.concatenate(outputs)[:seen],
-            labels=labels[:seen],
-            familiarity=np.concatenate(scores) if scores else None,
-            familiarity_labels=labels,
-            judgement=judgement[0] if judgement else None,
-            values=dict(self.method.values),
-            losses=losses,
-            seconds=seconds,
-            stored_images=len(self.coreset),
-            stored_bytes=self.coreset.bytes,
-        )
+    def _advance(self, work: float, doing: str) -> None:
+        self._work_done += work
+        self.progress.advance(work, doing)
 
     def _work(self) -> float:
         """Return the images that all trainings will see, for the time left."""
         total = 0.0
+        in_coreset = [0, *(images for images, _ in stored_sizes(self.dataset, self.stream))]
         for number, task in enumerate(self.stream.tasks):
             info = self.task_info(number)
-            stored = min(self.config.coreset, 10**9) if info.coreset else 0
+            stored = in_coreset[number]
             if self.method.memory == "everything":
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
             for training in self.method.trainings(info):
@@ -281,6 +265,28 @@ class Engine:
     def _epoch_work(self, training: Training, steps: int) -> float:
         unlabeled = self.config.unlabeled_batch * (training.unlabeled + training.strong)
         return steps * (self.config.batch + unlabeled)
+
+
+class _EpochSteps:
+    """Takes the steps of a training's epochs: captured once on CUDA, eagerly elsewhere."""
+
+    def __init__(self, step: Step, config: RunConfig, resumed: Snapshot | None) -> None:
+        self.step = step
+        self.sizes = (config.batch, config.unlabeled_batch)
+        self.captured: CapturedStep | None = None
+        self.resumed = resumed
+
+    def run(self, epoch: Epoch) -> Tensor:
+        """Take all steps of an epoch and return their losses."""
+        if self.step.placement.device.type == "cuda" and self.captured is None:
+            self.captured = CapturedStep(self.step, next(batches(epoch, *self.sizes)))
+        if self.resumed is not None:
+            # After the capture, whose trial steps leave the optimizer as good as new.
+            restore_optimizer(self.resumed, self.step.optimization.optimizer)
+            self.resumed = None
+        if self.captured is not None:
+            return self.captured.run(epoch, *self.sizes)
+        return run_eagerly(self.step, epoch, *self.sizes)
 
 
 def _finite_mean(losses: Tensor, task: TaskInfo, training: Training, epoch: int) -> float:

@@ -103,7 +103,7 @@ class DistillMatch(Method):
         """Put the parts of eq. 5 together, those that are switched on."""
         nothing = labeled.new_zeros(())
         pseudo_sum, accepted_count = nothing, nothing
-        if self.gate is not None and batch.of_unlabeled:
+        if self.gate is not None and batch.of_unlabeled and not no_rows(batch.unlabeled):
             labels, accepted = self.pseudo_labels(batch.of_unlabeled, task)
             pseudo_sum = weighted_cross_entropy_sum(unlabeled, labels, self.weights, accepted)
             accepted_count = accepted.sum()

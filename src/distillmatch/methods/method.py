@@ -79,7 +79,12 @@ class Passes(Protocol):
 
 @dataclass(frozen=True)
 class Training:
-    """One network trained by one loss for so many epochs."""
+    """One network trained by one loss for so many epochs.
+
+    `before` and `after` are called around it. A run that is continued inside a task calls `before`
+    again, of the training it stopped in and of those before it: let it count and look things up
+    with the task's data and frozen networks, and change no network.
+    """
 
     name: str
     network: nn.Module
@@ -110,7 +115,8 @@ class Method(ABC):
 
     `memory` says which labelled images of earlier tasks it is given: the coreset, or, for bounds
     that are no continual learners, everything. A method with `needs_truth` is given the true labels
-    of unlabelled images and is marked so in its results.
+    of unlabelled images and is marked so in its results. What it carries from one task to the next
+    is in `networks` and `values`: these are kept when a run is interrupted and continued.
     """
 
     memory: ClassVar[Literal["coreset", "everything"]] = "coreset"
@@ -121,6 +127,7 @@ class Method(ABC):
         self.build = build
         self.networks: dict[str, nn.Module] = {"classifier": build("classifier")}
         self.values: dict[str, float] = {}
+        self.copies: dict[str, str] = {}
 
     @property
     def classifier(self) -> nn.Module:
@@ -154,6 +161,7 @@ class Method(ABC):
             copy = self.build_like(of)
             copy.requires_grad_(False)
             self.networks[name] = copy.eval()
+            self.copies[name] = of
         self.networks[name].load_state_dict(self.networks[of].state_dict())
         return self.networks[name]
 

@@ -57,10 +57,15 @@ class Canvas:
 
     def save(self, path: Path) -> None:
         """Write the page in the format that the file's ending names."""
-        check_picture_name(path)
-        buffer = BytesIO()
-        self.page.save(buffer, format=Image.registered_extensions()[path.suffix.lower()])
-        write_atomically(path, buffer.getvalue(), "writing the picture")
+        save_picture(self.page, path)
+
+
+def save_picture(page: Image.Image, path: Path) -> None:
+    """Write a page in the format that the file's ending names, at once."""
+    check_picture_name(path)
+    buffer = BytesIO()
+    page.save(buffer, format=Image.registered_extensions()[path.suffix.lower()])
+    write_atomically(path, buffer.getvalue(), "writing the picture")
 
 
 def check_picture_name(path: Path) -> None:

@@ -3,23 +3,18 @@
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.streams.coreset import coreset_sizes
+from distillmatch.streams.coreset import stored_sizes
 from distillmatch.streams.stream import Stream
 
 
 def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:
     """Return a stream's description, with counts per task."""
     train = dataset.train.labels
-    per_class = [
-        np.bincount(train[task.labeled], minlength=len(dataset.class_names))[list(task.classes)]
-        for task in stream.tasks
-    ]
-    stored = coreset_sizes(
-        stream.config.coreset, [counts.tolist() for counts in per_class], dataset.image_bytes
-    )
+    stored = stored_sizes(dataset, stream)
     return {
         "source": dataset.name,
         "fingerprint": stream.fingerprint,
@@ -43,23 +38,27 @@ def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:
     }
 
 
-def stream_table(dataset: Dataset, stream: Stream) -> Table:
-    """Return the same as a table, a row a task."""
+def stream_table(dataset: Dataset, stream: Stream, width: int = 80) -> Table:
+    """Return the same as a table, a row a task, with class names cut to fit the width."""
     summary = stream_summary(dataset, stream)
-    config = stream.config
+    config, stored = stream.config, summary["tasks"][-1]["coreset_bytes"]
     table = Table(
+        box=box.SIMPLE,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
         title=f"{dataset.name} ({dataset.image_size} px): {len(stream)} tasks, order "
         f"{config.order}, unlabelled {config.unlabeled}, seed {config.seed}",
         caption=f"{sum(t['labeled'] for t in summary['tasks']):,} labelled and "
         f"{sum(t['unlabeled'] for t in summary['tasks']):,} unlabelled images; "
-        "past / present / future: classes in the unlabelled stream",
+        "past, now, later: classes in the unlabelled stream"
+        + (f"; coreset at the end: {stored:,} bytes" if config.coreset else ""),
     )
-    table.add_column("task", justify="right")
-    table.add_column("classes", overflow="ellipsis", no_wrap=True, ratio=1)
-    for name in ("labelled", "unlabelled", "past / present / future", "test"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if config.coreset:
-        table.add_column("coreset", justify="right", no_wrap=True)
+    table.add_column("task", justify="right", min_width=4)
+    room = max(16, width - (70 if config.coreset else 60))
+    table.add_column("classes", no_wrap=True)
+    for name in ("labelled", "unlabelled", "past", "now", "later", "test", "coreset"):
+        if name != "coreset" or config.coreset:
+            table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     first = 0
     for task, described in zip(stream.tasks, summary["tasks"], strict=True):
         last = first + len(task.classes)
@@ -67,14 +66,20 @@ def stream_table(dataset: Dataset, stream: Stream) -> Table:
         kinds = ((places < first).sum(), ((first <= places) & (places < last)).sum())
         row = [
             str(described["task"]),
-            f"{len(task.classes)}: {', '.join(described['classes'])}",
+            _cut(f"{len(task.classes)}: {', '.join(described['classes'])}", room),
             f"{described['labeled']:,}",
             f"{described['unlabeled']:,}",
-            f"{kinds[0]} / {kinds[1]} / {len(places) - sum(kinds)}",
+            str(kinds[0]),
+            str(kinds[1]),
+            str(len(places) - sum(kinds)),
             f"{described['test']:,}",
         ]
         if config.coreset:
-            row.append(f"{described['coreset_images']:,} ({described['coreset_bytes']:,} B)")
+            row.append(f"{described['coreset_images']:,}")
         table.add_row(*row)
         first = last
     return table
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"

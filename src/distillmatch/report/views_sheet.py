@@ -1,6 +1,5 @@
 """A sheet that shows what views look like: originals, weak and strong views, every operation."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from distillmatch.files import write_atomically
+from distillmatch.report.canvas import save_picture
 from distillmatch.views import OPERATIONS, Normalization, strong_views, view_key, weak_views
 from distillmatch.views.operations import Operation
 
@@ -21,7 +20,7 @@ _GAP = 8
 _MARGIN = 40
 _WEAK = 4
 _STRONG = 4
-_ROWS = 6
+SHEET_IMAGES = 6
 _OPERATION_COLUMNS = 4
 _NAME_WIDTH = 110
 _CAPTION = 20
@@ -35,10 +34,10 @@ _STRONG_INK = "#b3421b"
 def draw_views_sheet(
     images: Pixels, names: Sequence[str], normalization: Normalization, seed: int, path: Path
 ) -> None:
-    """Save a PNG of views of the first few images (count, side, side, 3), named by `names`."""
+    """Save a picture of views of the first few images (count, side, side, 3), named by `names`."""
     if not len(images) or len(images) != len(names):
         raise ValueError(f"expected images and a name for each, not {len(images)} and {len(names)}")
-    images, names = images[:_ROWS], names[:_ROWS]
+    images, names = images[:SHEET_IMAGES], names[:SHEET_IMAGES]
     zoom = max(1, round(_TILE / images.shape[1]))
     sheet = _Sheet(tile=zoom * images.shape[1])
     sheet.title(
@@ -48,7 +47,7 @@ def draw_views_sheet(
     )
     _draw_views(sheet, images, names, normalization, seed)
     _draw_operations(sheet, images[0])
-    write_atomically(path, sheet.png(), "drawing the views")
+    save_picture(sheet.finished(), path)
 
 
 class _Sheet:
@@ -64,7 +63,7 @@ class _Sheet:
         self.width = 2 * _MARGIN + max(views, self.cell * _OPERATION_COLUMNS)
         rows = -(-len(OPERATIONS) // _OPERATION_COLUMNS)
         self.row_height = self.step + 2 * _CAPTION + _GAP
-        height = 2 * _MARGIN + 320 + _ROWS * self.step + rows * self.row_height
+        height = 2 * _MARGIN + 320 + SHEET_IMAGES * self.step + rows * self.row_height
         self.page = Image.new("RGB", (self.width, height), "white")
         self.draw = ImageDraw.Draw(self.page)
 
@@ -99,11 +98,9 @@ class _Sheet:
         right, bottom = left + self.tile, top + self.tile
         self.draw.rectangle((left - 1, top - 1, right, bottom), outline=_LINE)
 
-    def png(self) -> bytes:
-        """Return the page, cut below the last block, as a file."""
-        file = io.BytesIO()
-        self.page.crop((0, 0, self.width, self.top + _MARGIN)).save(file, format="PNG")
-        return file.getvalue()
+    def finished(self) -> Image.Image:
+        """Return the page, cut below the last block."""
+        return self.page.crop((0, 0, self.width, self.top + _MARGIN))
 
 
 def _draw_views(

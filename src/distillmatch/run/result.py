@@ -55,6 +55,15 @@ STREAM_KEYS = (
 """What decides which labelled images a bound learns from; the unlabelled stream does not."""
 
 
+LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
+"""Where on a machine things lie. Results leave them out; what lay there, the fingerprint tells."""
+
+
+def recorded_config(config: RunConfig) -> dict[str, Any]:
+    """Return the configuration as results and checkpoints record it, without paths."""
+    return config.model_dump(mode="json", exclude=set(LOCATION_KEYS))
+
+
 def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[str, Any]:
     """Return what a run and its bound must have in common."""
     described = {key: config.model_dump(mode="json")[key] for key in STREAM_KEYS}
@@ -72,6 +81,20 @@ class Tally:
         self.test_counts: list[int] = []
         self.tasks: list[dict[str, Any]] = []
 
+    @classmethod
+    def restored(cls, task_sizes: tuple[int, ...], result: dict[str, Any]) -> "Tally":
+        """Return the tally of the tasks that a result, or the part of one, has."""
+        tally = cls(task_sizes)
+        for name, rows in (
+            ("R", tally.among_seen),
+            ("A", tally.among_own),
+            ("P", tally.among_first),
+        ):
+            rows.extend(np.array(row[: i + 1], float) for i, row in enumerate(result[name]))
+        tally.tasks.extend(result["tasks"])
+        tally.test_counts.extend(task["test_images"] for task in tally.tasks)
+        return tally
+
     def add(self, outcome: TaskOutcome) -> None:
         """Take in one task's outcome."""
         number = outcome.task.number + 1
@@ -86,6 +109,7 @@ class Tally:
             {
                 "task": number,
                 "accuracy": self.accuracies[-1],
+                "test_images": self.test_counts[-1],
                 "detector": detector_figures(outcome),
                 "losses": outcome.losses,
                 "seconds": outcome.seconds,
@@ -192,7 +216,16 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def bound_of(result: dict[str, Any]) -> Bound:
-    """Return the bound that an offline run's result gives."""
+    """Return the bound that an offline run's result gives, if it is one and is complete."""
+    if result["method"] != "offline":
+        raise StreamError(
+            f"a bound must be a result of method 'offline', not of '{result['method']}'"
+        )
+    if not result["complete"]:
+        raise StreamError(
+            f"a bound must be complete; this one has {len(result['tasks'])} of "
+            f"{len(result['task_sizes'])} stages"
+        )
     return Bound(tuple(result["metrics"]["accuracies"]), result["stream"])
 
 

@@ -1,23 +1,24 @@
 """Running one configuration from its source to its result."""
 
+import logging
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import Engine, Progress
-from distillmatch.errors import StreamError
-from distillmatch.run.machine import commit, machine, versions
-from distillmatch.run.result import (
-    FORMAT,
-    VERSION,
-    Bound,
-    Tally,
-    describe_stream,
-    write_result,
-)
+from distillmatch.engine import Placement, Progress
+from distillmatch.errors import ConfigError, StreamError
+from distillmatch.methods import find_method
+from distillmatch.networks import parse_network
+from distillmatch.run.folder import Found, Resume, RunFolder
+from distillmatch.run.result import Bound, Tally, describe_stream, write_result
+from distillmatch.run.session import Session
 from distillmatch.sources import Dataset, load_source
-from distillmatch.streams import build_stream
+from distillmatch.streams import Stream, build_stream
+
+CHECKPOINT_SECONDS = 60.0
 
 
 def run(
@@ -27,58 +28,76 @@ def run(
     dataset: Dataset | None = None,
     bound: Bound | None = None,
     progress: Progress | None = None,
+    resume: Resume = "auto",
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Run a configuration and return its result.
 
     With `out` the result is written to `out/result.json` after every task, so that what was
     finished is there whatever happens; `complete` says whether all tasks are in it. With a `bound`
     of the same stream, Ω is among the metrics.
+
+    A run whose process ended early goes on where it stopped when it is called again with the same
+    `out`, and a finished one is not run again. `resume` "no" starts over, "must" refuses to start
+    anew. A checkpoint is written after every task, every `checkpoint_seconds` within one (0: not),
+    and on Ctrl-C and SIGTERM, which then raise `Interrupted`. `tell` is given a sentence about
+    each such turn of events; without it they go to the log named `distillmatch`.
     """
+    if out is None and resume == "must":
+        raise ConfigError("resume 'must' needs a folder to continue from")
+    if resume not in get_args(Resume):
+        raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, not {resume!r}")
+    if not checkpoint_seconds >= 0:
+        raise ConfigError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds!r}")
+    # What is wrong with these is better said before any data are fetched and any folder is made.
+    find_method(config.method)
+    parse_network(config.network)
+    Placement.of(config)
     start = time.perf_counter()
-    dataset = dataset or load_source(config)
-    stream = build_stream(dataset, config)
-    described = describe_stream(config, stream.fingerprint, len(stream))
+    say = tell or logging.getLogger("distillmatch").warning
+    with RunFolder(Path(out), say) if out is not None else nullcontext() as folder:
+        dataset = dataset or load_source(config)
+        stream = build_stream(dataset, config)
+        described = describe_stream(config, stream.fingerprint, len(stream))
+        _check_bound(bound, described)
+        found = Found()
+        if folder is not None:
+            found = folder.find(resume, config, stream.fingerprint)
+            if found.result is not None:
+                folder.tell(f"{out} holds this run, finished: its result was read, nothing was run")
+                return _with_bound(found.result, bound, stream, folder)
+        session = Session(
+            config,
+            dataset,
+            stream,
+            described,
+            start=start,
+            bound=bound,
+            progress=progress,
+            folder=folder,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        if found.checkpoint is not None:
+            session.resume(found.checkpoint)
+        return session.run()
+
+
+def _check_bound(bound: Bound | None, described: dict[str, Any]) -> None:
     if bound is not None and bound.stream != described:
         differing = [key for key in described if bound.stream.get(key) != described[key]]
         raise StreamError(
             f"the bound was made on another stream: {', '.join(differing)} differ from this run's"
         )
-    engine = Engine(config, dataset, stream, progress)
-    tally = Tally(stream.task_sizes)
-    head: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "config": config.model_dump(mode="json"),
-        "stream": described,
-        "method": config.method,
-        "seed": config.seed,
-        "uses_truth": engine.method.needs_truth,
-        "classes": [stream.class_names[c] for c in stream.class_order],
-        "task_sizes": list(stream.task_sizes),
-        "versions": versions(),
-        "machine": machine(engine.placement),
-        "commit": commit(),
-    }
-    result: dict[str, Any] = {}
-    for outcome in engine.run():
-        tally.add(outcome)
-        seconds: dict[str, float] = {}
-        for task in tally.tasks:
-            for phase, spent in task["seconds"].items():
-                seconds[phase] = seconds.get(phase, 0.0) + spent
-        result = {
-            **head,
-            "complete": len(tally.tasks) == len(stream),
-            "metrics": tally.metrics(bound),
-            **tally.matrices(),
-            "tasks": tally.tasks,
-            "seconds": {**seconds, "total": time.perf_counter() - start},
-            "memory": {
-                "stored_images": max(task["stored_images"] for task in tally.tasks),
-                "stored_bytes": max(task["stored_bytes"] for task in tally.tasks),
-                "peak_device_bytes": engine.placement.peak_memory(),
-            },
-        }
-        if out is not None:
-            write_result(result, out)
+
+
+def _with_bound(
+    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder
+) -> dict[str, Any]:
+    """Return a finished result with the metrics that a bound adds to it."""
+    if bound is None:
+        return result
+    tally = Tally.restored(stream.task_sizes, result)
+    result = {**result, "metrics": tally.metrics(bound)}
+    write_result(result, folder.path)
     return result

@@ -1,6 +1,6 @@
 """Streams: the semi-supervised continual setting as index lists, without any training."""
 
-from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas
+from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas, stored_sizes
 from distillmatch.streams.experience import (
     Experience,
     evaluation_part,
@@ -23,6 +23,7 @@ __all__ = [
     "quotas",
     "read_stream",
     "save_stream",
+    "stored_sizes",
     "true_slots_of_unlabeled",
     "validation_folds",
 ]

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.randomness import permutation
+from distillmatch.sources.dataset import Dataset
 from distillmatch.streams.experience import Experience
+from distillmatch.streams.stream import Stream
 
 
 def quotas(capacity: int, seen: int) -> list[int]:
@@ -57,6 +59,18 @@ class Coreset:
     def bytes(self) -> int:
         """The bytes that the stored images take."""
         return sum(images.nbytes for images in self.by_class)
+
+
+def stored_sizes(dataset: Dataset, stream: Stream) -> list[tuple[int, int]]:
+    """Return (images, bytes) that the stream's coreset holds after each task."""
+    classes = len(dataset.class_names)
+    labeled = [
+        np.bincount(dataset.train.labels[task.labeled], minlength=classes)[list(task.classes)]
+        for task in stream.tasks
+    ]
+    return coreset_sizes(
+        stream.config.coreset, [counts.tolist() for counts in labeled], dataset.image_bytes
+    )
 
 
 def coreset_sizes(

@@ -1,0 +1,1 @@
+"""Benchmarks: what the machine at hand does, as a ratio to a plain way of doing the same."""

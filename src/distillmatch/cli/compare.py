@@ -1,0 +1,31 @@
+"""`distillmatch compare`: results side by side, as a table and a picture."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("compare", help="put the results of runs side by side")
+    parser.add_argument(
+        "results", nargs="+", type=Path, metavar="RESULT", help="result.json files or their folders"
+    )
+    parser.add_argument(
+        "--draw", type=Path, metavar="FILE", help="write accuracy over tasks as a picture"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print methods against metrics; Ω where the bound of the same stream is among the results."""
+    from distillmatch.report.comparison import comparison_table, draw_comparison
+    from distillmatch.run import read_result
+
+    results = [read_result(path) for path in arguments.results]
+    console = Console()
+    console.print(comparison_table(results))
+    if arguments.draw:
+        draw_comparison(results, arguments.draw)
+        console.print(f"picture: {arguments.draw}", markup=False, highlight=False)

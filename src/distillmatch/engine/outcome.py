@@ -1,0 +1,88 @@
+"""What comes of a task, and what has come of it so far."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from distillmatch.methods import TaskInfo
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What a method believed of a task's unlabelled images, beside the truth."""
+
+    pseudo_labels: NDArray[np.int64]
+    accepted: NDArray[np.bool_]
+    truth: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TaskOutcome:
+    """What came of one task: test outputs, beliefs about unlabelled images, times and memory.
+
+    `logits` and `labels` are those of the test images of all tasks so far, in task order.
+    `familiarity` scores all test images, of unseen classes too, with `familiarity_labels`.
+    """
+
+    task: TaskInfo
+    logits: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    familiarity: NDArray[np.float32] | None
+    familiarity_labels: NDArray[np.int64]
+    judgement: Judgement | None
+    values: dict[str, float]
+    losses: dict[str, list[float]]
+    seconds: dict[str, float]
+    stored_images: int
+    stored_bytes: int
+
+
+class Clock:
+    """Adds up the seconds of named phases."""
+
+    def __init__(self, seconds: dict[str, float] | None = None) -> None:
+        self.seconds = dict(seconds or {})
+        self.running: tuple[str, float] | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block."""
+        self.running = name, time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds, self.running = self.so_far(), None
+
+    def so_far(self) -> dict[str, float]:
+        """Return the seconds of all phases, of the one that is running up to now."""
+        seconds = dict(self.seconds)
+        if self.running is not None:
+            name, start = self.running
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+        return seconds
+
+
+@dataclass
+class Underway:
+    """How far a task is, and what has come of it so far.
+
+    `trainings` are finished, and `epochs` of the one after them. `optimizer` is the one at work.
+    """
+
+    task: int
+    trainings: int = 0
+    epochs: int = 0
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    judgement: Judgement | None = None
+    clock: Clock = field(default_factory=Clock)
+    optimizer: torch.optim.Optimizer | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of the task has been done."""
+        return (self.trainings, self.epochs) != (0, 0)

@@ -1,0 +1,138 @@
+"""Snapshots: all that a run needs to go on from where it stands.
+
+There is no state of a random generator among it, because there is no generator: every draw is a
+function of the seed, the task, the training and the epoch (see `distillmatch.randomness`).
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distillmatch.engine.outcome import Clock, Judgement, Underway
+from distillmatch.errors import DistillMatchError
+from distillmatch.methods import Method
+from distillmatch.streams import Coreset
+
+
+class SnapshotError(DistillMatchError):
+    """A snapshot does not fit the method it should be put into."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Where a run stands: plain values that JSON can hold, and tensors by name."""
+
+    values: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def take_snapshot(method: Method, coreset: Coreset, underway: Underway, work: float) -> Snapshot:
+    """Copy everything that the rest of the run depends on; `work` is what progress has counted."""
+    tensors = {
+        f"network/{name}/{key}": value
+        for name, network in method.networks.items()
+        for key, value in network.state_dict().items()
+    }
+    if underway.optimizer is not None:
+        tensors |= _optimizer_tensors(underway.optimizer)
+    tensors["coreset"] = torch.from_numpy(coreset.images)
+    if underway.judgement is not None:
+        tensors["judgement/pseudo_labels"] = torch.from_numpy(underway.judgement.pseudo_labels)
+        tensors["judgement/accepted"] = torch.from_numpy(underway.judgement.accepted)
+    values = {
+        "task": underway.task,
+        "trainings": underway.trainings,
+        "epochs": underway.epochs,
+        "losses": {name: list(means) for name, means in underway.losses.items()},
+        "seconds": underway.clock.so_far(),
+        "work": work,
+        "values": {name: float(value) for name, value in method.values.items()},
+        "copies": dict(method.copies),
+        "coreset": [len(images) for images in coreset.by_class],
+    }
+    return Snapshot(values, {name: _copied(tensor) for name, tensor in tensors.items()})
+
+
+def restored_underway(snapshot: Snapshot, truth: np.ndarray[Any, np.dtype[np.int64]]) -> Underway:
+    """Return how far the task was; `truth` is that about its unlabelled images."""
+    values, judgement = snapshot.values, None
+    if "judgement/accepted" in snapshot.tensors:
+        judgement = Judgement(
+            snapshot.tensors["judgement/pseudo_labels"].numpy(),
+            snapshot.tensors["judgement/accepted"].numpy(),
+            truth,
+        )
+    return Underway(
+        task=values["task"],
+        trainings=values["trainings"],
+        epochs=values["epochs"],
+        losses={name: list(means) for name, means in values["losses"].items()},
+        judgement=judgement,
+        clock=Clock(values["seconds"]),
+    )
+
+
+def restored_coreset(snapshot: Snapshot, empty: Coreset) -> Coreset:
+    """Return the stored images, class by class."""
+    images = snapshot.tensors["coreset"].numpy()
+    ends = np.cumsum([0, *snapshot.values["coreset"]])
+    by_class = tuple(images[a:b] for a, b in pairwise(ends))
+    return Coreset(empty.capacity, empty.image_size, by_class)
+
+
+def restore_method(snapshot: Snapshot, method: Method) -> None:
+    """Put weights, statistics and values back; frozen copies that are not there yet are made."""
+    method.values.clear()
+    method.values.update(snapshot.values["values"])
+    networks: dict[str, dict[str, Tensor]] = {}
+    for place, tensor in snapshot.tensors.items():
+        if place.startswith("network/"):
+            name, _, key = place.removeprefix("network/").rpartition("/")
+            networks.setdefault(name, {})[key] = tensor
+    for name, of in snapshot.values["copies"].items():
+        method.frozen_copy(name, of)
+    for name, weights in networks.items():
+        if name not in method.networks:
+            raise SnapshotError(f"the checkpoint has a network '{name}' that the method has not")
+        try:
+            method.networks[name].load_state_dict(weights)
+        except RuntimeError:
+            raise SnapshotError(f"the checkpoint's network '{name}' has another shape") from None
+
+
+def restore_optimizer(snapshot: Snapshot, optimizer: torch.optim.Optimizer) -> None:
+    """Put momentum back, in place where the optimizer has any: a captured step reads it there."""
+    parameters = _parameters(optimizer)
+    for place, tensor in snapshot.tensors.items():
+        if place.startswith("optimizer/"):
+            _, number, key = place.split("/")
+            parameter = parameters[int(number)]
+            state = optimizer.state[parameter]
+            if not isinstance(state.get(key), Tensor):
+                state[key] = torch.empty_like(
+                    parameter if parameter.shape == tensor.shape else tensor
+                )
+            with torch.no_grad():
+                state[key].copy_(tensor)
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"optimizer/{number}/{key}": value
+        for number, parameter in enumerate(_parameters(optimizer))
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Return a copy of its own in main memory, in the plain layout."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

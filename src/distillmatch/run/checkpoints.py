@@ -1,0 +1,141 @@
+"""Checkpoint files: safetensors with the plain values in JSON beside them, checked by a hash.
+
+The last two are kept. A new one gets a name of its own and the oldest goes only once the new one is
+on the disk, so that whatever happens in between, one that is whole is there.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from distillmatch.files import atomic_file
+
+FOLDER = "checkpoints"
+FORMAT = "distillmatch checkpoint"
+VERSION = 1
+KEPT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a file holds: plain values, and tensors by name."""
+
+    values: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+class Checkpoints:
+    """The checkpoint files of one run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / FOLDER
+        self._good: list[Path] = []
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint, then let go of all but the last two."""
+        number = max((int(path.stem) for path in self._files()), default=0) + 1
+        path = self.folder / f"{number:08d}.safetensors"
+        content = encode(checkpoint)
+        with atomic_file(path, "writing a checkpoint") as file:
+            file.write(content)
+        _sync(self.folder)
+        self._good = [*self._good, path][-KEPT:]
+        for old in self._files():
+            if old not in self._good:
+                old.unlink(missing_ok=True)
+        return path
+
+    def load(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the last checkpoint that is whole, and what is wrong with those after it."""
+        problems: list[str] = []
+        for path in sorted(self._files(), reverse=True):
+            try:
+                found = decode(path)
+            except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+                problems.append(f"{path}: not a whole checkpoint ({_short(error)})")
+                continue
+            self._good = [path]
+            return found, problems
+        return None, problems
+
+    def clear(self) -> None:
+        """Remove all checkpoints."""
+        self._good = []
+        for path in self._files():
+            path.unlink(missing_ok=True)
+        self.sweep()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed while it wrote has left."""
+        for path in self.folder.glob(".*.safetensors.*.part"):
+            path.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return [p for p in self.folder.iterdir() if re.fullmatch(r"\d{8}\.safetensors", p.name)]
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint as the content of a file."""
+    text = json.dumps(checkpoint.values)
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "values": text,
+        "checksum": checksum(text, checkpoint.tensors),
+    }
+    return to_safetensors(checkpoint.tensors, header)
+
+
+def decode(path: Path) -> Checkpoint:
+    """Read a checkpoint, or raise `ValueError` if it is none of ours or not as it was written."""
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        if (header.get("format"), header.get("version")) != (FORMAT, str(VERSION)):
+            raise ValueError(f"expected {FORMAT} version {VERSION}")
+        names = file.keys()
+        # Copies, because the file may be removed while they are in use.
+        tensors = {name: file.get_tensor(name).clone() for name in names}
+    if checksum(header["values"], tensors) != header["checksum"]:
+        raise ValueError("its checksum differs")
+    values = json.loads(header["values"])
+    return Checkpoint(values, tensors)
+
+
+def checksum(text: str, tensors: dict[str, Tensor]) -> str:
+    """Hash the plain values and the name, type, shape and bytes of every tensor."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Have the folder's list of names on the disk too, where the system can do that."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -1,0 +1,125 @@
+"""The folder of a run: its result, its checkpoints, its log, and who works in it."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import RunFolderError
+from distillmatch.run.checkpoints import Checkpoint, Checkpoints
+from distillmatch.run.lock import FolderLock
+from distillmatch.run.result import LOCATION_KEYS, read_result, recorded_config
+
+Resume = Literal["no", "auto", "must"]
+RESULT = "result.json"
+LOG = "run.log"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder has of a run: its whole result, or a checkpoint to go on from, or nothing."""
+
+    result: dict[str, Any] | None = None
+    checkpoint: Checkpoint | None = None
+
+
+class RunFolder:
+    """Within its block, the folder belongs to this process alone."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path)
+        self._tell = tell
+        self._lock: FolderLock | None = None
+        self._made = False
+
+    def __enter__(self) -> Self:
+        self._made = not self.path.exists()
+        self._lock = FolderLock(self.path, self.tell)
+        self.checkpoints.sweep()
+        for path in self.path.glob(f".{RESULT}.*.part"):
+            path.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and (self.path / LOG).exists():
+            self.note(f"ended by {type(error).__name__}: {' '.join(str(error).split())}")
+        assert self._lock is not None
+        self._lock.release()
+        if self._made:  # a run that could not begin leaves nothing behind
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+
+    def tell(self, sentence: str) -> None:
+        """Say something to the user, and note it."""
+        self.note(sentence)
+        self._tell(sentence)
+
+    def note(self, sentence: str) -> None:
+        """Add a line to the log; a log that cannot be written stops nothing."""
+        time = datetime.now().astimezone().isoformat(timespec="seconds")
+        with contextlib.suppress(OSError), (self.path / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{time} {sentence}\n")
+
+    def find(self, resume: Resume, config: RunConfig, fingerprint: str) -> Found:
+        """Return what there is to go on from; refuse what belongs to another run."""
+        if resume == "no":
+            self.checkpoints.clear()
+            (self.path / RESULT).unlink(missing_ok=True)
+            return Found()
+        result = read_result(self.path) if (self.path / RESULT).exists() else None
+        checkpoint, problems = self.checkpoints.load()
+        for record in (result, None if checkpoint is None else checkpoint.values):
+            if record is not None:
+                self._check_same_run(record, config, fingerprint)
+        if result is not None and result["complete"]:
+            self.checkpoints.clear()
+            return Found(result=result)
+        for problem in problems:
+            instead = "the run starts over" if checkpoint is None else "the one before it is used"
+            self.tell(f"{problem}; {instead}")
+        if checkpoint is None and resume == "must":
+            raise RunFolderError(f"{self.path}: there is no run to continue")
+        return Found(checkpoint=checkpoint)
+
+    def _check_same_run(self, record: dict[str, Any], config: RunConfig, fingerprint: str) -> None:
+        differences = differing_keys(record["config"], config)
+        if differences:
+            listed = ", ".join(
+                f"{key} is {there} there and {here} here"
+                for key, (there, here) in differences.items()
+            )
+            raise RunFolderError(
+                f"{self.path} holds another run: {listed}; choose another folder, or resume 'no' "
+                "to start over"
+            )
+        there = record["stream"]["fingerprint"]
+        if there != fingerprint:
+            raise RunFolderError(
+                f"{self.path} holds a run on other data: its fingerprint is {there} there and "
+                f"{fingerprint} here; choose another folder, or resume 'no' to start over"
+            )
+
+
+def differing_keys(recorded: dict[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the values that differ, as recorded and as now.
+
+    A key that did not exist when it was recorded had, in effect, its default.
+    """
+    now = recorded_config(config)
+    defaults = recorded_config(RunConfig())
+    there = {**defaults, **recorded}
+    return {
+        key: (there.get(key), now.get(key))
+        for key in {**now, **there}
+        if key not in LOCATION_KEYS and there.get(key) != now.get(key)
+    }

@@ -1,0 +1,183 @@
+"""A session: one process's part of a run. A run that is never interrupted is a single session."""
+
+import signal
+import time
+from typing import Any
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Engine, Progress, Snapshot
+from distillmatch.run.checkpoints import Checkpoint
+from distillmatch.run.folder import RunFolder
+from distillmatch.run.interruption import Interrupted, StopRequest
+from distillmatch.run.machine import commit, machine, versions
+from distillmatch.run.result import (
+    FORMAT,
+    VERSION,
+    Bound,
+    Tally,
+    recorded_config,
+    write_result,
+)
+from distillmatch.sources import Dataset
+from distillmatch.streams import Stream
+
+
+class Session:
+    """Takes an engine through its tasks, keeping what is finished in a folder if there is one.
+
+    `start` is when the session began, by `time.perf_counter`; between tasks a checkpoint is written
+    every `checkpoint_seconds`, unless that is 0.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        stream: Stream,
+        described: dict[str, Any],
+        *,
+        start: float,
+        bound: Bound | None,
+        progress: Progress | None,
+        folder: RunFolder | None,
+        checkpoint_seconds: float,
+    ) -> None:
+        self.folder = folder
+        self.bound = bound
+        self.engine = Engine(config, dataset, stream, progress, self._between_epochs)
+        self.tally = Tally(stream.task_sizes)
+        self.head: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "config": recorded_config(config),
+            "stream": described,
+            "method": config.method,
+            "seed": config.seed,
+            "uses_truth": self.engine.method.needs_truth,
+            "classes": [stream.class_names[c] for c in stream.class_order],
+            "task_sizes": list(stream.task_sizes),
+            "versions": versions(),
+            "machine": machine(self.engine.placement),
+            "commit": commit(),
+        }
+        self._start = start
+        self._earlier_seconds = 0.0
+        self._earlier_peak: int | None = None
+        self._checkpoint_seconds = checkpoint_seconds
+        self._saved_at = time.monotonic()
+        self._stop: StopRequest | None = None
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        values = checkpoint.values
+        self.engine.resume(Snapshot(values["engine"], checkpoint.tensors))
+        self.tally = Tally.restored(self.tally.task_sizes, values["results"])
+        self._earlier_seconds = values["seconds"]
+        self._earlier_peak = values["peak_device_bytes"]
+        if self.folder is not None:
+            then, now = values["made_with"], self._made_with()
+            changed = [
+                f"{k} was {then.get(k)} and is {now[k]}" for k in now if then.get(k) != now[k]
+            ]
+            how = f" ({', '.join(changed)})" if changed else ""
+            self.folder.tell(f"continuing in {self._place()}{how}")
+
+    def run(self) -> dict[str, Any]:
+        """Learn what is left of the tasks and return the result."""
+        if self.folder is None:
+            return self._run(None)
+        if not self.tally.tasks and not self.engine.underway.begun:
+            self.folder.note("begun")
+        with StopRequest(self.folder.tell) as self._stop:
+            result = self._run(self.folder)
+        self.folder.checkpoints.clear()
+        self.folder.note("finished")
+        return result
+
+    def _run(self, folder: RunFolder | None) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for outcome in self.engine.run():
+            self.tally.add(outcome)
+            result = self.result()
+            if folder is not None:
+                write_result(result, folder.path)
+                if not result["complete"]:
+                    self._save(folder)
+                    self._stop_if_asked(folder)
+        return result
+
+    def result(self) -> dict[str, Any]:
+        """Return what is finished as a result."""
+        tasks = self.tally.tasks
+        seconds: dict[str, float] = {}
+        for task in tasks:
+            for phase, spent in task["seconds"].items():
+                seconds[phase] = seconds.get(phase, 0.0) + spent
+        return {
+            **self.head,
+            "complete": len(tasks) == len(self.tally.task_sizes),
+            "metrics": self.tally.metrics(self.bound),
+            **self.tally.matrices(),
+            "tasks": tasks,
+            "seconds": {**seconds, "total": self._seconds()},
+            "memory": {
+                "stored_images": max(task["stored_images"] for task in tasks),
+                "stored_bytes": max(task["stored_bytes"] for task in tasks),
+                "peak_device_bytes": self._peak(),
+            },
+        }
+
+    def _checkpoint(self) -> Checkpoint:
+        snapshot = self.engine.snapshot()
+        values = {
+            "config": self.head["config"],
+            "stream": self.head["stream"],
+            "made_with": self._made_with(),
+            "seconds": self._seconds(),
+            "peak_device_bytes": self._peak(),
+            "results": {**self.tally.matrices(), "tasks": self.tally.tasks},
+            "engine": snapshot.values,
+        }
+        return Checkpoint(values, snapshot.tensors)
+
+    def _between_epochs(self) -> None:
+        """Write a checkpoint if one is due or if the run is to stop."""
+        folder, wait = self.folder, self._checkpoint_seconds
+        if folder is None or self._stop is None:
+            return
+        if self._stop.signal_number is not None or (
+            wait and time.monotonic() - self._saved_at >= wait
+        ):
+            self._save(folder)
+        self._stop_if_asked(folder)
+
+    def _save(self, folder: RunFolder) -> None:
+        folder.checkpoints.save(self._checkpoint())
+        self._saved_at = time.monotonic()
+
+    def _stop_if_asked(self, folder: RunFolder) -> None:
+        if self._stop is not None and self._stop.signal_number is not None:
+            number = self._stop.signal_number
+            raise Interrupted(
+                f"stopped by {signal.Signals(number).name} in {self._place()}; what is done is in "
+                f"{folder.path}, and the same command continues from there",
+                number,
+            )
+
+    def _place(self) -> str:
+        underway = self.engine.underway
+        after = f" after epoch {underway.epochs} of training {underway.trainings + 1}"
+        task = f"task {underway.task + 1} of {len(self.tally.task_sizes)}"
+        return task + after if underway.epochs else task
+
+    def _made_with(self) -> dict[str, Any]:
+        place = {key: self.head["machine"][key] for key in ("device", "precision")}
+        return {**self.head["versions"], **place, "commit": self.head["commit"]["id"]}
+
+    def _seconds(self) -> float:
+        return self._earlier_seconds + time.perf_counter() - self._start
+
+    def _peak(self) -> int | None:
+        now = self.engine.placement.peak_memory()
+        known = [peak for peak in (self._earlier_peak, now) if peak is not None]
+        return max(known, default=None)

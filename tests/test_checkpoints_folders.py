@@ -1,0 +1,124 @@
+"""The folder of a run: whose it is, what it records, and that it is run once."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_dataset
+from test_checkpoints import said, session, six_classes, tiny, without_times
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError, LockedError, RunFolderError, StreamError
+from distillmatch.run import bound_of, read_result, run
+from distillmatch.run import session as session_module
+from distillmatch.run.lock import FolderLock
+from distillmatch.run.result import LOCATION_KEYS
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> Iterator[None]:
+    said.clear()
+    yield
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(method="base")
+    first = session(config, tmp_path)
+    content = (tmp_path / "result.json").read_bytes()
+
+    def never(*given: Any) -> None:
+        raise AssertionError("it was run again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session_module, "Engine", never)
+        for resume in ("auto", "must"):
+            assert session(config, tmp_path, resume=resume) == first
+    assert "finished: its result was read, nothing was run" in said[0]
+    assert (tmp_path / "result.json").read_bytes() == content
+    again = session(config, tmp_path, resume="no")
+    assert again is not None and first is not None and again["seconds"] != first["seconds"]
+    assert without_times(again) == without_times(first)
+
+
+def test_a_bound_can_be_given_to_a_finished_run(tmp_path: Path) -> None:
+    bound = bound_of(run(tiny(method="offline", epochs=1), dataset=six_classes()))
+    config = tiny(method="base", epochs=1)
+    at_once = run(config, dataset=six_classes(), bound=bound)
+    session(config, tmp_path)
+    later = session(config, tmp_path, bound=bound)
+    assert later is not None and later["metrics"] == at_once["metrics"]
+    assert later["metrics"]["omega"] is not None
+    assert read_result(tmp_path) == later
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_another_configuration_in_the_same_folder_is_refused(
+    finished: bool, tmp_path: Path
+) -> None:
+    session(tiny(method="base"), tmp_path, epochs=10**9 if finished else 3)
+    other = tiny(method="base", epochs=5, seed=2)
+    with pytest.raises(RunFolderError) as refused:
+        session(other, tmp_path)
+    for part in ("epochs is 4 there and 5 here", "seed is 1 there and 2 here", "resume 'no'"):
+        assert part in str(refused.value)
+    assert "batch" not in str(refused.value)
+    data = make_dataset(classes=6, per_class=11, parents=3, noise=True)
+    with pytest.raises(RunFolderError, match="a run on other data"):
+        session(tiny(method="base"), tmp_path, dataset=data)
+    result = session(other, tmp_path, resume="no")
+    assert result is not None and result["config"]["epochs"] == 5
+
+
+def test_where_files_lie_is_neither_recorded_nor_compared(tmp_path: Path) -> None:
+    config = tiny(method="base", data_dir=tmp_path / "here", cache_dir=tmp_path / "there")
+    assert session(config, tmp_path / "run", epochs=6) is None
+    result = session(tiny(method="base"), tmp_path / "run")
+    assert result is not None and not set(LOCATION_KEYS) & set(result["config"])
+    assert str(tmp_path) not in json.dumps(result)
+    assert RunConfig(**result["config"]) == tiny(method="base")
+
+
+def test_there_must_be_something_to_continue_where_that_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="there is no run to continue"):
+        session(tiny(), tmp_path, resume="must")
+    with pytest.raises(ConfigError, match="needs a folder"):
+        run(tiny(), resume="must")
+    with pytest.raises(ConfigError, match=r"resume must be one of no, auto, must, not 'maybe'"):
+        run(tiny(), tmp_path, resume="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"checkpoint_seconds must be at least 0, not nan"):
+        run(tiny(), tmp_path, checkpoint_seconds=float("nan"))
+
+
+def test_a_folder_with_something_else_called_result_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"mine": 1}')
+    with pytest.raises(StreamError, match="expected a result of a run"):
+        session(tiny(), tmp_path)
+    assert (tmp_path / "result.json").read_text() == '{"mine": 1}'
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, said.append)
+    with pytest.raises(LockedError, match=rf"another process \({os.getpid()}\) is running"):
+        session(tiny(), tmp_path)
+    lock.release()
+    assert session(tiny(method="base"), tmp_path, epochs=1) is None
+    assert said == []
+
+
+def test_a_lock_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").write_text("123456\n")
+    assert session(tiny(method="base", epochs=1), tmp_path) is not None
+    assert said == [f"process 123456 left {tmp_path} without an end; its lock is taken over"]
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="depth must be"):
+        session(tiny(network="wrn-11-1"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ConfigError, match="depth must be"):
+        session(tiny(network="wrn-11-1"), tmp_path / "mine")
+    assert list((tmp_path / "mine").iterdir()) == []

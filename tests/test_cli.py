@@ -1,0 +1,198 @@
+"""The command line: what it prints and writes, and how it refuses wrong input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from distillmatch.cli import main
+
+
+def run_command(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "distillmatch", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_a_stream_is_printed_as_json_with_counts_per_task(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["stream", "--tasks", "10", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert len(described["tasks"]) == 10
+    for task in described["tasks"]:
+        assert len(task["classes"]) == 6
+        assert task["labeled"] == 180
+        assert task["unlabeled"] == 720
+        assert len(task["unlabeled_classes"]) == 60
+
+
+@pytest.mark.parametrize("kind", ["uniform", "positive", "negative", "random", "task"])
+def test_every_stream_kind_runs_on_the_embedded_data(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stream", "--unlabeled", kind, "--order", "parent", "--coreset", "60"]) == 0
+    assert "12 tasks" in capsys.readouterr().out
+
+
+def test_a_stream_is_drawn_saved_and_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, saved = tmp_path / "a" / "stream.png", tmp_path / "stream.json"
+    words = ["stream", "--tasks", "5", "--seed", "3"]
+    assert main([*words, "--draw", str(picture), "--save", str(saved), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert np.asarray(Image.open(picture)).std() > 10
+    assert main(["stream", "--read", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert main(["stream", "--read", str(saved), "--image-size", "32"]) == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
+def test_a_sheet_of_views_is_drawn(tmp_path: Path) -> None:
+    for ending in ("png", "jpg"):
+        picture = tmp_path / f"views.{ending}"
+        assert main(["views", "--draw", str(picture)]) == 0
+        with Image.open(picture) as page:
+            assert page.format == {"png": "PNG", "jpg": "JPEG"}[ending]
+            assert min(page.size) > 500
+
+
+def test_the_benchmark_of_views_measures_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "views", "--seconds", "0.2", "--device", "cpu", "--json"]
+    assert main(words) == 0
+    measured = json.loads(capsys.readouterr().out)
+    for kind in ("weak", "strong"):
+        speed = measured[kind]
+        ratio = speed["images_per_second"] / speed["pillow_images_per_second"]
+        assert speed["ratio"] == pytest.approx(ratio)
+        assert ratio > 1, "whole batches are faster than a loop, even on a busy machine"
+
+
+def test_own_folders_become_a_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(1)
+
+    def picture(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (20, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(path)
+
+    for name in ("cat", "dog"):
+        for number in range(10):
+            picture(tmp_path / "photos" / name / f"{number}.png")
+    for number in range(6):
+        picture(tmp_path / "camera" / "deep" / f"{number}.jpg")
+    (tmp_path / "camera" / "broken.jpg").write_bytes(b"no image")
+    words = ["stream", "--source", "folder", "--data-dir", str(tmp_path / "photos"), "--json"]
+    words += ["--unlabeled-dirs", str(tmp_path / "camera"), "--cache-dir", str(tmp_path / "cache")]
+    words += ["--tasks", "2", "--image-size", "16"]
+    assert main(words) == 2
+    refusal = capsys.readouterr().err
+    assert "broken.jpg" in refusal and refusal.count("\n") == 1
+    assert main([*words, "--bad-images", "skip"]) == 0
+    printed = capsys.readouterr()
+    assert "broken.jpg" in printed.err
+    described = json.loads(printed.out)
+    assert [task["unlabeled_without_class"] for task in described["tasks"]] == [3, 3]
+    assert [task["labeled"] for task in described["tasks"]] == [8, 8]
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["stream", "--tasks", "61"], "tasks must be at most the 60 classes"),
+    (["stream", "--tasks", "7"], "tasks must divide the 60 classes"),
+    (["stream", "--task-sizes", "10", "20"], "task_sizes must add up to the 60 classes"),
+    (["stream", "--labels-per-class", "151", "--tasks", "5"], "only 150 training images"),
+    (["stream", "--order", "sideways"], "order must be one of 'random', 'parent'"),
+    (["stream", "--tasks", "many"], "tasks must be a whole number, not 'many'"),
+    (["stream", "--color", "red"], "unrecognized arguments: --color red"),
+    (["stream", "--task", "5"], "unrecognized arguments: --task 5"),
+    (["stream", "--source", "moon"], "source must be one of cifar100, folder, shapes"),
+    (["stream", "--source", "nowhere:load"], "there is no module 'nowhere'"),
+    (["stream", "--source", "json:nothing"], "module 'json' has no 'nothing'"),
+    (["stream", "--draw", "stream.doc"], "a picture's name must end in one of .png"),
+    (["stream", "--config", "missing.yaml"], "missing.yaml: No such file"),
+    (["stream", "--read", "missing.json"], "missing.json: No such file"),
+    (["stream", "--image-size", "17"], "17"),
+    (["run", "--tasks", "5"], "--out"),
+    (["run", "--out", "x", "--method", "magic"], "method must be one of base, dm, dr"),
+    (["run", "--out", "x", "--network", "wrn-27-2"], "depth must be 6k + 4"),
+    (["run", "--out", "x", "--epochs", "0"], "epochs must be at least 1, not 0"),
+    (["run", "--out", "x", "--options", "a"], "takes name=value, not 'a'"),
+    (["compare", "missing"], "missing: No such file"),
+    (["fly"], "invalid choice: 'fly'"),
+    ([], "required: COMMAND"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
+def test_wrong_input_gets_one_sentence_and_exit_code_2(
+    words: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1 and printed.err.startswith("distillmatch: error: ")
+    assert not printed.out
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not left, "nothing half-written is left"
+
+
+def test_the_installed_command_ends_with_the_code_of_its_main() -> None:
+    assert run_command("stream", "--tasks", "7").returncode == 2
+    done = run_command("--version")
+    assert done.returncode == 0 and done.stdout.strip()
+
+
+def test_looking_at_a_stream_does_not_import_torch() -> None:
+    program = (
+        "import sys; from distillmatch.cli import main; code = main(['stream', '--json']); "
+        "sys.exit(code or ('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As `distillmatch stream --json | head -1` does."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", "stream", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_a_run_writes_its_result_and_shows_it(tmp_path: Path) -> None:
+    words = ["--tasks", "3", "--epochs", "1", "--network", "wrn-10-1", "--labels-per-class", "4"]
+    words += ["--device", "cpu", "--unlabeled-per-task", "60"]
+    done = run_command("run", "--method", "base", *words, "--out", str(tmp_path / "base"))
+    assert done.returncode == 0, done.stderr
+    assert "A_N" in done.stdout
+    bound = run_command("run", "--method", "offline", *words, "--out", str(tmp_path / "ub"))
+    assert bound.returncode == 0, bound.stderr
+    picture = tmp_path / "accuracy.png"
+    folders = [str(tmp_path / name) for name in ("ub", "base")]
+    compared = run_command("compare", *folders, "--draw", str(picture))
+    assert compared.returncode == 0, compared.stderr
+    assert "Base" in compared.stdout and "100.0" in compared.stdout
+    assert Image.open(picture).size[0] > 600
+    result: dict[str, Any] = json.loads((tmp_path / "base" / "result.json").read_text())
+    assert result["complete"] and len(result["R"]) == 3

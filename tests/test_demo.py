@@ -1,0 +1,42 @@
+"""The demo: four methods, a table, two pictures and a page, in folders that a person can open."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from distillmatch.cli import demo, main
+
+
+class Links(HTMLParser):
+    """Collects what a page points at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if name in ("src", "href") and value]
+
+
+def test_the_demo_ends_in_a_page_with_its_pictures_and_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = {"epochs": 1, "labels_per_class": 4, "unlabeled_per_task": 60}
+    monkeypatch.setattr(demo, "SETTINGS", {**demo.SETTINGS, **short})
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    page = tmp_path / "index.html"
+    links = Links()
+    links.feed(page.read_text(encoding="utf-8"))
+    assert len(links.found) == 6
+    for link in links.found:
+        assert (tmp_path / link).is_file()
+        if link.endswith("png"):
+            assert Image.open(tmp_path / link).size[0] > 600
+    for method in demo.METHODS:
+        result = json.loads((tmp_path / method / "result.json").read_text())
+        assert result["complete"] and len(result["task_sizes"]) == 5
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("Base", "GD", "DM", "UB"))

@@ -1,0 +1,409 @@
+"""The engine: repeatable to the last bit, calm in odd worlds, and fair with a task's data."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import make_dataset
+from torch import Tensor
+
+from distillmatch.cli import main
+from distillmatch.config import RunConfig, StreamConfig, allowed_values
+from distillmatch.engine import Engine, TaskOutcome
+from distillmatch.engine.data import TaskData
+from distillmatch.errors import TrainingError
+from distillmatch.methods import Batch, Method, Passes, TaskInfo, Training, method_names
+from distillmatch.methods.base import Base
+from distillmatch.methods.offline import Offline
+from distillmatch.run import read_result, run
+from distillmatch.sources import Dataset, Part
+from distillmatch.streams import build_stream
+
+TINY: dict[str, Any] = {
+    "network": "wrn-10-1",
+    "epochs": 2,
+    "task_sizes": (1, 2, 3),
+    "batch": 8,
+    "unlabeled_batch": 8,
+    "device": "cpu",
+}
+
+
+def tiny(**options: Any) -> RunConfig:
+    return RunConfig(**{**TINY, **options})
+
+
+def six_classes(config: StreamConfig | None = None) -> Dataset:
+    """A source too: `test_engine:six_classes`."""
+    return make_dataset(classes=6, per_class=10, parents=3, noise=True)
+
+
+def engine_for(config: RunConfig, dataset: Dataset | None = None) -> Engine:
+    dataset = dataset or six_classes()
+    return Engine(config, dataset, build_stream(dataset, config))
+
+
+def learned(config: RunConfig) -> tuple[list[TaskOutcome], dict[str, Tensor]]:
+    engine = engine_for(config)
+    outcomes = list(engine.run())
+    weights = {
+        f"{name}.{key}": value.clone()
+        for name, network in engine.method.networks.items()
+        for key, value in network.state_dict().items()
+    }
+    return outcomes, weights
+
+
+@cache
+def learned_once(config_text: str) -> tuple[list[TaskOutcome], dict[str, Tensor]]:
+    return learned(RunConfig(**yaml.safe_load(config_text)))
+
+
+def same_weights(one: dict[str, Tensor], other: dict[str, Tensor], prefix: str = "") -> bool:
+    keys = [key for key in one if key.startswith(prefix)]
+    return all(torch.equal(one[key], other[key]) for key in keys)
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    tasks = [{**task, "seconds": None} for task in result["tasks"]]
+    return {**result, "tasks": tasks, "seconds": None}
+
+
+def test_the_same_seed_gives_the_same_result_to_the_last_bit() -> None:
+    config = tiny(coreset=6, consistency_threshold=0.2)
+    (first, weights), (second, same) = learned(config), learned(config)
+    assert weights.keys() == same.keys() and same_weights(weights, same)
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.logits, other.logits)
+        assert one.losses == other.losses and one.values == other.values
+    results = [run(config, dataset=six_classes()) for _ in range(2)]
+    assert without_times(results[0]) == without_times(results[1])
+
+
+def test_different_seeds_give_different_results() -> None:
+    (first, weights), (second, other) = learned(tiny(seed=1)), learned(tiny(seed=2))
+    assert not same_weights(weights, other, "classifier.head")
+    assert first[1].losses != second[1].losses
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "one task": {"task_sizes": (6,)},
+    "one class a task": {"task_sizes": (1,) * 6, "epochs": 1},
+    "no past classes in the stream": {"unlabeled": "task"},
+    "a coreset larger than the data": {"coreset": 1000},
+    "a coreset of one image": {"coreset": 1},
+    "no unlabelled images": {"unlabeled_per_task": 0},
+    "no unlabelled images but a coreset": {"unlabeled_per_task": 0, "coreset": 6},
+    "one label a class": {"labels_per_class": 1},
+    "every image labelled": {"label_fraction": 1.0, "epochs": 1},
+    "fewer labels than a batch": {"batch": 64, "unlabeled_batch": 32, "epochs": 1},
+    "fewer unlabelled images than a batch": {"unlabeled_per_task": 1},
+}
+
+
+@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("world", WORLDS)
+def test_degenerate_worlds_are_learned(world: str, method: str) -> None:
+    config = tiny(method=method, **WORLDS[world])
+    result = run(config, dataset=six_classes())
+    assert result["complete"]
+    assert len(result["tasks"]) == len(config.task_sizes or ())
+    for number, row in enumerate(result["R"]):
+        assert all(0 <= value <= 100 for value in row[: number + 1])
+        assert all(value is None for value in row[number + 1 :])
+    assert result["memory"]["stored_images"] <= config.coreset
+
+
+def test_a_coreset_larger_than_the_data_keeps_every_labelled_image() -> None:
+    result = run(tiny(method="base", coreset=1000), dataset=six_classes())
+    assert [task["stored_images"] for task in result["tasks"]] == [2, 6, 12]
+
+
+@pytest.mark.parametrize("gate", ["detector", "softmax", "everything", "truth"])
+def test_every_gate_does_without_unlabelled_images(gate: str) -> None:
+    outcomes, _ = learned(tiny(gate=gate, unlabeled_per_task=0))
+    assert len(outcomes) == 3
+
+
+# A method in which each option shows, and what else it takes for that in two short epochs.
+SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
+    "preset": ("dm", {"distillation_weight": 5.0}),
+    "base_distillation": ("base", {}),
+    "dr_distillation": ("dr", {}),
+    "calibration": ("gd", {}),
+    "ensemble_share": ("gd", {}),
+    "class_balancing": ("gd", {}),
+    "fine_tuning_data": ("gd", {"coreset": 6}),
+    "coreset_counts": ("dm", {"coreset": 6, "true_positive_rate": 1.0}),
+    "consistency": ("dm", {"consistency_threshold": 0.2}),
+    "consistency_from": ("dm", {"consistency_threshold": 0.2, "task_sizes": (2, 2, 2)}),
+    "gate": ("dm", {"gate_confidence": 0.3, "true_positive_rate": 0.9}),
+    "detector_losses": ("dm", {"epochs": 4}),
+    "epsilon_rule": ("dm", {"epochs": 4}),
+    "similarity": ("dm", {"epochs": 4}),
+}
+
+
+def option_values() -> Iterator[tuple[str, object]]:
+    """Every value of every option of a method that is a choice from a list or a switch."""
+    for name, field in RunConfig.model_fields.items():
+        if name in StreamConfig.model_fields or name in ("device", "precision"):
+            continue
+        values = allowed_values(field.annotation)
+        if isinstance(field.default, bool):
+            values = (True, False)
+        yield from ((name, value) for value in values)
+
+
+OPTION_VALUES = list(option_values())
+
+
+@pytest.mark.parametrize(("name", "value"), OPTION_VALUES)
+def test_every_named_value_of_an_option_runs_and_tells(name: str, value: object) -> None:
+    """A value that is not the default learns other weights than the default does."""
+    method, others = SHOWN_BY.get(name, ("dm", {}))
+    given = tiny(**{"method": method, **others, name: value})
+    outcomes, weights = learned_once(given.to_yaml())
+    assert len(outcomes) == 3
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    if value != RunConfig.model_fields[name].default:
+        _, usual = learned_once(tiny(method=method, **others).to_yaml())
+        assert not same_weights(usual, weights, "classifier")
+
+
+def test_the_options_of_every_method_are_tried() -> None:
+    tried = {name for name, _ in OPTION_VALUES}
+    assert {"gate", "similarity", "epsilon_rule", "pseudo_labels", "calibration"} <= tried
+    assert SHOWN_BY.keys() <= tried
+
+
+class Observer(Method):
+    """Learns by cross entropy and writes down what each step was given.
+
+    With two images a class, one labelled and one not, labels and truth tell which image it was.
+    """
+
+    needs_truth = True
+    seen: ClassVar[list[Batch]] = []
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        def loss(batch: Batch) -> Tensor:
+            self.seen.append(batch)
+            return torch.nn.functional.cross_entropy(self.classifier(batch.images), batch.labels)
+
+        return [
+            Training("classifier", self.classifier, loss, epochs=6, learning_rate=0.01, strong=True)
+        ]
+
+
+def observed(dataset: Dataset, **options: Any) -> list[Batch]:
+    Observer.seen.clear()
+    config = tiny(method="test_engine:Observer", **options)
+    list(engine_for(config, dataset).run())
+    return list(Observer.seen)
+
+
+@pytest.fixture(name="pairs", scope="module")
+def observed_pairs() -> list[Batch]:
+    """One task of 21 classes with one labelled and one unlabelled image each."""
+    dataset = make_dataset(classes=21, per_class=2, parents=None, noise=True)
+    sizes = {"task_sizes": (21,), "labels_per_class": 1, "batch": 8, "unlabeled_batch": 5}
+    return observed(dataset, **sizes)
+
+
+def test_an_epoch_takes_every_labelled_image_and_its_steps_have_one_shape(
+    pairs: list[Batch],
+) -> None:
+    steps = 3
+    assert len(pairs) == 6 * steps
+    assert {(len(b.images), len(b.labels), len(b.unlabeled)) for b in pairs} == {(8, 8, 5)}
+    orders = []
+    for start in range(0, len(pairs), steps):
+        labels = torch.cat([batch.labels for batch in pairs[start : start + steps]]).tolist()
+        counts = [labels.count(c) for c in range(21)]
+        assert sorted(counts) == [1] * 18 + [2] * 3, "24 places for 21 images"
+        orders.append(tuple(labels))
+    assert len(set(orders)) == 6, "every epoch has an order of its own"
+
+
+def test_the_unlabelled_stream_goes_round_whatever_the_epochs(pairs: list[Batch]) -> None:
+    taken = torch.cat([batch.of_unlabeled["truth"] for batch in pairs]).tolist()
+    assert len(taken) == 90
+    rounds = [tuple(taken[start : start + 21]) for start in range(0, 84, 21)]
+    for one_round in rounds:
+        assert sorted(one_round) == list(range(21)), "every image once a round"
+    assert len(set(rounds)) == 4, "every round has an order of its own"
+
+
+def test_strong_and_weak_views_are_of_the_same_unlabelled_images() -> None:
+    """Of red and blue images; jitter and most strong operations leave the hue."""
+    dataset = make_dataset(classes=40, per_class=2, parents=None)
+    images = np.full((80, 16, 16, 3), 60, np.uint8)
+    red = dataset.train.labels % 2 == 0
+    images[red, :, :, 0] = images[~red, :, :, 2] = 200
+    test = Part(np.zeros((len(dataset.test), 16, 16, 3), np.uint8), dataset.test.labels)
+    dataset = replace(dataset, train=Part(images, dataset.train.labels), test=test)
+    batches = observed(dataset, task_sizes=(40,), labels_per_class=1, batch=8, unlabeled_batch=16)
+
+    def is_red(views: Tensor) -> Tensor:
+        return views[:, 0].mean((1, 2)) > views[:, 2].mean((1, 2))
+
+    weak = torch.cat([is_red(batch.unlabeled) for batch in batches])
+    strong = torch.cat([is_red(b.strong) for b in batches if b.strong is not None])
+    truth = torch.cat([batch.of_unlabeled["truth"] for batch in batches])
+    assert len(weak) == len(strong) == len(truth) == 6 * 5 * 16
+    source = build_stream(dataset, tiny(task_sizes=(40,), labels_per_class=1)).class_order
+    assert torch.equal(weak, torch.tensor([source[slot] % 2 == 0 for slot in truth.tolist()]))
+    assert (weak == strong).float().mean() > 0.75
+
+
+class Halving(Method):
+    """Looks at the sets of a task before it learns anything."""
+
+    looked: ClassVar[list[dict[str, list[tuple[int, int]]]]] = []
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        def look(passes: Passes) -> None:
+            assert isinstance(passes, TaskData)
+            found = {}
+            for name, images in passes.sets.items():
+                if images.labels is not None:
+                    numbers = images.pixels.permute(0, 2, 3, 1).flatten(1)[:, :4].long()
+                    ids = (numbers * 256 ** torch.arange(4)).sum(1)
+                    found[str(name)] = list(zip(ids.tolist(), images.labels.tolist(), strict=True))
+            self.looked.append(found)
+
+        def loss(batch: Batch) -> Tensor:
+            loss: Tensor = self.classifier(batch.images).mean()
+            return loss
+
+        return [Training("classifier", self.classifier, loss, 1, 0.01, before=look)]
+
+
+def test_the_halves_divide_the_labelled_images_of_each_class() -> None:
+    config = tiny(method="test_engine:Halving", coreset=8, labels_per_class=5)
+    Halving.looked.clear()
+    list(engine_for(config).run())
+    for task, sets in enumerate(Halving.looked):
+        first, second = set(sets["first-half"]), set(sets["second-half"])
+        assert not first & second
+        assert first | second == set(sets["labeled"]) == set(sets["new"]) | set(sets["coreset"])
+        assert len(sets["coreset"]) == (0 if task == 0 else 5 if task == 1 else 8)
+        labels = [label for _, label in sets["labeled"]]
+        for label in set(labels):
+            of_first = sum(y == label for _, y in first)
+            assert of_first == (labels.count(label) + 1) // 2
+
+
+class BreaksInTaskTwo(Base):
+    """Base whose loss is no number in the second task, second epoch, third step."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        (training,) = super().trainings(task)
+        steps = iter(range(1, 1000))
+
+        def loss(batch: Batch) -> Tensor:
+            wrong = task.number == 1 and next(steps) == 3 + 3
+            return training.loss(batch) * (float("nan") if wrong else 1.0)
+
+        return [replace(training, loss=loss)]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_leaves_what_was_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(method="test_engine:BreaksInTaskTwo", batch=2, labels_per_class=3)
+    where = r"nan in task 2, classifier, epoch 2, step 3"
+    with pytest.raises(TrainingError, match=where):
+        run(config, tmp_path, dataset=six_classes())
+    left = read_result(tmp_path)
+    assert not left["complete"] and [task["task"] for task in left["tasks"]] == [1]
+    assert len(left["R"]) == len(left["A"]) == 1
+    words = ["run", "--source", "test_engine:six_classes", "--method", config.method]
+    words += ["--task-sizes", "1", "2", "3", "--batch", "2", "--labels-per-class", "3"]
+    words += ["--network", "wrn-10-1", "--epochs", "2", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "again"), "--quiet"]) == 2
+    sentence = capsys.readouterr().err
+    assert "task 2, classifier, epoch 2, step 3" in sentence and sentence.count("\n") == 1
+    assert not read_result(tmp_path / "again")["complete"]
+
+
+@pytest.mark.parametrize("method", ["base", "dm"])
+def test_a_learning_rate_far_too_high_is_named_in_the_first_epoch(method: str) -> None:
+    engine = engine_for(tiny(method=method, learning_rate=1e30, task_sizes=(6,)))
+    with pytest.raises(
+        TrainingError, match=r"task 1, classifier, epoch 1, step 2; .*learning_rate"
+    ):
+        list(engine.run())
+
+
+def test_strong_views_leave_the_running_statistics_alone() -> None:
+    """At weight 0 the strong forward must leave no trace whatever."""
+    _, with_strong = learned(tiny(consistency_weight=0.0))
+    _, without = learned(tiny(consistency=False))
+    assert same_weights(with_strong, without)
+
+
+class WatchedOffline(Offline):
+    """The bound, writing down what each stage starts from."""
+
+    stages: ClassVar[list[tuple[dict[str, Tensor], list[float]]]] = []
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        (training,) = super().trainings(task)
+
+        def look(passes: Passes) -> None:
+            weights = {k: v.clone() for k, v in self.classifier.state_dict().items()}
+            self.stages.append((weights, passes.label_counts("labeled").tolist()))
+
+        return [replace(training, before=look)]
+
+
+def test_the_bound_trains_a_fresh_network_on_all_labels_so_far() -> None:
+    engine, stages = engine_for(tiny(method="test_engine:WatchedOffline")), WatchedOffline.stages
+    stages.clear()
+    outcomes = list(engine.run())
+    assert [counts for _, counts in stages] == [[2.0], [2.0] * 3, [2.0] * 6]
+    for number, (weights, _) in enumerate(stages):
+        fresh = engine.build(f"classifier of task {number + 1}").state_dict()
+        assert all(torch.equal(weights[key], fresh[key]) for key in fresh)
+    first, second = stages[0][0], stages[1][0]
+    assert not torch.equal(first["head.weight"], second["head.weight"])
+    assert {outcome.stored_images for outcome in outcomes} == {0}, "it has no coreset"
+
+
+def test_progress_ends_where_it_was_told_it_would() -> None:
+    class Recorder:
+        total = 0.0
+        done = 0.0
+        said: ClassVar[list[str]] = []
+
+        def start(self, total: float) -> None:
+            self.total = total
+
+        def advance(self, done: float, doing: str) -> None:
+            self.done += done
+            self.said.append(doing)
+
+        def stop(self) -> None:
+            self.said.append("stopped")
+
+    recorder = Recorder()
+    run(tiny(method="gd"), dataset=six_classes(), progress=recorder)
+    assert recorder.done == pytest.approx(recorder.total, rel=0.25)
+    assert recorder.said[0] == "task 1/3 classifier" and recorder.said[-1] == "stopped"
+
+
+@pytest.mark.parametrize("capacity", [0, 4])
+def test_labelled_images_of_past_tasks_come_back_through_the_coreset_alone(capacity: int) -> None:
+    Halving.looked.clear()
+    list(engine_for(tiny(method="test_engine:Halving", coreset=capacity)).run())
+    last = Halving.looked[-1]
+    past = [image for image in last["labeled"] if image[1] < 3]
+    assert sorted(past) == sorted(last["coreset"]) and len(past) == capacity

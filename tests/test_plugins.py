@@ -1,0 +1,167 @@
+"""What a user adds: the examples of the documentation, entry points, and wrong names."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from distillmatch.cli import main
+from distillmatch.run import read_result
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SHORT = [
+    *("--network", "wrn-10-1", "--epochs", "1", "--batch", "16", "--unlabeled-batch", "16"),
+    *("--device", "cpu", "--quiet"),
+]
+
+
+def in_a_process(
+    words: Sequence[str], folder: Path, python_path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, from a folder of theirs."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if python_path is not None:
+        environment["PYTHONPATH"] = str(python_path)
+    return subprocess.run(
+        [sys.executable, "-m", "distillmatch", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_examples_run_from_their_folder(tmp_path: Path) -> None:
+    words = ["run", "--source", "own_source:stripes", "--image-size", "8", "--tasks", "2"]
+    words += ["--method", "own_method:LwfMatch", "--options", "past_weight=2"]
+    done = in_a_process([*words, *SHORT, "--out", str(tmp_path)], EXAMPLES)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = read_result(tmp_path)
+    assert result["complete"] and result["method"] == "own_method:LwfMatch"
+    assert result["classes"][0].split()[0] in ("fine", "medium", "broad")
+    assert result["config"]["options"] == {"past_weight": 2}
+
+
+def test_the_example_methods_settings_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    losses = []
+    for weight in ("0", "9"):
+        words = ["run", "--source", "own_source:stripes", "--image-size", "8", "--tasks", "2"]
+        words += ["--method", "own_method:LwfMatch", "--options", f"past_weight={weight}"]
+        assert main([*words, *SHORT, "--out", str(tmp_path / weight)]) == 0
+        losses.append([t["losses"] for t in read_result(tmp_path / weight)["tasks"]])
+    assert losses[0][0] == losses[1][0], "there is nothing to distil in the first task"
+    assert losses[0][1] != losses[1][1]
+
+
+def test_the_example_source_has_a_tree_and_depends_on_nothing_but_its_size() -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from own_source import stripes
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    from distillmatch.config import StreamConfig
+    from distillmatch.streams import build_stream
+
+    config = StreamConfig(source="own_source:stripes", unlabeled="negative", image_size=8)
+    dataset = stripes(config)
+    assert dataset.fingerprint == stripes(config.replace(seed=9)).fingerprint
+    assert dataset.image_size == 8 and len(dataset.class_names) == 12
+    stream = build_stream(dataset, config)
+    assert [len(task.classes) for task in stream.tasks] == [3, 3, 3, 3]
+    assert all(not set(task.classes) & set(task.unlabeled_classes) for task in stream.tasks)
+
+
+@pytest.fixture(name="installed")
+def installed_package(tmp_path: Path) -> Path:
+    """A package of somebody else's that registers a source and a method, as pip would leave it."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "their_package.py").write_text(
+        "from distillmatch.methods.base import Base\n"
+        "import own_source\n"
+        "class Theirs(Base):\n"
+        "    pass\n"
+        "def load(config):\n"
+        "    return own_source.stripes(config)\n"
+    )
+    (site / "own_source.py").write_text((EXAMPLES / "own_source.py").read_text("utf-8"))
+    information = site / "their_package-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n"
+    )
+    (information / "entry_points.txt").write_text(
+        "[distillmatch.sources]\ntheir-stripes = their_package:load\n"
+        "[distillmatch.methods]\ntheir-base = their_package:Theirs\n"
+    )
+    return site
+
+
+def test_an_installed_package_adds_a_source_and_a_method_by_name(
+    installed: Path, tmp_path: Path
+) -> None:
+    words = ["run", "--source", "their-stripes", "--image-size", "8", "--tasks", "2"]
+    words += ["--method", "their-base", *SHORT, "--out", str(tmp_path / "out")]
+    done = in_a_process(words, tmp_path, installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = read_result(tmp_path / "out")
+    assert (result["method"], result["stream"]["source"]) == ("their-base", "their-stripes")
+
+
+def test_an_installed_packages_names_are_among_those_on_offer(
+    installed: Path, tmp_path: Path
+) -> None:
+    done = in_a_process(["stream", "--source", "nothing"], tmp_path, installed)
+    assert done.returncode == 2
+    assert "their-stripes" in done.stderr and "cifar100" in done.stderr
+
+
+METHODS = "base, dm, dr, e2e, gd, offline, offline-unlabeled"
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "sentence"),
+    [
+        ("--method", "dmm", f"method must be one of {METHODS}, or your own as module:name, not"),
+        ("--method", "nowhere:Lwf", "method 'nowhere:Lwf': there is no module 'nowhere'"),
+        ("--method", "own_method:Lwf", "method 'own_method:Lwf': module 'own_method' has no 'Lwf'"),
+        ("--method", "own_source:stripes", "must be a subclass of distillmatch.methods.Method"),
+        ("--method", "own_source:NAMES", "must be a function or class, not ("),
+        ("--source", "shape", "source must be one of cifar100, folder, shapes, tiny-imagenet, or"),
+        ("--source", "nowhere:load", "source 'nowhere:load': there is no module 'nowhere'"),
+        ("--source", "own_source:load", "module 'own_source' has no 'load'"),
+        ("--source", ":load", "source must be module:name, not ':load'"),
+        ("--network", "resnet", "network must be named wrn-DEPTH-WIDTH"),
+    ],
+)
+def test_a_wrong_name_is_one_sentence_and_exit_code_2(
+    option: str,
+    name: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    words = ["run", "--source", "own_source:stripes", "--image-size", "8", "--tasks", "2", *SHORT]
+    assert main([*words, option, name, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err and said.err.startswith("distillmatch: error: ")
+    assert said.err.count("\n") == 1 and said.out == ""
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize("option", ["past_weight", "=2"])
+def test_a_setting_that_is_no_pair_is_refused(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["run", "--out", str(tmp_path), "--options", option]) == 2
+    assert f"--options takes name=value, not '{option}'" in capsys.readouterr().err

@@ -1,0 +1,258 @@
+"""The result of a run: as documented, and right when computed again from what it stores."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_dataset
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import StreamError
+from distillmatch.run import Bound, bound_of, read_result, run
+from distillmatch.sources import Dataset
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "result.md"
+SIZES = (1, 2, 3)
+COUNTS = [8 * size for size in SIZES]
+Result = dict[str, Any]
+
+
+def six_classes() -> Dataset:
+    return make_dataset(classes=6, per_class=10, test_per_class=8, parents=3, noise=True)
+
+
+def config_of(**options: Any) -> RunConfig:
+    tiny: dict[str, Any] = {
+        "network": "wrn-10-1", "epochs": 2, "task_sizes": SIZES, "batch": 8, "unlabeled_batch": 8,
+        "device": "cpu",
+    }  # fmt: skip
+    return RunConfig(**{**tiny, **options})
+
+
+@pytest.fixture(name="bound", scope="module")
+def bound_result() -> Result:
+    return run(config_of(method="offline"), dataset=six_classes())
+
+
+@pytest.fixture(name="result", scope="module")
+def dm_result(bound: Result) -> Result:
+    """Of dm with a coreset, against the bound."""
+    return run(config_of(coreset=4), dataset=six_classes(), bound=bound_of(bound))
+
+
+def documented() -> dict[str, str]:
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+?) \|", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    return dict(rows)
+
+
+OPEN = ("config", "versions", "seconds", "tasks[].losses", "tasks[].seconds")
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value with the name the document gives it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            name = "*" if path in OPEN else key
+            if path == "config":
+                yield "config.*", inner
+            else:
+                yield from leaves(inner, f"{path}.{name}" if path else name)
+    elif path == "tasks":
+        for inner in value:
+            yield from leaves(inner, "tasks[]")
+    else:
+        yield path, value
+
+
+def is_of(kind: str, value: Any) -> bool:
+    """Tell whether a value is of the kind that the document's second column names."""
+    alternatives = kind.split(" or ")
+    if "null" in alternatives and value is None:
+        return True
+    if kind.startswith("true or false"):
+        return isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    known = {
+        "anything": True,
+        "text": isinstance(value, str),
+        "number": number,
+        "whole number": number and isinstance(value, int),
+    }
+    if alternatives[0].startswith("list of "):
+        item = alternatives[0].removeprefix("list of ").removesuffix("s")
+        return isinstance(value, list) and all(is_of(item, one) for one in value)
+    if kind == "matrix":
+        return isinstance(value, list) and all(
+            len(row) == len(value) and all(is_of("number or null", one) for one in row)
+            for row in value
+        )
+    return known[alternatives[0]]
+
+
+def test_the_result_has_exactly_the_documented_fields(result: Result, bound: Result) -> None:
+    kinds = documented()
+    for one in (result, bound):
+        stored = json.loads(json.dumps(one, allow_nan=False))
+        found = list(leaves(stored))
+        assert {name for name, _ in found} == kinds.keys()
+        for name, value in found:
+            assert is_of(kinds[name], value), f"{name} is {value!r}, not {kinds[name]}"
+
+
+def test_the_document_names_the_version_of_the_format(result: Result) -> None:
+    assert f"version {result['version']} of the format" in DOCUMENT.read_text("utf-8")
+
+
+def test_the_configuration_in_a_result_is_the_run_again(result: Result) -> None:
+    assert RunConfig(**result["config"]) == config_of(coreset=4)
+
+
+def test_the_metrics_are_those_of_the_stored_matrices(result: Result) -> None:
+    seen, own, metrics = result["R"], result["A"], result["metrics"]
+    accuracies = []
+    for i in range(3):
+        right = sum(seen[i][n] * COUNTS[n] for n in range(i + 1))
+        accuracies.append(right / sum(COUNTS[: i + 1]))
+        assert all(own[i][n] >= seen[i][n] for n in range(i + 1)), "fewer classes to confuse"
+        assert result["P"][i][i] == pytest.approx(accuracies[i])
+        assert all(matrix[i][n] is None for matrix in (seen, own) for n in range(i + 1, 3))
+    assert metrics["accuracies"] == pytest.approx(accuracies)
+    assert [task["accuracy"] for task in result["tasks"]] == metrics["accuracies"]
+    assert metrics["A_N"] == pytest.approx(accuracies[-1])
+    transfer = sum(own[2][n] - own[n][n] for n in range(2)) / 2
+    assert metrics["bwt"] == pytest.approx(transfer)
+    lost = 0.0
+    for i in (1, 2):
+        for n in range(i):
+            lost += SIZES[n] / sum(SIZES[: i + 1]) * (seen[n][n] - seen[i][n])
+    assert metrics["fgt"] == pytest.approx(lost / 2)
+
+
+def test_omega_is_measured_against_the_bound(result: Result, bound: Result) -> None:
+    metrics, offline = result["metrics"], bound["metrics"]["accuracies"]
+    assert all(offline), "the bound must have learned something for this test to test anything"
+    running, curve = 0.0, []
+    for i in range(3):
+        running += 100 * metrics["accuracies"][i] / offline[i]
+        curve.append(running / (i + 1))
+    assert metrics["omega_curve"] == pytest.approx(curve)
+    assert metrics["omega"] == pytest.approx(curve[-1])
+    double = 0.0
+    for i in range(3):
+        for n in range(i + 1):
+            double += SIZES[n] / sum(SIZES[: i + 1]) * result["P"][i][n] / offline[n]
+    assert metrics["omega_double_sum"] == pytest.approx(100 * double / 3)
+
+
+def test_without_a_bound_omega_is_null_and_not_a_number(bound: Result) -> None:
+    for key in ("omega", "omega_double_sum", "omega_curve"):
+        assert bound["metrics"][key] is None
+
+
+def test_the_bound_against_itself_is_one_hundred(bound: Result) -> None:
+    again = run(config_of(method="offline"), dataset=six_classes(), bound=bound_of(bound))
+    assert again["metrics"]["omega"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"seed": 2}, "seed"), ({"labels_per_class": 3}, "labels_per_class")],
+)
+def test_a_bound_of_another_stream_is_refused_and_the_difference_named(
+    bound: Result, change: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(StreamError, match=f"another stream: {named}") as refusal:
+        run(config_of(method="base", **change), dataset=six_classes(), bound=bound_of(bound))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_bound_on_other_images_is_refused(bound: Result) -> None:
+    with pytest.raises(StreamError, match="fingerprint"):
+        run(
+            config_of(method="base"),
+            dataset=make_dataset(classes=6, per_class=11, parents=3),
+            bound=bound_of(bound),
+        )
+
+
+def test_a_bound_serves_all_unlabelled_streams_and_coresets(bound: Result) -> None:
+    given = bound_of(bound)
+    assert isinstance(given, Bound)
+    other = config_of(method="base", unlabeled="task", coreset=3, epochs=1)
+    assert run(other, dataset=six_classes(), bound=given)["metrics"]["omega"] is not None
+
+
+def test_memory_is_that_of_the_coreset(result: Result, bound: Result) -> None:
+    # Two labels a class: one class holds two images, three classes share four, six share four.
+    assert [task["stored_images"] for task in result["tasks"]] == [2, 4, 4]
+    image = 8 * 8 * 3
+    assert [task["stored_bytes"] for task in result["tasks"]] == [2 * image, 4 * image, 4 * image]
+    assert result["memory"]["stored_images"] == 4
+    assert result["memory"]["stored_bytes"] == 4 * image
+    assert result["memory"]["peak_device_bytes"] is None
+    assert bound["memory"]["stored_images"] == 0
+
+
+def test_seconds_add_up(result: Result) -> None:
+    for phase in ("classifier", "detector", "evaluation"):
+        spent = [task["seconds"].get(phase, 0.0) for task in result["tasks"]]
+        assert result["seconds"][phase] == pytest.approx(sum(spent))
+    phases = [value for name, value in result["seconds"].items() if name != "total"]
+    assert sum(phases) <= result["seconds"]["total"]
+
+
+def test_the_gate_is_diagnosed_where_it_is_used(result: Result) -> None:
+    first, middle, last = (task["detector"] for task in result["tasks"])
+    assert first["accepted"] is None, "no pseudo-labels in the first task"
+    for used in (middle, last):
+        assert 0 <= used["accepted"] <= 100
+    for left in (first, middle):
+        assert 0 <= left["auroc"] <= 100 and left["threshold"] is not None
+    assert last["auroc"] is None and last["tpr"] is None, "no detector after the last task"
+
+
+@pytest.mark.parametrize(("gate", "marked"), [("truth", True), ("everything", False)])
+def test_a_run_that_was_given_the_truth_is_marked(gate: str, marked: bool) -> None:
+    result = run(config_of(gate=gate, epochs=1), dataset=six_classes())
+    assert result["uses_truth"] is marked
+    if marked:
+        assert all(task["detector"]["accepted_past"] in (None, 100) for task in result["tasks"])
+
+
+def test_the_oracle_is_not_marked_where_it_has_nothing_to_decide() -> None:
+    config = config_of(gate="truth", pseudo_labels=False, epochs=1, task_sizes=(3, 3))
+    assert not run(config, dataset=six_classes())["uses_truth"]
+
+
+def test_a_result_is_read_from_its_file_or_its_folder(tmp_path: Path) -> None:
+    made = run(config_of(method="base", epochs=1), tmp_path / "run", dataset=six_classes())
+    assert read_result(tmp_path / "run") == read_result(tmp_path / "run" / "result.json") == made
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("not json", "expected a result in JSON, found something else"),
+        ("\x00\xff", "expected a result in JSON, found something else"),
+        ("[1, 2]", "expected a result of a run, found other JSON"),
+        ('{"format": "distillmatch stream"}', "expected a result of a run, found other JSON"),
+        ('{"format": "distillmatch result", "version": 99}', "expected version 1 .* found 99"),
+        ('{"format": "distillmatch result"}', "expected version 1 .* found None"),
+    ],
+)
+def test_other_files_are_refused_in_one_sentence(
+    tmp_path: Path, content: str, sentence: str
+) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(content, encoding="latin-1")
+    with pytest.raises(StreamError, match=sentence) as refusal:
+        read_result(file)
+    assert str(file) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_missing_result_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(StreamError, match=r"none.json: No such file"):
+        read_result(tmp_path / "none.json")
