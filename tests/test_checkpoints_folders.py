@@ -11,7 +11,7 @@ from conftest import make_dataset
 from test_checkpoints import said, session, six_classes, tiny, without_times
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError, LockedError, RunFolderError, StreamError
+from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
 from distillmatch.run import bound_of, read_result, run
 from distillmatch.run import session as session_module
 from distillmatch.run.lock import FolderLock
@@ -94,7 +94,7 @@ def test_there_must_be_something_to_continue_where_that_is_asked(tmp_path: Path)
 
 def test_a_folder_with_something_else_called_result_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"mine": 1}')
-    with pytest.raises(StreamError, match="expected a result of a run"):
+    with pytest.raises(ResultError, match="expected a result of a run"):
         session(tiny(), tmp_path)
     assert (tmp_path / "result.json").read_text() == '{"mine": 1}'
 

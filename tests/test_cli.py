@@ -38,6 +38,12 @@ def test_a_stream_is_printed_as_json_with_counts_per_task(
         assert len(task["unlabeled_classes"]) == 60
 
 
+def test_sizes_may_be_given_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "--task-sizes", "10,20", "30", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert [len(task["classes"]) for task in described["tasks"]] == [10, 20, 30]
+
+
 @pytest.mark.parametrize("kind", ["uniform", "positive", "negative", "random", "task"])
 def test_every_stream_kind_runs_on_the_embedded_data(
     kind: str, capsys: pytest.CaptureFixture[str]
@@ -108,6 +114,32 @@ def test_own_folders_become_a_stream(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [task["labeled"] for task in described["tasks"]] == [8, 8]
 
 
+def test_images_changed_in_the_cache_are_not_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(2)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = generator.integers(0, 256, (16, 16, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    words = ["--source", "folder", "--data-dir", str(tmp_path / "photos"), "--tasks", "2"]
+    words += ["--image-size", "16", "--cache-dir", str(tmp_path / "cache")]
+    saved = str(tmp_path / "stream.json")
+    assert main(["stream", *words, "--save", saved]) == 0
+    (cache,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    content = bytearray(cache.read_bytes())
+    content[2000] ^= 255
+    cache.write_bytes(content)
+    for command in (
+        ["stream", *words, "--read", saved],
+        ["run", *words, "--out", str(tmp_path / "o")],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2
+        assert "have changed since they were decoded" in capsys.readouterr().err
+
+
 WRONG: list[tuple[list[str], str]] = [
     (["stream", "--tasks", "61"], "tasks must be at most the 60 classes"),
     (["stream", "--tasks", "7"], "tasks must divide the 60 classes"),
@@ -120,6 +152,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["stream", "--source", "moon"], "source must be one of cifar100, folder, shapes"),
     (["stream", "--source", "nowhere:load"], "there is no module 'nowhere'"),
     (["stream", "--source", "json:nothing"], "module 'json' has no 'nothing'"),
+    (["stream", "--source", "json:dumps"], "your source 'json:dumps' failed with TypeError"),
+    (["stream", "--source", "builtins:repr"], "must return a distillmatch.sources.Dataset"),
+    (["stream", "--task-sizes", "10,20,x"], "task_sizes must be a whole number, not 'x'"),
+    (["run", "--out", "x", "--learning-rate", "inf"], "learning_rate must be a finite number"),
     (["stream", "--draw", "stream.doc"], "a picture's name must end in one of .png"),
     (["stream", "--config", "missing.yaml"], "missing.yaml: No such file"),
     (["stream", "--read", "missing.json"], "missing.json: No such file"),

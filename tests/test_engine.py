@@ -18,7 +18,7 @@ from distillmatch.config import RunConfig, StreamConfig, allowed_values
 from distillmatch.engine import Engine, TaskOutcome
 from distillmatch.engine.data import TaskData
 from distillmatch.errors import TrainingError
-from distillmatch.methods import Batch, Method, Passes, TaskInfo, Training, method_names
+from distillmatch.methods import Batch, Method, Passes, Schedule, TaskInfo, Training, method_names
 from distillmatch.methods.base import Base
 from distillmatch.methods.offline import Offline
 from distillmatch.run import read_result, run
@@ -197,9 +197,7 @@ class Observer(Method):
             self.seen.append(batch)
             return torch.nn.functional.cross_entropy(self.classifier(batch.images), batch.labels)
 
-        return [
-            Training("classifier", self.classifier, loss, epochs=6, learning_rate=0.01, strong=True)
-        ]
+        return [Training("classifier", self.classifier, loss, Schedule(6, 0.01), strong=True)]
 
 
 def observed(dataset: Dataset, **options: Any) -> list[Batch]:
@@ -283,7 +281,7 @@ class Halving(Method):
             loss: Tensor = self.classifier(batch.images).mean()
             return loss
 
-        return [Training("classifier", self.classifier, loss, 1, 0.01, before=look)]
+        return [Training("classifier", self.classifier, loss, Schedule(1, 0.01), before=look)]
 
 
 def test_the_halves_divide_the_labelled_images_of_each_class() -> None:
@@ -371,7 +369,7 @@ def test_the_bound_trains_a_fresh_network_on_all_labels_so_far() -> None:
     outcomes = list(engine.run())
     assert [counts for _, counts in stages] == [[2.0], [2.0] * 3, [2.0] * 6]
     for number, (weights, _) in enumerate(stages):
-        fresh = engine.build(f"classifier of task {number + 1}").state_dict()
+        fresh = engine.method.build(f"classifier of task {number + 1}").state_dict()
         assert all(torch.equal(weights[key], fresh[key]) for key in fresh)
     first, second = stages[0][0], stages[1][0]
     assert not torch.equal(first["head.weight"], second["head.weight"])

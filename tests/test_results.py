@@ -10,7 +10,7 @@ import pytest
 from conftest import make_dataset
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import StreamError
+from distillmatch.errors import ResultError, StreamError
 from distillmatch.run import Bound, bound_of, read_result, run
 from distillmatch.sources import Dataset
 
@@ -248,11 +248,11 @@ def test_other_files_are_refused_in_one_sentence(
 ) -> None:
     file = tmp_path / "result.json"
     file.write_text(content, encoding="latin-1")
-    with pytest.raises(StreamError, match=sentence) as refusal:
+    with pytest.raises(ResultError, match=sentence) as refusal:
         read_result(file)
     assert str(file) in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_a_missing_result_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(StreamError, match=r"none.json: No such file"):
+    with pytest.raises(ResultError, match=r"none.json: No such file"):
         read_result(tmp_path / "none.json")

@@ -34,6 +34,10 @@ class LockedError(RunFolderError):
     """Another process works in the folder."""
 
 
+class ResultError(DistillMatchError):
+    """A file is no result of a run, or not one that can be used so."""
+
+
 class TrainingError(DistillMatchError):
     """A training could not go on, such as when its loss stopped being a number."""
 

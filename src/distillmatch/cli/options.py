@@ -66,7 +66,7 @@ def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) ->
 
 def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyConfig:
     """Build the configuration from the options that were given, over those of `--config`."""
-    given = {k: v for k, v in vars(arguments).items() if k in config.model_fields}
+    given = {k: _flat(v) for k, v in vars(arguments).items() if k in config.model_fields}
     if arguments.config is None:
         return config(**given)
     read = read_yaml(arguments.config)
@@ -74,6 +74,13 @@ def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyCo
         return config.from_mapping(read, str(arguments.config))
     named = {str(key).replace("-", "_"): value for key, value in read.items()}
     return config.from_mapping({**named, **given}, str(arguments.config))
+
+
+def _flat(value: Any) -> Any:
+    """Join the lists that commas made within a list of words."""
+    if not isinstance(value, list):
+        return value
+    return [item for part in value for item in (part if isinstance(part, list) else [part])]
 
 
 def _leaf_types(annotation: Any) -> list[Any]:
@@ -103,6 +110,8 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
     items = _item_types(annotation)
 
     def read(text: str) -> Any:
+        if int in items and "," in text and _is_list(annotation):
+            return [read(part) for part in text.split(",")]
         for number in (int, float):
             if number in items:
                 try:

@@ -1,5 +1,7 @@
 """Live progress of a run, with the time left."""
 
+import time
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,10 +22,12 @@ class LiveProgress:
         self.bar: RichProgress | None = None
         self.total = self.done = 0.0
         self.said = 0
+        self.began = time.monotonic()
 
     def start(self, total: float) -> None:
         """Begin to show."""
         self.total = total
+        self.began = time.monotonic()
         if self.console.is_terminal:
             self.bar = RichProgress(
                 TextColumn("{task.description}"),
@@ -47,7 +51,12 @@ class LiveProgress:
             )
         elif self.done >= (self.said + 1) / 10 * self.total:
             self.said = int(10 * self.done / self.total)
-            self.console.print(f"{self.title}: {10 * self.said} % done, {doing}", markup=False)
+            left = (time.monotonic() - self.began) * (self.total / self.done - 1)
+            self.console.print(
+                f"{self.title}: {10 * self.said} % done, about {left:.0f} s left, {doing}",
+                markup=False,
+                soft_wrap=True,
+            )
 
     def stop(self) -> None:
         """Show no more."""

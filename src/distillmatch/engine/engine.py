@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from distillmatch.config import RunConfig
 from distillmatch.engine.data import Epoch, TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.evaluation import evaluate
+from distillmatch.engine.factory import NetworkFactory
 from distillmatch.engine.outcome import Judgement, TaskOutcome, Underway
 from distillmatch.engine.progress import NoProgress, Progress
 from distillmatch.engine.snapshot import (
@@ -29,9 +29,7 @@ from distillmatch.engine.steps import (
     training_mode,
 )
 from distillmatch.errors import TrainingError
-from distillmatch.methods import Scores, TaskInfo, Training, make_method
-from distillmatch.networks import build_network
-from distillmatch.randomness import random_integers
+from distillmatch.methods import Method, Scores, TaskInfo, Training, make_method
 from distillmatch.sources import Dataset
 from distillmatch.streams import (
     Coreset,
@@ -65,26 +63,14 @@ class Engine:
         self.progress = progress or NoProgress()
         self.placement = Placement.of(config)
         self.normalization = Normalization.of(dataset.train.images)
-        self.method = make_method(config, self.build)
+        classes = sum(stream.task_sizes)
+        factory = NetworkFactory(config.network, classes, config.seed, self.placement)
+        self.method = make_method(config, factory)
         self.coreset = Coreset(config.coreset, dataset.image_size)
         self.underway = Underway(task=0)
         self._pause = pause or (lambda: None)
         self._work_done = 0.0
         self._resumed: Snapshot | None = None
-
-    def build(self, name: str, similarity: str | None = None) -> nn.Module:
-        """Make a network whose first weights are decided by the seed and its name."""
-        generator = torch.Generator()
-        seed = int(random_integers(self.config.seed, "weights", name, count=1)[0] >> np.uint64(1))
-        generator.manual_seed(seed)
-        classes = sum(self.stream.task_sizes)
-        network = build_network(
-            self.config.network,
-            classes,
-            similarity or "linear",
-            generator,  # type: ignore[call-overload]
-        )
-        return self.placement.place(network).eval()
 
     def resume(self, snapshot: Snapshot) -> None:
         """Let `run` begin where the snapshot was taken."""
@@ -208,7 +194,8 @@ class Engine:
         underway = self.underway
         if training.before is not None:
             training.before(data)
-        if training.score_unlabeled is not None and underway.judgement is None:
+        judges = type(self.method).judge is not Method.judge
+        if judges and training.score_unlabeled is not None and underway.judgement is None:
             scores = data.score(training.score_unlabeled, "unlabeled")
             underway.judgement = self._judged(scores, task)
         optimization = Optimization.of(
@@ -220,8 +207,7 @@ class Engine:
         means = underway.losses.setdefault(training.name, [])
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
-                falls = sum(number >= decay for decay in training.decays)
-                optimization.rate.fill_(training.learning_rate * 0.1**falls)
+                optimization.rate.fill_(training.schedule.rate(number))
                 epoch = data.epoch(training, number)
                 means.append(_finite_mean(steps.run(epoch), task, training, number))
                 underway.epochs = number + 1
@@ -256,9 +242,11 @@ class Engine:
             stored = in_coreset[number]
             if self.method.memory == "everything":
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
+            new = len(task.labeled)
+            counts = {"new": new, "coreset": stored, "first-half": (new + stored + 1) // 2}
             for training in self.method.trainings(info):
-                half = 2 if training.labeled == "first-half" else 1
-                steps = -(-(len(task.labeled) + stored) // half // self.config.batch)
+                images = counts.get(training.labeled, new + stored)
+                steps = -(-images // self.config.batch)
                 total += training.epochs * self._epoch_work(training, steps)
         return total
 

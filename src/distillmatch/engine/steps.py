@@ -33,7 +33,7 @@ class Optimization:
         if training.parameters == "head":
             changed = changed.get_submodule("head")
         parameters = list(changed.parameters())
-        rate = torch.tensor(training.learning_rate, device=placement.device)
+        rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
         optimizer = torch.optim.SGD(
             parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
         )

@@ -29,7 +29,7 @@ EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 CALIBRATION_VIEWS = 4
 """Weak views of each held-out image that the threshold is set on."""
 SCORE = "score"
-DETECTOR_PAST = "detector past"
+DETECTOR_LOGITS = "detector logits"
 
 
 class FamiliarityDetector:
@@ -66,9 +66,7 @@ class FamiliarityDetector:
             name="detector",
             network=self.network,
             loss=loss,
-            epochs=schedule.epochs,
-            learning_rate=schedule.learning_rate,
-            decays=schedule.decays,
+            schedule=schedule,
             labeled="first-half",
             unlabeled=past,
             clip=self.method.config.clip,
@@ -101,7 +99,7 @@ class FamiliarityDetector:
 
     def ask_past(self, images: Tensor) -> Scores:
         """Return the logits of the last task's detector."""
-        return {DETECTOR_PAST: self.method.networks["past detector"](images)}
+        return {DETECTOR_LOGITS: self.method.networks["past detector"](images)}
 
     def past_scores(self, images: Tensor, classes: int) -> Tensor:
         """Score images by the detector of the last task."""

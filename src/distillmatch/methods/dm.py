@@ -11,7 +11,7 @@ from distillmatch.losses import (
     pseudo_labels,
     weighted_cross_entropy_sum,
 )
-from distillmatch.methods.detector import DETECTOR_PAST, FamiliarityDetector
+from distillmatch.methods.detector import DETECTOR_LOGITS, FamiliarityDetector
 from distillmatch.methods.gates import GATE, make_gate
 from distillmatch.methods.method import (
     Batch,
@@ -54,9 +54,7 @@ class DistillMatch(Method):
             name="classifier",
             network=self.classifier,
             loss=lambda batch: self.classifier_loss(batch, task),
-            epochs=schedule.epochs,
-            learning_rate=schedule.learning_rate,
-            decays=schedule.decays,
+            schedule=schedule,
             unlabeled=task.past > 0 or consistent,
             strong=consistent,
             clip=self.config.clip,
@@ -89,7 +87,7 @@ class DistillMatch(Method):
         """Eq. 5 without consistency, distilling from the last task's detector."""
         network = self.networks["detector"]
         labeled, unlabeled = forward_all(network, batch, task.seen)
-        return self.total(batch, task, labeled, unlabeled, 0.0, DETECTOR_PAST)
+        return self.total(batch, task, labeled, unlabeled, 0.0, DETECTOR_LOGITS)
 
     def total(
         self,

@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-from distillmatch.losses import weighted_cross_entropy_sum
-from distillmatch.methods.method import Batch, Method, Passes, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
 from distillmatch.methods.parts import (
+    LabelWeights,
     baseline_rate,
     fine_tuning,
     forward_all,
-    label_weights,
     local_distillation,
     past_logits_of_all,
 )
@@ -23,15 +22,11 @@ class EndToEnd(Method):
         """Train the classifier, then fine-tune it where there is a coreset."""
         rate = baseline_rate(self.config)
         schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
-        weights: list[Tensor] = []
-
-        def before(passes: Passes) -> None:
-            weights[:] = [label_weights(self.config, passes)]
+        weights = LabelWeights(self.config)
 
         def loss(batch: Batch) -> Tensor:
             labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-            supervised = weighted_cross_entropy_sum(labeled, batch.labels, weights[0])
-            total = supervised / len(batch.labels)
+            total = weights.loss(labeled, batch.labels) / len(batch.labels)
             if task.past:
                 student = torch.cat([labeled, unlabeled])
                 teacher = past_logits_of_all(batch)
@@ -42,13 +37,11 @@ class EndToEnd(Method):
             name="classifier",
             network=self.classifier,
             loss=loss,
-            epochs=schedule.epochs,
-            learning_rate=schedule.learning_rate,
-            decays=schedule.decays,
+            schedule=schedule,
             unlabeled=task.past > 0,
             score_images=self.score if task.past else None,
             score_unlabeled=self.score if task.past else None,
-            before=before,
+            before=weights.count,
         )
         return [training, *fine_tuning(self.config, task, self.classifier, rate, whole=True)]
 

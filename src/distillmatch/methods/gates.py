@@ -48,13 +48,17 @@ class DetectorGate(Gate):
 class SoftmaxGate(Gate):
     """The classifier's own confidence, against a fixed threshold."""
 
+    def __init__(self, method: Method) -> None:
+        super().__init__(method)
+        method.values["threshold"] = method.config.gate_confidence
+
     def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor:
         """Return the largest softmax probability."""
         return softmax_confidence(self.method.networks[network](images), classes)
 
     def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
         """Compare with the configured confidence."""
-        return accepted(scores[GATE], self.method.config.gate_confidence)
+        return accepted(scores[GATE], self.method.values["threshold"])
 
 
 class OpenGate(Gate):

@@ -8,14 +8,13 @@ from distillmatch.losses import (
     new_task_distillation,
     past_distillation,
     soft_global_distillation,
-    weighted_cross_entropy_sum,
 )
-from distillmatch.methods.method import Batch, Method, Passes, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
 from distillmatch.methods.parts import (
+    LabelWeights,
     baseline_rate,
     fine_tuning,
     forward_all,
-    label_weights,
     past_logits_of_all,
 )
 from distillmatch.methods.schedule import main_schedule
@@ -29,22 +28,16 @@ class GlobalDistillation(Method):
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
         rate = baseline_rate(self.config)
         schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
-        weights: list[Tensor] = []
-
-        def before(passes: Passes) -> None:
-            weights[:] = [label_weights(self.config, passes)]
-
+        weights = LabelWeights(self.config)
         training = Training(
             name="classifier",
             network=self.classifier,
-            loss=lambda batch: self.loss(batch, task, weights[0]),
-            epochs=schedule.epochs,
-            learning_rate=schedule.learning_rate,
-            decays=schedule.decays,
+            loss=lambda batch: self.loss(batch, task, weights),
+            schedule=schedule,
             unlabeled=task.past > 0,
             score_images=self.score if task.past else None,
             score_unlabeled=self.score if task.past else None,
-            before=before,
+            before=weights.count,
         )
         if not task.past:
             return [training]
@@ -54,10 +47,10 @@ class GlobalDistillation(Method):
             *fine_tuning(self.config, task, self.classifier, rate),
         ]
 
-    def loss(self, batch: Batch, task: TaskInfo, weights: Tensor) -> Tensor:
+    def loss(self, batch: Batch, task: TaskInfo, weights: LabelWeights) -> Tensor:
         """Cross entropy and Q together, distillation of the past, distillation of the new task."""
         labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-        supervised = weighted_cross_entropy_sum(labeled, batch.labels, weights)
+        supervised = weights.loss(labeled, batch.labels)
         if not task.past:
             return supervised / len(labeled)
         config, student = self.config, torch.cat([labeled, unlabeled])

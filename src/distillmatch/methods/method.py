@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
+from distillmatch.methods.schedule import Schedule
 
 Scores = dict[str, Tensor]
 """What frozen models say of images: named tensors with one row an image."""
@@ -89,9 +90,7 @@ class Training:
     name: str
     network: nn.Module
     loss: Callable[[Batch], Tensor]
-    epochs: int
-    learning_rate: float
-    decays: tuple[int, ...] = ()
+    schedule: Schedule
     labeled: ImageSet = "labeled"
     unlabeled: bool = True
     strong: bool = False
@@ -101,6 +100,11 @@ class Training:
     score_unlabeled: ScoreFunction | None = None
     before: Callable[[Passes], None] | None = None
     after: Callable[[Passes], None] | None = None
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs it takes."""
+        return self.schedule.epochs
 
 
 class NetworkBuilder(Protocol):

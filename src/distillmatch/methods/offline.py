@@ -29,9 +29,7 @@ class Offline(Method):
                 name="classifier",
                 network=network,
                 loss=loss,
-                epochs=schedule.epochs,
-                learning_rate=schedule.learning_rate,
-                decays=schedule.decays,
+                schedule=schedule,
                 unlabeled=False,
             )
         ]
@@ -60,9 +58,7 @@ class OfflineWithUnlabeled(Offline):
                 name="classifier",
                 network=network,
                 loss=loss,
-                epochs=schedule.epochs,
-                learning_rate=schedule.learning_rate,
-                decays=schedule.decays,
+                schedule=schedule,
                 strong=True,
                 clip=self.config.clip,
             )

@@ -1,5 +1,7 @@
 """Parts that several methods are made of."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -59,6 +61,22 @@ def label_weights(config: RunConfig, passes: Passes) -> Tensor:
     return class_weights(counts, None, config.count_smoothing, config.weight_cap)
 
 
+@dataclass
+class LabelWeights:
+    """Class weights by label counts, known once a training begins."""
+
+    config: RunConfig
+    values: Tensor | None = None
+
+    def count(self, passes: Passes) -> None:
+        """Count the labels: what a training does before it begins."""
+        self.values = label_weights(self.config, passes)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the balanced cross entropy, summed over the batch."""
+        return weighted_cross_entropy_sum(logits, labels, self.values)
+
+
 def fine_tuning(
     config: RunConfig, task: TaskInfo, network: nn.Module, rate: float, *, whole: bool = False
 ) -> list[Training]:
@@ -71,26 +89,21 @@ def fine_tuning(
     schedule = fine_tuning_schedule(config, rate)
     if schedule.epochs == 0:
         return []
-    weights: list[Tensor] = []
-
-    def before(passes: Passes) -> None:
-        weights[:] = [label_weights(config, passes)]
+    weights = LabelWeights(config)
 
     def loss(batch: Batch) -> Tensor:
         logits = network(batch.images)[:, : task.seen]
-        return weighted_cross_entropy_sum(logits, batch.labels, weights[0]) / len(batch.labels)
+        return weights.loss(logits, batch.labels) / len(batch.labels)
 
     return [
         Training(
             name="fine-tuning",
             network=network,
             loss=loss,
-            epochs=schedule.epochs,
-            learning_rate=schedule.learning_rate,
-            decays=schedule.decays,
+            schedule=schedule,
             labeled="labeled" if config.fine_tuning_data == "labeled-and-coreset" else "coreset",
             unlabeled=False,
             parameters="all" if whole else "head",
-            before=before,
+            before=weights.count,
         )
     ]

@@ -20,7 +20,11 @@ class Schedule:
 
     epochs: int
     learning_rate: float
-    decays: tuple[int, ...]
+    decays: tuple[int, ...] = ()
+
+    def rate(self, epoch: int) -> float:
+        """Return the learning rate in an epoch, counted from 0."""
+        return self.learning_rate * 0.1 ** sum(epoch >= decay for decay in self.decays)
 
 
 def main_schedule(config: RunConfig, rate: float, *, fine_tuned: bool = False) -> Schedule:

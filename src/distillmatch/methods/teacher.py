@@ -40,9 +40,7 @@ def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Tra
         name="teacher",
         network=network,
         loss=loss,
-        epochs=schedule.epochs,
-        learning_rate=schedule.learning_rate,
-        decays=schedule.decays,
+        schedule=schedule,
         labeled="labeled" if calibrated else "new",
         unlabeled=calibrated,
     )

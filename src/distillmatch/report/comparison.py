@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,45 @@ STYLES = {
     "offline-unlabeled": ("#56B4E9", "P", "--"),
 }
 FALLBACK = ("#E69F00", "*", "-")
+FURTHER_LINES = ("-", ":", "-.")
 
 
-def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Group results by method, each group being seeds of one."""
-    groups: dict[str, list[Result]] = defaultdict(list)
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    method: str
+    name: str
+    results: tuple[Result, ...]
+
+
+def grouped(results: Sequence[Result]) -> list[Group]:
+    """Put the seeds of one configuration together.
+
+    Where a method was run with several configurations, the name of each group says in what it
+    differs from the others.
+    """
+    by_config: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        groups[result["method"]].append(result)
-    return dict(groups)
+        by_config[repr(sorted(_compared(result).items()))].append(result)
+    groups = []
+    for members in by_config.values():
+        method: str = members[0]["method"]
+        own = _compared(members[0])
+        others = [_compared(other[0]) for other in by_config.values()]
+        others = [other for other in others if other["method"] == method]
+        differing = [k for k in own if any(other.get(k) != own[k] for other in others)]
+        said = ", ".join(f"{key} {own[key]}" for key in differing)
+        oracle = " (oracle)" if members[0]["uses_truth"] else ""
+        name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle
+        groups.append(Group(method, name, tuple(members)))
+    return groups
+
+
+def _compared(result: Result) -> dict[str, Any]:
+    """Return what makes a configuration another one: all but the seed and the place it ran."""
+    left_out = ("seed", "device", "precision")
+    return {key: value for key, value in result["config"].items() if key not in left_out}
 
 
 def with_omega(results: Sequence[Result]) -> list[Result]:
@@ -67,16 +99,17 @@ def comparison_table(results: Sequence[Result]) -> Table:
     table.add_column("method")
     for name in ("seeds", "A_N", "Ω", "BWT", "FGT", "stored", "seconds"):
         table.add_column(name, justify="right")
-    for method, group in by_method(with_omega(results)).items():
+    for group in grouped(with_omega(results)):
+        runs = group.results
         table.add_row(
-            NAMES.get(method, method) + (" (oracle)" if group[0]["uses_truth"] else ""),
-            str(len(group)),
+            group.name,
+            str(len(runs)),
             *(
-                _cell([result["metrics"][key] for result in group])
+                _cell([result["metrics"][key] for result in runs])
                 for key in ("A_N", "omega", "bwt", "fgt")
             ),
-            f"{max(result['memory']['stored_images'] for result in group):,}",
-            f"{np.mean([result['seconds']['total'] for result in group]):.1f}",
+            f"{max(result['memory']['stored_images'] for result in runs):,}",
+            f"{np.mean([result['seconds']['total'] for result in runs]):.1f}",
         )
     return table
 
@@ -112,14 +145,17 @@ def draw_comparison(results: Sequence[Result], path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    groups = by_method(results)
-    order = [m for m in STYLES if m in groups] + [m for m in groups if m not in STYLES]
-    for method in order:
-        color, marker, line = STYLES.get(method, FALLBACK)
-        curves = np.array([result["metrics"]["accuracies"] for result in groups[method]])
+    place = {method: number for number, method in enumerate(STYLES)}
+    drawn: dict[str, int] = defaultdict(int)
+    for group in sorted(grouped(results), key=lambda group: place.get(group.method, 99)):
+        color, marker, line = STYLES.get(group.method, FALLBACK)
+        # Further configurations of a method keep its colour and get another line.
+        line = line if not drawn[group.method] else FURTHER_LINES[drawn[group.method] % 3]
+        drawn[group.method] += 1
+        curves = np.array([result["metrics"]["accuracies"] for result in group.results])
         tasks = np.arange(1, curves.shape[1] + 1)
         mean = curves.mean(axis=0)
-        axes.plot(tasks, mean, line, color=color, marker=marker, label=NAMES.get(method, method))
+        axes.plot(tasks, mean, line, color=color, marker=marker, label=group.name)
         axes.fill_between(tasks, curves.min(0), curves.max(0), color=color, alpha=0.15, lw=0)
         axes.annotate(
             f"{mean[-1]:.1f}", (tasks[-1], mean[-1]), (6, 0), textcoords="offset points",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import TaskOutcome
-from distillmatch.errors import StreamError
+from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
 from distillmatch.metrics import (
     accuracy_matrix,
@@ -203,13 +203,13 @@ def read_result(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise StreamError(f"{path}: {error.strerror or error}") from None
+        raise ResultError(f"{path}: {error.strerror or error}") from None
     except ValueError:
-        raise StreamError(f"{path}: expected a result in JSON, found something else") from None
+        raise ResultError(f"{path}: expected a result in JSON, found something else") from None
     if not isinstance(result, dict) or result.get("format") != FORMAT:
-        raise StreamError(f"{path}: expected a result of a run, found other JSON")
+        raise ResultError(f"{path}: expected a result of a run, found other JSON")
     if result.get("version") != VERSION:
-        raise StreamError(
+        raise ResultError(
             f"{path}: expected version {VERSION} of results, found {result.get('version')}"
         )
     return result
@@ -218,11 +218,11 @@ def read_result(path: Path) -> dict[str, Any]:
 def bound_of(result: dict[str, Any]) -> Bound:
     """Return the bound that an offline run's result gives, if it is one and is complete."""
     if result["method"] != "offline":
-        raise StreamError(
+        raise ResultError(
             f"a bound must be a result of method 'offline', not of '{result['method']}'"
         )
     if not result["complete"]:
-        raise StreamError(
+        raise ResultError(
             f"a bound must be complete; this one has {len(result['tasks'])} of "
             f"{len(result['task_sizes'])} stages"
         )

@@ -15,7 +15,7 @@ from distillmatch.networks import parse_network
 from distillmatch.run.folder import Found, Resume, RunFolder
 from distillmatch.run.result import Bound, Tally, describe_stream, write_result
 from distillmatch.run.session import Session
-from distillmatch.sources import Dataset, load_source
+from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream
 
 CHECKPOINT_SECONDS = 60.0
@@ -58,6 +58,7 @@ def run(
     say = tell or logging.getLogger("distillmatch").warning
     with RunFolder(Path(out), say) if out is not None else nullcontext() as folder:
         dataset = dataset or load_source(config)
+        verify(dataset)
         stream = build_stream(dataset, config)
         described = describe_stream(config, stream.fingerprint, len(stream))
         _check_bound(bound, described)

@@ -128,6 +128,23 @@ class Dataset:
         )
 
 
+def verify(dataset: Dataset) -> None:
+    """Hash the images again where a cache only remembers their hash, and refuse changed ones.
+
+    A start that only looks at a stream trusts the cache; one that trains, or that reads index lists
+    made earlier, does not.
+    """
+    known = dataset.known_fingerprint
+    if known is None:
+        return
+    found = fingerprint((dataset.train, dataset.test), dataset.class_names, dataset.tree)
+    if found != known:
+        raise SourceError(
+            f"the cached images of source '{dataset.name}' have changed since they were decoded "
+            f"(fingerprint {found}, expected {known}): delete the cache to have them decoded again"
+        )
+
+
 def fingerprint(parts: Sequence[Part], class_names: Sequence[str], tree: ClassTree | None) -> str:
     """Hash images, labels, class names and tree, in pieces so that mapped images stay on disk."""
     digest = hashlib.blake2b(repr((tuple(class_names), tree)).encode(), digest_size=16)

@@ -1,7 +1,7 @@
 """Finding a source by name: ours and a user's alike are entry points, or given as `module:name`."""
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import SourceError
+from distillmatch.errors import DistillMatchError, SourceError
 from distillmatch.plugins import find_plugin, plugin_names
 from distillmatch.sources.dataset import Dataset
 
@@ -19,7 +19,16 @@ def load_source(config: StreamConfig) -> Dataset:
     A source is any callable that takes the configuration and returns a `Dataset`.
     """
     load = find_plugin(GROUP, config.source, kind="source")
-    dataset = load(config)
+    try:
+        dataset = load(config)
+    except DistillMatchError:
+        raise
+    except Exception as error:
+        if ":" not in config.source:
+            raise
+        raise SourceError(
+            f"your source '{config.source}' failed with {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(dataset, Dataset):
         raise SourceError(
             f"source '{config.source}' must return a distillmatch.sources.Dataset, "

@@ -30,7 +30,10 @@ def required_tree(dataset: Dataset, because: str) -> ClassTree:
 
 
 def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> tuple[tuple[int, ...], ...]:
-    tree = required_tree(dataset, "order 'parent'")
+    follows = config.unlabeled in ("positive", "negative")
+    tree = required_tree(
+        dataset, f"unlabeled '{config.unlabeled}'" if follows else "order 'parent'"
+    )
     parents = len(tree.parent_names)
     if config.tasks not in (None, parents):
         raise StreamError(

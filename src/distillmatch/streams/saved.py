@@ -9,7 +9,7 @@ import numpy as np
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, StreamError
 from distillmatch.files import write_atomically
-from distillmatch.sources.dataset import Dataset
+from distillmatch.sources.dataset import Dataset, verify
 from distillmatch.streams.stream import Stream, Task
 
 FORMAT = "distillmatch stream"
@@ -41,6 +41,7 @@ def save_stream(stream: Stream, path: Path) -> None:
 def read_stream(path: Path, dataset: Dataset) -> Stream:
     """Read a saved stream; refuse it if it was made from other data or is not whole."""
     content = _read(path)
+    verify(dataset)
     if content.get("fingerprint") != dataset.fingerprint:
         raise StreamError(
             f"{path}: made from data with fingerprint {content.get('fingerprint')}, "

@@ -1,0 +1,34 @@
+"""Making networks for methods, which get nothing else of the engine."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from distillmatch.engine.device import Placement
+from distillmatch.networks import Head, build_network
+from distillmatch.randomness import random_integers
+
+
+@dataclass(frozen=True)
+class NetworkFactory:
+    """Builds networks whose first weights are decided by the seed and their name alone.
+
+    It holds no data: a method keeps it, and must not find the truth through it.
+    """
+
+    network: str
+    classes: int
+    seed: int
+    placement: Placement
+
+    def __call__(self, name: str, similarity: str | None = None) -> nn.Module:
+        """Return a fresh network; with `similarity`, one whose head is a detector's."""
+        generator = torch.Generator()
+        number = random_integers(self.seed, "weights", name, count=1)[0] >> np.uint64(1)
+        generator.manual_seed(int(number))
+        head = cast(Head, similarity or "linear")
+        network: nn.Module = build_network(self.network, self.classes, head, generator)
+        return self.placement.place(network).eval()

@@ -1,0 +1,73 @@
+"""Comparing results: seeds of one configuration belong together, other configurations do not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from distillmatch.report.comparison import comparison_table, draw_comparison, grouped, with_omega
+
+
+def made_up(method: str, accuracies: list[float], **config: Any) -> dict[str, Any]:
+    given = {"method": method, "seed": 1, "device": "cpu", "tasks": 2, "unlabeled": "uniform"}
+    given |= config
+    return {
+        "method": method,
+        "seed": given["seed"],
+        "uses_truth": given.get("gate") == "truth",
+        "config": given,
+        "stream": {"source": "made", "seed": given["seed"], "tasks": given["tasks"]},
+        "task_sizes": [2] * len(accuracies),
+        "metrics": {
+            "A_N": accuracies[-1],
+            "omega": None,
+            "bwt": -1.0,
+            "fgt": 2.0,
+            "accuracies": accuracies,
+        },
+        "memory": {"stored_images": 0},
+        "seconds": {"total": 1.0},
+    }
+
+
+RUNS = [
+    made_up("offline", [80.0, 60.0]),
+    made_up("dm", [80.0, 40.0], gate="detector"),
+    made_up("dm", [70.0, 50.0], gate="detector", seed=2, device="cuda"),
+    made_up("dm", [80.0, 20.0], gate="truth"),
+]
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_kept_apart() -> None:
+    groups = grouped(RUNS)
+    assert [(group.name, len(group.results)) for group in groups] == [
+        ("UB", 1),
+        ("DM (gate detector)", 2),
+        ("DM (gate truth) (oracle)", 1),
+    ]
+
+
+def test_omega_is_filled_in_from_the_bound_of_the_same_stream() -> None:
+    filled = with_omega(RUNS)
+    expected = [100.0, 100 * (1 + 40 / 60) / 2, None, 100 * (1 + 20 / 60) / 2]
+    for result, omega in zip(filled, expected, strict=True):
+        assert result["metrics"]["omega"] == (None if omega is None else pytest.approx(omega))
+    assert RUNS[0]["metrics"]["omega"] is None, "the results themselves are left as they are"
+
+
+def test_the_table_gives_mean_and_deviation_over_seeds() -> None:
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(comparison_table(RUNS))
+    text = captured.get()
+    assert "45.0 ± 7.1" in text, "the sample deviation of 40 and 50"
+    assert "(oracle)" in text
+
+
+def test_every_group_has_its_line_in_the_picture(tmp_path: Path) -> None:
+    draw_comparison(RUNS, tmp_path / "all.png")
+    draw_comparison(RUNS[:1], tmp_path / "one.png")
+    assert Image.open(tmp_path / "all.png").size == Image.open(tmp_path / "one.png").size
+    assert (tmp_path / "all.png").read_bytes() != (tmp_path / "one.png").read_bytes()
