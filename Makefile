@@ -9,8 +9,7 @@ export OMP_WAIT_POLICY := PASSIVE
 .PHONY: demo test format clean
 
 demo: $(VENV)/.demo
-	$(BIN)/distillmatch stream --tasks 5 --save demo/stream.json
-	$(BIN)/distillmatch views --draw demo/views.png
+	$(BIN)/distillmatch stream --tasks 5
 	$(BIN)/distillmatch demo --out demo
 
 test: $(VENV)/.test

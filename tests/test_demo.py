@@ -30,7 +30,7 @@ def test_the_demo_ends_in_a_page_with_its_pictures_and_results(
     page = tmp_path / "index.html"
     links = Links()
     links.feed(page.read_text(encoding="utf-8"))
-    assert len(links.found) == 6
+    assert len(links.found) == 10
     for link in links.found:
         assert (tmp_path / link).is_file()
         if link.endswith("png"):

@@ -384,14 +384,16 @@ def detector_at_rest() -> tuple[Method, Training, TaskData]:
     engine = Engine(config, dataset, build_stream(dataset, config))
     trainings, seen = engine.method.trainings, list[TaskData]()
 
-    def watched(task: TaskInfo) -> list[Training]:
-        *others, detector = trainings(task)
-
-        def look(passes: Passes) -> None:
-            assert isinstance(passes, TaskData)
+    def watch(training: Training) -> Training:
+        def after(passes: Passes) -> None:
+            assert training.after is not None and isinstance(passes, TaskData)
+            training.after(passes)
             seen.append(passes)
 
-        return [*others, replace(detector, after=look)]
+        return replace(training, after=after) if training.name == "detector" else training
+
+    def watched(task: TaskInfo) -> list[Training]:
+        return [watch(training) for training in trainings(task)]
 
     engine.method.trainings = watched  # type: ignore[method-assign]
     next(engine.run())

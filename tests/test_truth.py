@@ -23,7 +23,6 @@ from distillmatch.streams import Stream, build_stream, true_slots_of_unlabeled
 
 LEADS_TO_TRUTH = (Dataset, Part, Stream, Engine, Judgement, TaskOutcome)
 CAPTURED = ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")
-TENSORS = ("_base", "grad")
 
 
 def config_of(**options: Any) -> RunConfig:
@@ -42,8 +41,8 @@ def referents(thing: object) -> list[object]:
     held = gc.get_referents(thing)
     if isinstance(thing, np.ndarray):
         held.append(thing.base)
-    if isinstance(thing, Tensor) and thing.is_leaf:
-        held += [getattr(thing, name) for name in TENSORS]
+    if isinstance(thing, Tensor):
+        held += [thing._base, thing.grad if thing.is_leaf else None]
     return held
 
 

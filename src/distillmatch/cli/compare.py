@@ -5,6 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from distillmatch.report.canvas import check_picture_name
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe the command."""
@@ -20,9 +22,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print methods against metrics; Ω where the bound of the same stream is among the results."""
-    from distillmatch.report.comparison import comparison_table, draw_comparison
+    from distillmatch.report.comparison import (
+        comparison_table,
+        draw_comparison,
+        require_matplotlib,
+    )
     from distillmatch.run import read_result
 
+    if arguments.draw:
+        check_picture_name(arguments.draw)
+        require_matplotlib()
     results = [read_result(path) for path in arguments.results]
     console = Console()
     console.print(comparison_table(results))

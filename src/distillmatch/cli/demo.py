@@ -1,17 +1,22 @@
-"""`distillmatch demo`: the paper in miniature, on the embedded data, in about a minute."""
+"""`distillmatch demo`: the paper in miniature, on the embedded data, in two minutes at most."""
 
 import argparse
-import multiprocessing
 import os
-from concurrent.futures import ProcessPoolExecutor
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
-from queue import Empty
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
+from distillmatch.cli.views import draw_views
 from distillmatch.config import RunConfig
-from distillmatch.errors import LockedError, RunFolderError
+from distillmatch.errors import TrainingError
+from distillmatch.files import write_atomically
 from distillmatch.report.stream_picture import draw_stream
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
@@ -41,83 +46,97 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw the stream and its views, train four methods, and write the report."""
-    from distillmatch.report.comparison import comparison_table, draw_comparison
+    from distillmatch.report.comparison import (
+        comparison_table,
+        draw_comparison,
+        require_matplotlib,
+        with_omega,
+    )
     from distillmatch.report.demo_page import write_demo_page
     from distillmatch.run import read_result
 
+    require_matplotlib()
     out: Path = arguments.out
     configs = [RunConfig(**SETTINGS, method=method) for method in METHODS]
     dataset = load_source(configs[0])
     draw_stream(dataset, build_stream(dataset, configs[0]), out / "stream.png")
-    _train(configs, out)
-    results = [read_result(out / config.method) for config in configs]
+    draw_views(dataset, configs[0].seed, out / "views.png")
+    with Children() as children:
+        children.run([(config, out / config.method) for config in configs])
+    results = with_omega([read_result(out / config.method) for config in configs])
+    results.sort(key=lambda result: -result["metrics"]["A_N"])
     console = Console()
     console.print(comparison_table(results))
     draw_comparison(results, out / "accuracy.png")
     page = write_demo_page(results, out)
-    console.print(f"Open {page}", markup=False, highlight=False)
+    console.print(f"Open {page}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _train(configs: list[RunConfig], out: Path) -> None:
-    """Run the configurations, as many side by side as there are cores, and show progress."""
-    from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+class Children:
+    """Runs side by side, each `distillmatch run` in a process of its own, on one thread.
 
-    # Forked processes would share torch's threads; new ones start clean.
-    context = multiprocessing.get_context("spawn")
-    workers = min(len(configs), os.cpu_count() or 1)
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
-    with (
-        context.Manager() as manager,
-        ProcessPoolExecutor(workers, mp_context=context) as pool,
-        Progress(*columns, console=console, disable=not console.is_terminal) as bars,
-    ):
-        news = manager.Queue()
-        rows = {c.method: bars.add_task(c.method, total=None) for c in configs}
-        futures = [pool.submit(_run_one, config, out / config.method, news) for config in configs]
-        while not all(future.done() for future in futures) or not news.empty():
-            try:
-                method, total, done = news.get(timeout=0.2)
-            except Empty:
-                continue
-            bars.update(rows[method], total=total, completed=done)
-        for future in futures:
-            future.result()
+    However the demo is stopped, its runs are asked to stop too; they write checkpoints, and the
+    same command goes on from them.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.relays: list[threading.Thread] = []
+        self._before: Any = None
+
+    def __enter__(self) -> "Children":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, _interrupt)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            process.wait()
+        for relay in self.relays:
+            relay.join()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def run(self, wanted: list[tuple[RunConfig, Path]]) -> None:
+        """Run the configurations, as many side by side as there are cores."""
+        waiting, limit = list(wanted), os.cpu_count() or 1
+        while waiting or self.running:
+            while waiting and len(self.running) < limit:
+                self._start(*waiting.pop(0))
+            time.sleep(0.1)
+            for method, process in list(self.running.items()):
+                code = process.poll()
+                if code is not None:
+                    del self.running[method]
+                    if code:
+                        raise TrainingError(f"the demo's run of {method} ended with code {code}")
+
+    def _start(self, config: RunConfig, out: Path) -> None:
+        settings, text = out / "config.yaml", config.to_yaml()
+        other = settings.exists() and settings.read_text(encoding="utf-8") != text
+        write_atomically(settings, text, "writing the configuration")
+        command = [sys.executable, "-m", "distillmatch", "run", "--config", str(settings)]
+        command += ["--out", str(out), "--no-table", "--resume", "no" if other else "auto"]
+        process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self.running[config.method] = process
+        relay = threading.Thread(target=_relay, args=(process,), daemon=True)
+        relay.start()
+        self.relays.append(relay)
 
 
-def _run_one(config: RunConfig, out: Path, news: Any) -> None:
-    """Run one configuration in a process of its own, on one thread."""
-    import torch
-
-    from distillmatch.run import run as run_config
-
-    torch.set_num_threads(1)
-    reporter = _Reporter(config.method, news)
-    try:
-        run_config(config, out, progress=reporter, tell=lambda sentence: None)
-    except LockedError:
-        raise
-    except RunFolderError:
-        # The folder holds a demo of another version, with other settings.
-        run_config(config, out, progress=reporter, resume="no")
+def _relay(process: "subprocess.Popen[str]") -> None:
+    """Pass on what a run says, line by line, so that two runs do not write into each other."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        print(line, end="", file=sys.stderr, flush=True)
 
 
-class _Reporter:
-    """Sends progress to the process that shows it."""
-
-    def __init__(self, method: str, news: Any) -> None:
-        self.method = method
-        self.news = news
-        self.total = self.done = 0.0
-
-    def start(self, total: float) -> None:
-        """Begin to show."""
-        self.total = total
-
-    def advance(self, done: float, doing: str) -> None:
-        """Add finished work."""
-        self.done += done
-        self.news.put((self.method, self.total, self.done))
-
-    def stop(self) -> None:
-        """Have nothing to end."""
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -37,6 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="X",
         help="write a checkpoint so often within a task; 0: only after each (default: 60)",
     )
+    parser.add_argument("--no-table", action="store_true", help="print no table at the end")
     parser.add_argument("--quiet", action="store_true", help="show no progress and no table")
     add_config_options(parser, RunConfig)
     parser.set_defaults(run=run)
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     finally:
         if progress is not None:
             progress.stop()
-    if not arguments.quiet:
+    if not (arguments.quiet or arguments.no_table):
         console = Console()
         console.print(task_table(result))
         console.print(comparison_table([result]))

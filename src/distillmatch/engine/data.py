@@ -182,7 +182,7 @@ class TaskData:
 def _first_halves(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Mark the first half of each class's images; of an odd count the larger half.
 
-    A class with a single image is in neither half alone: it is trained on and not held out.
+    So a class with a single image is trained on, and not held out.
     """
     first = np.zeros(len(labels), bool)
     for label in np.unique(labels):

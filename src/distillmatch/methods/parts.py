@@ -11,7 +11,7 @@ from distillmatch.losses import (
     per_task_distillation,
     weighted_cross_entropy_sum,
 )
-from distillmatch.methods.method import Batch, Passes, TaskInfo, Training
+from distillmatch.methods.method import Batch, ImageSet, Passes, TaskInfo, Training
 from distillmatch.methods.schedule import fine_tuning_schedule
 
 HIGH_RATE = 0.1
@@ -53,24 +53,24 @@ def local_distillation(
     )
 
 
-def label_weights(config: RunConfig, passes: Passes) -> Tensor:
-    """Return w(k) by label counts alone, all 1 where class balancing is off."""
-    counts = passes.label_counts("labeled")
-    if not config.class_balancing:
-        return torch.ones_like(counts)
-    return class_weights(counts, None, config.count_smoothing, config.weight_cap)
-
-
 @dataclass
 class LabelWeights:
     """Class weights by label counts, known once a training begins."""
 
     config: RunConfig
     values: Tensor | None = None
+    over: ImageSet = "labeled"
 
     def count(self, passes: Passes) -> None:
-        """Count the labels: what a training does before it begins."""
-        self.values = label_weights(self.config, passes)
+        """Count the labels of the images trained on, before the training begins.
+
+        Where class balancing is off, every class weighs 1.
+        """
+        counts = passes.label_counts(self.over)
+        self.values = torch.ones_like(counts)
+        if self.config.class_balancing:
+            smoothing, cap = self.config.count_smoothing, self.config.weight_cap
+            self.values = class_weights(counts, None, smoothing, cap)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the balanced cross entropy, summed over the batch."""
@@ -89,7 +89,9 @@ def fine_tuning(
     schedule = fine_tuning_schedule(config, rate)
     if schedule.epochs == 0:
         return []
-    weights = LabelWeights(config)
+    both = config.fine_tuning_data == "labeled-and-coreset"
+    data: ImageSet = "labeled" if both else "coreset"
+    weights = LabelWeights(config, over=data)
 
     def loss(batch: Batch) -> Tensor:
         logits = network(batch.images)[:, : task.seen]
@@ -101,7 +103,7 @@ def fine_tuning(
             network=network,
             loss=loss,
             schedule=schedule,
-            labeled="labeled" if config.fine_tuning_data == "labeled-and-coreset" else "coreset",
+            labeled=data,
             unlabeled=False,
             parameters="all" if whole else "head",
             before=weights.count,

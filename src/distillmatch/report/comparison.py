@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,13 @@ import numpy as np
 from rich.table import Table
 
 from distillmatch.errors import ConfigError
+from distillmatch.files import write_atomically
 from distillmatch.metrics import mean_and_deviation, omega
 
 Result = dict[str, Any]
+
+BOUNDS = ("offline", "offline-unlabeled")
+STREAM_KEYS = ("source", "order", "tasks", "task_sizes", "unlabeled", "labels_per_class", "coreset")
 
 NAMES = {
     "base": "Base",
@@ -46,11 +52,21 @@ class Group:
     results: tuple[Result, ...]
 
 
+DETECTOR = {
+    "accepted": "taken",
+    "accepted_past": "past",
+    "pseudo_labels_right": "right",
+    "auroc": "AUROC",
+    "tpr": "TPR",
+    "fpr": "FPR",
+}
+
+
 def grouped(results: Sequence[Result]) -> list[Group]:
     """Put the seeds of one configuration together.
 
-    Where a method was run with several configurations, the name of each group says in what it
-    differs from the others.
+    Where a method was run with several configurations, or runs are of several streams, the name of
+    each group says in what it differs from the others.
     """
     by_config: dict[str, list[Result]] = defaultdict(list)
     for result in results:
@@ -61,7 +77,12 @@ def grouped(results: Sequence[Result]) -> list[Group]:
         own = _compared(members[0])
         others = [_compared(other[0]) for other in by_config.values()]
         others = [other for other in others if other["method"] == method]
-        differing = [k for k in own if any(other.get(k) != own[k] for other in others)]
+        everyone = [_compared(other[0]) for other in by_config.values()]
+        differing = [
+            key
+            for key in own
+            if any(o.get(key) != own[key] for o in (everyone if key in STREAM_KEYS else others))
+        ]
         said = ", ".join(f"{key} {own[key]}" for key in differing)
         oracle = " (oracle)" if members[0]["uses_truth"] else ""
         name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle
@@ -95,7 +116,10 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
 
 def comparison_table(results: Sequence[Result]) -> Table:
     """Return methods against metrics, mean ± deviation over seeds."""
-    table = Table(title="percent, mean ± standard deviation over seeds")
+    several = len({result["seed"] for result in results}) > 1
+    table = Table(
+        title="percent, mean ± standard deviation over seeds" if several else "percent, one seed"
+    )
     table.add_column("method")
     for name in ("seeds", "A_N", "Ω", "BWT", "FGT", "stored", "seconds"):
         table.add_column(name, justify="right")
@@ -104,23 +128,41 @@ def comparison_table(results: Sequence[Result]) -> Table:
         table.add_row(
             group.name,
             str(len(runs)),
-            *(
-                _cell([result["metrics"][key] for result in runs])
-                for key in ("A_N", "omega", "bwt", "fgt")
-            ),
-            f"{max(result['memory']['stored_images'] for result in runs):,}",
+            *(_cell([metrics_shown(result)[key] for result in runs]) for key in SHOWN),
+            stored_shown(runs[0]),
             f"{np.mean([result['seconds']['total'] for result in runs]):.1f}",
         )
     return table
 
 
+SHOWN = ("A_N", "omega", "bwt", "fgt")
+
+
+def metrics_shown(result: Result) -> dict[str, float | None]:
+    """Return the figures that a table shows; a bound has no transfer and forgets nothing.
+
+    It learns every stage from nothing, so that differences between stages say nothing about it.
+    """
+    bound = result["method"] in BOUNDS
+    return {k: None if bound and k in ("bwt", "fgt") else result["metrics"][k] for k in SHOWN}
+
+
+def stored_shown(result: Result) -> str:
+    """Return the number of stored images in words: a bound stores all labelled ones."""
+    return "all" if result["method"] in BOUNDS else f"{result['memory']['stored_images']:,}"
+
+
 def task_table(result: Result) -> Table:
     """Return one run task by task, with the diagnostics of its gate."""
     table = Table(title=f"{NAMES.get(result['method'], result['method'])}, seed {result['seed']}")
-    keys = ("accepted", "accepted_past", "pseudo_labels_right", "auroc", "tpr", "fpr")
-    shown = [key for key in keys if any(t["detector"][key] is not None for t in result["tasks"])]
-    for name in ("task", "accuracy", "on its own", *(key.replace("_", " ") for key in shown)):
+    shown = [k for k in DETECTOR if any(t["detector"][k] is not None for t in result["tasks"])]
+    for name in ("task", "accuracy", "own", *(DETECTOR[key] for key in shown)):
         table.add_column(name, justify="right")
+    if shown:
+        table.caption = (
+            "taken: unlabelled images accepted; past: of these, truly of past classes; right: "
+            "pseudo-label correct; AUROC, TPR, FPR: of the gate for the next task"
+        )
     for number, task in enumerate(result["tasks"]):
         table.add_row(
             str(task["task"]),
@@ -133,47 +175,56 @@ def task_table(result: Result) -> Table:
 
 def draw_comparison(results: Sequence[Result], path: Path) -> None:
     """Draw the accuracy over all classes seen so far, after each task, a line a method."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415
-        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "drawing results needs matplotlib: pip install 'distillmatch[report]'"
-        ) from None
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     place = {method: number for number, method in enumerate(STYLES)}
     drawn: dict[str, int] = defaultdict(int)
+    highest = max(max(result["metrics"]["accuracies"]) for result in results)
     for group in sorted(grouped(results), key=lambda group: place.get(group.method, 99)):
         color, marker, line = STYLES.get(group.method, FALLBACK)
         # Further configurations of a method keep its colour and get another line.
         line = line if not drawn[group.method] else FURTHER_LINES[drawn[group.method] % 3]
         drawn[group.method] += 1
-        curves = np.array([result["metrics"]["accuracies"] for result in group.results])
+        lines = [result["metrics"]["accuracies"] for result in group.results]
+        curves = np.array([one[: min(map(len, lines))] for one in lines])
         tasks = np.arange(1, curves.shape[1] + 1)
         mean = curves.mean(axis=0)
-        axes.plot(tasks, mean, line, color=color, marker=marker, label=group.name)
+        axes.plot(
+            tasks, mean, line, color=color, marker=marker, label=f"{group.name}: {mean[-1]:.1f}"
+        )
         axes.fill_between(tasks, curves.min(0), curves.max(0), color=color, alpha=0.15, lw=0)
-        axes.annotate(
-            f"{mean[-1]:.1f}", (tasks[-1], mean[-1]), (6, 0), textcoords="offset points",
-            va="center", color=color,
-        )  # fmt: skip
-    stream = results[0]["stream"]
+    streams = {_title(result) for result in results}
     axes.set(
-        title=f"{stream['source']}: {len(results[0]['task_sizes'])} tasks, "
-        f"unlabelled {results[0]['config']['unlabeled']}",
+        title=streams.pop() if len(streams) == 1 else "several streams",
         xlabel="tasks learned",
         ylabel="accuracy over all classes seen, %",
-        ylim=(0, 100),
+        ylim=(0, min(100, 1.15 * highest)),
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    axes.legend(frameon=False, title="after the last task")
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=150, format=path.suffix[1:])
+    write_atomically(path, buffer.getvalue(), "drawing the results")
+
+
+def require_matplotlib() -> None:
+    """Say that the extra is missing, before any work is done that would need it."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("drawing results needs matplotlib: pip install 'distillmatch[report]'")
+
+
+def _title(result: Result) -> str:
+    tasks = len(result["task_sizes"])
+    return (
+        f"{result['stream']['source']}: {tasks} tasks, unlabelled {result['config']['unlabeled']}"
+    )
 
 
 def _stream_key(result: Result) -> str:

@@ -57,7 +57,10 @@ def run(
     start = time.perf_counter()
     say = tell or logging.getLogger("distillmatch").warning
     with RunFolder(Path(out), say) if out is not None else nullcontext() as folder:
-        dataset = dataset or load_source(config)
+        if dataset is None:
+            dataset = load_source(config)
+            for problem in dataset.problems:
+                say(f"left out: {problem}")
         verify(dataset)
         stream = build_stream(dataset, config)
         described = describe_stream(config, stream.fingerprint, len(stream))
