@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from distillmatch.sources import ClassTree, Dataset, Part
+from distillmatch.sources import ClassTree, Dataset, Part, images
 
 # Two spinning threads on a shared machine can be ten times slower than one.
 torch.set_num_threads(1)
@@ -65,3 +65,17 @@ def make_dataset(
 @pytest.fixture(name="make_dataset")
 def make_dataset_fixture() -> Callable[..., Dataset]:
     return make_dataset
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the images that are decoded."""
+    calls: list[int] = []
+    decode = images.decode_image
+
+    def counting(file: object, side: int) -> object:
+        calls.append(side)
+        return decode(file, side)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(images, "decode_image", counting)
+    return calls

@@ -12,7 +12,7 @@ from PIL import Image
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
-from distillmatch.sources import UNKNOWN, Dataset, folder, images
+from distillmatch.sources import UNKNOWN, Dataset, folder
 from distillmatch.sources.dataset import fingerprint
 
 
@@ -44,20 +44,6 @@ def load(data_dir: Path, **options: object) -> Dataset:
 
 def colours(dataset_part: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(map(int, image[0, 0])) for image in dataset_part]
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the images that are decoded."""
-    calls: list[int] = []
-    decode = images.decode_image
-
-    def counting(file: object, side: int) -> object:
-        calls.append(side)
-        return decode(file, side)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(images, "decode_image", counting)
-    return calls
 
 
 def test_each_folder_is_a_class_and_a_fifth_of_it_is_held_out(data: Path) -> None:

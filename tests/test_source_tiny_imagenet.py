@@ -10,7 +10,7 @@ from PIL import Image
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
-from distillmatch.sources import Dataset, images, tiny_imagenet
+from distillmatch.sources import Dataset, tiny_imagenet
 from distillmatch.sources.dataset import fingerprint
 
 WNIDS = ("n03", "n01", "n02")
@@ -63,20 +63,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let the user's cache be a folder of the test's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     return tmp_path / "user-cache" / "distillmatch"
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the images that are decoded."""
-    calls: list[int] = []
-    decode = images.decode_image
-
-    def counting(file: object, side: int) -> object:
-        calls.append(side)
-        return decode(file, side)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(images, "decode_image", counting)
-    return calls
 
 
 def test_both_parts_have_the_labels_of_the_lists(root: Path) -> None:

@@ -1,5 +1,6 @@
 """The engine: takes a method through the tasks of a stream and reports what came of each."""
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -29,7 +30,7 @@ from distillmatch.engine.steps import (
     training_mode,
 )
 from distillmatch.errors import TrainingError
-from distillmatch.methods import Method, Scores, TaskInfo, Training, make_method
+from distillmatch.methods import Batch, Method, Scores, TaskInfo, Training, make_method
 from distillmatch.sources import Dataset
 from distillmatch.streams import (
     Coreset,
@@ -261,13 +262,14 @@ class _EpochSteps:
     def __init__(self, step: Step, config: RunConfig, resumed: Snapshot | None) -> None:
         self.step = step
         self.sizes = (config.batch, config.unlabeled_batch)
+        self.capturable = step.placement.device.type == "cuda"
         self.captured: CapturedStep | None = None
         self.resumed = resumed
 
     def run(self, epoch: Epoch) -> Tensor:
         """Take all steps of an epoch and return their losses."""
-        if self.step.placement.device.type == "cuda" and self.captured is None:
-            self.captured = CapturedStep(self.step, next(batches(epoch, *self.sizes)))
+        if self.capturable and self.captured is None:
+            self.captured = self._capture(next(batches(epoch, *self.sizes)))
         if self.resumed is not None:
             # After the capture, whose trial steps leave the optimizer as good as new.
             restore_optimizer(self.resumed, self.step.optimization.optimizer)
@@ -275,6 +277,20 @@ class _EpochSteps:
         if self.captured is not None:
             return self.captured.run(epoch, *self.sizes)
         return run_eagerly(self.step, epoch, *self.sizes)
+
+    def _capture(self, example: Batch) -> CapturedStep | None:
+        """Capture the step; where that cannot be done, say why and let it run eagerly."""
+        try:
+            return CapturedStep(self.step, example)
+        except RuntimeError as error:
+            self.capturable = False
+            reason = str(error).strip().split("\n")[0]
+            warnings.warn(
+                f"the step of training '{self.step.training.name}' cannot be captured as a CUDA "
+                f"graph and runs eagerly, which is slower: {reason}",
+                stacklevel=2,
+            )
+            return None
 
 
 def _finite_mean(losses: Tensor, task: TaskInfo, training: Training, epoch: int) -> float:

@@ -72,18 +72,20 @@ class CapturedStep:
 
     def __init__(self, step: Step, example: Batch) -> None:
         self.batch = _copied(example)
-        state = _State.of(step)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP_STEPS):
-                step(self.batch)
-        torch.cuda.current_stream().wait_stream(side)
-        state.restore(step)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = step(self.batch)
-        state.restore(step)
+        state = _State.of(step)
+        try:
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP_STEPS):
+                    step(self.batch)
+            torch.cuda.current_stream().wait_stream(side)
+            state.restore(step)
+            with torch.cuda.graph(self.graph):
+                self.loss = step(self.batch)
+        finally:
+            state.restore(step)
 
     def run(self, epoch: Epoch, batch: int, unlabeled_batch: int) -> Tensor:
         """Replay the step for every batch of an epoch and return the losses."""

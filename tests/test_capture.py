@@ -1,0 +1,62 @@
+"""A step that cannot be captured runs eagerly, and the run says why."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dataset
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Engine
+from distillmatch.engine import engine as engine_module
+from distillmatch.methods import Batch, TaskInfo, Training
+from distillmatch.methods.base import Base
+from distillmatch.streams import build_stream
+
+
+class Refusing:
+    """Stands in for the captured step of a method that reads a number from the device."""
+
+    def __init__(self, step: Any, example: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore about it")
+
+
+def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "CapturedStep", Refusing)
+    monkeypatch.setattr(engine_module, "batches", lambda *given: iter([None]))
+    monkeypatch.setattr(engine_module, "run_eagerly", lambda *given: torch.tensor([0.5]))
+    on_cuda = SimpleNamespace(
+        placement=SimpleNamespace(device=torch.device("cuda")),
+        training=SimpleNamespace(name="classifier"),
+    )
+    steps = engine_module._EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=r"'classifier' cannot be captured .* is capturing$"):
+        assert steps.run(None).tolist() == [0.5]  # type: ignore[arg-type]
+    assert steps.run(None).tolist() == [0.5], "it is not tried again"  # type: ignore[arg-type]
+
+
+class Reading(Base):
+    """Base with a loss that asks the device for a number."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        (training,) = super().trainings(task)
+
+        def loss(batch: Batch) -> torch.Tensor:
+            value = training.loss(batch)
+            return value if value.item() > 0 else 2 * value
+
+        return [Training("classifier", self.classifier, loss, training.schedule, unlabeled=False)]
+
+
+@pytest.mark.gpu
+def test_a_method_that_reads_from_the_device_still_learns_on_a_gpu() -> None:
+    config = RunConfig(
+        method="test_capture:Reading", network="wrn-10-1", epochs=2, tasks=2, device="cuda"
+    )
+    dataset = make_dataset(classes=4, parents=2, noise=True)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        outcomes = list(Engine(config, dataset, build_stream(dataset, config)).run())
+    assert len(outcomes) == 2
