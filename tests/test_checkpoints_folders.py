@@ -10,12 +10,11 @@ import pytest
 from conftest import make_dataset
 from test_checkpoints import said, session, six_classes, tiny, without_times
 
-from distillmatch.config import RunConfig
+from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
 from distillmatch.run import bound_of, read_result, run
 from distillmatch.run import session as session_module
 from distillmatch.run.lock import FolderLock
-from distillmatch.run.result import LOCATION_KEYS
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,8 @@ def make_parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; wrong input ends it with one sentence and exit code 2."""
+    # Threads of torch that spin while they wait starve each other on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         parsed = make_parser().parse_args(arguments)
         parsed.run(parsed)

@@ -8,7 +8,10 @@ from rich.console import Console
 
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.progress import LiveProgress
-from distillmatch.config import RunConfig
+from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.errors import ConfigError
+from distillmatch.sources import load_source
+from distillmatch.streams import read_stream, read_stream_config
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -16,6 +19,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser("run", help="learn a stream and write the result")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder for result.json"
+    )
+    parser.add_argument(
+        "--stream",
+        type=Path,
+        metavar="FILE",
+        help="learn a stream that `distillmatch stream --save` wrote; what describes it comes from "
+        "there",
     )
     parser.add_argument(
         "--bound",
@@ -49,13 +59,19 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.run import Interrupted, bound_of, read_result
     from distillmatch.run import run as run_config
 
-    config = config_from(arguments, RunConfig)
+    config = _config(arguments)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     progress = None if arguments.quiet else LiveProgress(config.method)
+    dataset = stream = None
+    if arguments.stream:
+        dataset = load_source(config)
+        stream = read_stream(arguments.stream, dataset)
     try:
         result = run_config(
             config,
             arguments.out,
+            dataset=dataset,
+            stream=stream,
             bound=bound,
             progress=progress,
             resume=arguments.resume,
@@ -73,6 +89,23 @@ def run(arguments: argparse.Namespace) -> None:
         console.print(task_table(result))
         console.print(comparison_table([result]))
         console.print(f"result: {arguments.out / 'result.json'}", markup=False, highlight=False)
+
+
+def _config(arguments: argparse.Namespace) -> RunConfig:
+    """Return the configuration, with a saved stream's where that is to be learned."""
+    if arguments.stream is None:
+        return config_from(arguments, RunConfig)
+    saved = read_stream_config(arguments.stream)
+    for key, value in saved.model_dump().items():
+        # Where things lie, what is stored and what is random in training may differ.
+        if key in (*LOCATION_KEYS, "coreset", "seed"):
+            continue
+        if getattr(arguments, key, value) != value:
+            raise ConfigError(
+                f"{key} is {value!r} in {arguments.stream}, not {getattr(arguments, key)!r}"
+            )
+    given = {**saved.model_dump(), **vars(arguments)}
+    return config_from(argparse.Namespace(**given), RunConfig)
 
 
 def _tell(sentence: str) -> None:

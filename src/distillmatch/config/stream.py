@@ -11,6 +11,8 @@ TaskOrder = Literal["random", "parent"]
 UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task"]
 NegativeRule = Literal["other", "regrouped"]
 BadImages = Literal["skip", "stop"]
+LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
+"""Where on a machine things lie. Results leave them out; what lay there, the fingerprint tells."""
 
 
 class StreamConfig(Config):

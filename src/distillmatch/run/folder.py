@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from distillmatch.config import RunConfig
+from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import RunFolderError
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints
 from distillmatch.run.lock import FolderLock
-from distillmatch.run.result import LOCATION_KEYS, read_result, recorded_config
+from distillmatch.run.result import read_result, recorded_config
 
 Resume = Literal["no", "auto", "must"]
 RESULT = "result.json"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.config import RunConfig
+from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.engine import TaskOutcome
 from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
@@ -53,10 +53,6 @@ STREAM_KEYS = (
     "seed",
 )
 """What decides which labelled images a bound learns from; the unlabelled stream does not."""
-
-
-LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
-"""Where on a machine things lie. Results leave them out; what lay there, the fingerprint tells."""
 
 
 def recorded_config(config: RunConfig) -> dict[str, Any]:

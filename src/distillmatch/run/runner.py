@@ -16,7 +16,7 @@ from distillmatch.run.folder import Found, Resume, RunFolder
 from distillmatch.run.result import Bound, Tally, describe_stream, write_result
 from distillmatch.run.session import Session
 from distillmatch.sources import Dataset, load_source, verify
-from distillmatch.streams import Stream, build_stream
+from distillmatch.streams import Stream, build_stream, check_source
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -26,6 +26,7 @@ def run(
     out: Path | None = None,
     *,
     dataset: Dataset | None = None,
+    stream: Stream | None = None,
     bound: Bound | None = None,
     progress: Progress | None = None,
     resume: Resume = "auto",
@@ -37,6 +38,9 @@ def run(
     With `out` the result is written to `out/result.json` after every task, so that what was
     finished is there whatever happens; `complete` says whether all tasks are in it. With a `bound`
     of the same stream, Ω is among the metrics.
+
+    A `stream` that was saved, or is a validation fold, is learned instead of the one that the
+    configuration describes.
 
     A run whose process ended early goes on where it stopped when it is called again with the same
     `out`, and a finished one is not run again. `resume` "no" starts over, "must" refuses to start
@@ -62,12 +66,17 @@ def run(
             for problem in dataset.problems:
                 say(f"left out: {problem}")
         verify(dataset)
-        stream = build_stream(dataset, config)
-        described = describe_stream(config, stream.fingerprint, len(stream))
+        identity = dataset.fingerprint
+        if stream is None:
+            stream = build_stream(dataset, config)
+        else:
+            check_source(dataset, stream)
+            identity = f"{identity}/{stream.digest}"
+        described = describe_stream(config, identity, len(stream))
         _check_bound(bound, described)
         found = Found()
         if folder is not None:
-            found = folder.find(resume, config, stream.fingerprint)
+            found = folder.find(resume, config, identity)
             if found.result is not None:
                 folder.tell(f"{out} holds this run, finished: its result was read, nothing was run")
                 return _with_bound(found.result, bound, stream, folder)

@@ -3,11 +3,12 @@
 from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas, stored_sizes
 from distillmatch.streams.experience import (
     Experience,
+    check_source,
     evaluation_part,
     experience,
     true_slots_of_unlabeled,
 )
-from distillmatch.streams.saved import read_stream, save_stream
+from distillmatch.streams.saved import read_stream, read_stream_config, save_stream
 from distillmatch.streams.stream import Stream, Task, build_stream
 from distillmatch.streams.validation import validation_folds
 
@@ -17,11 +18,13 @@ __all__ = [
     "Stream",
     "Task",
     "build_stream",
+    "check_source",
     "coreset_sizes",
     "evaluation_part",
     "experience",
     "quotas",
     "read_stream",
+    "read_stream_config",
     "save_stream",
     "stored_sizes",
     "true_slots_of_unlabeled",

@@ -38,6 +38,14 @@ def save_stream(stream: Stream, path: Path) -> None:
     write_atomically(path, json.dumps(content) + "\n", "saving the stream")
 
 
+def read_stream_config(path: Path) -> StreamConfig:
+    """Return the configuration that a saved stream was made with, without its source."""
+    try:
+        return StreamConfig.from_mapping(_read(path).get("config"), str(path))
+    except ConfigError as error:
+        raise StreamError(str(error)) from None
+
+
 def read_stream(path: Path, dataset: Dataset) -> Stream:
     """Read a saved stream; refuse it if it was made from other data or is not whole."""
     content = _read(path)

@@ -1,5 +1,6 @@
 """The stream: a semi-supervised continual setting as index lists, built from a source by a seed."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -50,6 +51,15 @@ class Stream:
     def class_order(self) -> tuple[int, ...]:
         """All classes in learning order: the place of a class here is its output in a network."""
         return tuple(c for task in self.tasks for c in task.classes)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all index lists, to tell two streams of one source apart."""
+        digest = hashlib.blake2b(self.evaluated_on.encode(), digest_size=8)
+        for task in self.tasks:
+            for numbers in (task.classes, task.labeled, task.unlabeled, task.test):
+                digest.update(np.asarray([len(numbers), *numbers], "<i8").tobytes())
+        return digest.hexdigest()
 
     @property
     def task_sizes(self) -> tuple[int, ...]:
