@@ -32,7 +32,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
         placement=SimpleNamespace(device=torch.device("cuda")),
         training=SimpleNamespace(name="classifier"),
     )
-    steps = engine_module._EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]
+    steps = engine_module.EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match=r"'classifier' cannot be captured .* is capturing$"):
         assert steps.run(None).tolist() == [0.5]  # type: ignore[arg-type]
     assert steps.run(None).tolist() == [0.5], "it is not tried again"  # type: ignore[arg-type]

@@ -86,6 +86,32 @@ def test_the_benchmark_of_views_measures_both_kinds(capsys: pytest.CaptureFixtur
         assert ratio > 1, "whole batches are faster than a loop, even on a busy machine"
 
 
+def test_the_benchmark_of_training_measures_both_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench",
+        "train",
+        "--seconds",
+        "0.2",
+        "--device",
+        "cpu",
+        "--tasks",
+        "5",
+        "--batch",
+        "8",
+    ]
+    words += ["--unlabeled-batch", "8", "--labels-per-class", "4", "--json"]
+    assert main(words) == 0
+    measured = json.loads(capsys.readouterr().out)
+    plain, engine = measured["plain"], measured["engine"]
+    assert measured["network"] == "wrn-10-1" and measured["images_per_step"] == 24
+    for speed in (plain, engine):
+        per_second = 24 / speed["milliseconds_per_step"] * 1000
+        assert speed["images_per_second"] == pytest.approx(per_second)
+    ratio = plain["milliseconds_per_step"] / engine["milliseconds_per_step"]
+    assert measured["ratio"] == pytest.approx(ratio)
+    assert sum(measured["shares"].values()) == pytest.approx(1)
+
+
 def test_own_folders_become_a_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(1)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from distillmatch.cli.options import add_config_options, config_from
-from distillmatch.config import StreamConfig
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
 
@@ -29,12 +29,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     views.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_config_options(views, StreamConfig)
     views.set_defaults(run=run_views)
+    train = kinds.add_parser("train", help="training steps, beside a plain eager float32 loop")
+    train.add_argument(
+        "--seconds", type=float, default=5.0, metavar="X", help="time for each measurement"
+    )
+    train.add_argument(
+        "--grow", action="store_true", help="also with more tasks, unlabelled images and width"
+    )
+    train.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_config_options(train, RunConfig)
+    train.set_defaults(run=run_train)
 
 
 def run_views(arguments: argparse.Namespace) -> None:
     """Measure views of the source's images; 32 px ones where the source can choose."""
-    if not arguments.seconds > 0:
-        raise ConfigError(f"seconds must be more than 0, not {arguments.seconds}")
+    _check_seconds(arguments)
     config = config_from(arguments, StreamConfig)
     if config.source == "shapes" and config.image_size is None:
         config = config.replace(image_size=32)
@@ -72,3 +81,60 @@ def run_views(arguments: argparse.Namespace) -> None:
             f"{speed.ratio:.1f}",
         )
     Console().print(table)
+
+
+def run_train(arguments: argparse.Namespace) -> None:
+    """Measure a method's step; on a CPU with a small network unless another is asked for."""
+    _check_seconds(arguments)
+    config = config_from(arguments, RunConfig)
+    import torch
+
+    from distillmatch.bench.train import measure_growth, measure_training
+    from distillmatch.engine import Placement
+
+    on_cpu = Placement.of(config).device.type == "cpu"
+    if on_cpu and "network" not in arguments:
+        config = config.replace(network="wrn-10-1")
+    if on_cpu:
+        torch.set_num_threads(1)
+    dataset = load_source(config)
+    measured = measure_training(config, dataset, arguments.seconds)
+    growth = measure_growth(config, dataset, arguments.seconds) if arguments.grow else {}
+    if arguments.json:
+        print(json.dumps({**asdict(measured), "ratio": measured.ratio, "growth": growth}, indent=2))
+        return
+    table = Table(
+        title=f"{measured.method}, {measured.network}, {measured.images_per_step} images a step, "
+        f"on {measured.device}"
+    )
+    for name in ("loop", "ms a step", "images a second", "peak MB", "ratio"):
+        table.add_column(name, justify="right")
+    for name, speed, ratio in (
+        ("plain float32", measured.plain, 1.0),
+        (f"engine {measured.precision}", measured.engine, measured.ratio),
+    ):
+        peak = speed.peak_device_bytes
+        table.add_row(
+            name,
+            f"{speed.milliseconds_per_step:.2f}",
+            f"{speed.images_per_second:,.0f}",
+            "-" if peak is None else f"{peak / 1e6:,.0f}",
+            f"{ratio:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in measured.shares.items())
+    console.print(f"engine: {shares}; evaluation {measured.evaluation_seconds:.2f} s a task")
+    if measured.copy_bytes_per_second and measured.matrix_operations_per_second:
+        console.print(
+            f"this device copies {measured.copy_bytes_per_second / 1e12:.2f} TB/s and multiplies "
+            f"matrices at {measured.matrix_operations_per_second / 1e12:.0f} TFLOP/s"
+        )
+    for name, row in growth.items():
+        costs = ", ".join(f"{value}: {cost:.2f} ms" for value, cost in row.items())
+        console.print(f"engine's step by {name}: {costs}", highlight=False)
+
+
+def _check_seconds(arguments: argparse.Namespace) -> None:
+    if not arguments.seconds > 0:
+        raise ConfigError(f"seconds must be more than 0, not {arguments.seconds}")

@@ -97,7 +97,7 @@ class TaskData:
         assert chosen.labels is not None
         order = self.placement.tensor(self._labeled_order(training, number, steps))
         images = self._weak(chosen.pixels[order], training.name, number, "labelled")
-        unlabeled, strong, of_unlabeled = self._nothing(), None, {}
+        unlabeled, strong, of_unlabeled = self.nothing(), None, {}
         if training.unlabeled and len(self.sets["unlabeled"]):
             order_u = self.placement.tensor(self._unlabeled_order(training, number, steps))
             pixels = self.sets["unlabeled"].pixels[order_u]
@@ -109,7 +109,7 @@ class TaskData:
             if self.truth is not None:
                 of_unlabeled["truth"] = self.truth[order_u]
         elif training.strong:
-            strong = self._nothing()
+            strong = self.nothing()
         return Epoch(
             steps=steps,
             images=images,
@@ -163,7 +163,8 @@ class TaskData:
         key = view_key(self.seed, "weak", purpose, self.task, name, epoch)
         return weak_views(pixels, key, self.normalization, dtype=self.placement.dtype)
 
-    def _nothing(self) -> Tensor:
+    def nothing(self) -> Tensor:
+        """Return views of no images."""
         shape = (0, *self.sets["unlabeled"].pixels.shape[1:])
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.placement.device)
 

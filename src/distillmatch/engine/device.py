@@ -60,6 +60,11 @@ class Placement:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
+    def wait(self) -> None:
+        """Wait until all that was asked of the device is done, for measurements."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def peak_memory(self) -> int | None:
         """Return the most bytes that were allocated on the device, where that is counted."""
         if self.device.type == "cuda":

@@ -163,6 +163,19 @@ class Engine:
                         finished.before(data)
         return trainings
 
+    def task_data(self, number: int) -> TaskData:
+        """Return a task's data as they would be if the tasks before it were learned."""
+        first = 0 if self.method.memory == "everything" else number
+        given = [experience(self.dataset, self.stream, n) for n in range(first, number + 1)]
+        return self._task_data(self.task_info(number), given)
+
+    def steps_of(self, training: Training, resumed: Snapshot | None = None) -> "EpochSteps":
+        """Return what takes a training's steps, with a fresh optimizer."""
+        optimization = Optimization.of(
+            training, self.placement, self.config.momentum, self.config.weight_decay
+        )
+        return EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
+
     def _task_data(self, task: TaskInfo, given: list[Experience]) -> TaskData:
         truth = None
         if self.method.needs_truth:
@@ -199,11 +212,9 @@ class Engine:
         if judges and training.score_unlabeled is not None and underway.judgement is None:
             scores = data.score(training.score_unlabeled, "unlabeled")
             underway.judgement = self._judged(scores, task)
-        optimization = Optimization.of(
-            training, self.placement, self.config.momentum, self.config.weight_decay
-        )
         resumed, self._resumed = self._resumed, None
-        steps = _EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
+        steps = self.steps_of(training, resumed)
+        optimization = steps.step.optimization
         underway.optimizer = optimization.optimizer
         means = underway.losses.setdefault(training.name, [])
         with training_mode(training):
@@ -256,7 +267,7 @@ class Engine:
         return steps * (self.config.batch + unlabeled)
 
 
-class _EpochSteps:
+class EpochSteps:
     """Takes the steps of a training's epochs: captured once on CUDA, eagerly elsewhere."""
 
     def __init__(self, step: Step, config: RunConfig, resumed: Snapshot | None) -> None:

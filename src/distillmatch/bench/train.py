@@ -1,0 +1,258 @@
+"""How long a training step takes: the engine beside a plain loop, for the same method and batch."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Engine, Placement
+from distillmatch.engine.evaluation import evaluate
+from distillmatch.engine.steps import training_mode
+from distillmatch.methods import Batch, Scores, TaskInfo, Training
+from distillmatch.methods.method import ScoreFunction
+from distillmatch.sources import Dataset
+from distillmatch.streams import build_stream
+from distillmatch.views import strong_views, view_key, weak_views
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one way of training costs."""
+
+    milliseconds_per_step: float
+    images_per_second: float
+    peak_device_bytes: int | None
+
+
+@dataclass(frozen=True)
+class TrainBenchmark:
+    """The plain float32 loop and the engine, and where the engine's time goes."""
+
+    method: str
+    network: str
+    device: str
+    precision: str
+    threads: int
+    images_per_step: int
+    plain: Speed
+    engine: Speed
+    shares: dict[str, float]
+    evaluation_seconds: float
+    copy_bytes_per_second: float | None
+    matrix_operations_per_second: float | None
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster the engine is than the plain loop."""
+        return self.plain.milliseconds_per_step / self.engine.milliseconds_per_step
+
+
+def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> TrainBenchmark:
+    """Time the classifier's training in the second task, about `seconds` for each way.
+
+    The first task is learned for one epoch, so that there are past models to ask.
+    """
+    plain = _plain_loop(config.replace(precision="float32", epochs=1), dataset, seconds)
+    engine = _Prepared(config.replace(epochs=1), dataset)
+    views_only = replace(engine.training, score_images=None, score_unlabeled=None)
+    number = 0
+
+    def views() -> None:
+        engine.data.epoch(views_only, number)
+
+    engine.take_epoch()  # captures the step, and lets libraries choose their kernels
+    with_scores = engine.time(lambda: engine.data.epoch(engine.training, number), seconds / 4)
+    views_alone = engine.time(views, seconds / 4)
+    whole = engine.time(engine.take_epoch, seconds)
+    started = time.perf_counter()
+    engine.evaluate()
+    parts = {
+        "views": views_alone,
+        "scoring": max(0.0, with_scores - views_alone),
+        "training": max(0.0, whole - with_scores),
+    }
+    total = sum(parts.values())
+    placement = engine.engine.placement
+    return TrainBenchmark(
+        method=config.method,
+        network=config.network,
+        device=placement.name,
+        precision=str(placement.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        images_per_step=engine.images_per_step,
+        plain=plain,
+        engine=engine.speed(whole / engine.steps),
+        shares={name: spent / total for name, spent in parts.items()},
+        evaluation_seconds=time.perf_counter() - started,
+        copy_bytes_per_second=_copy_rate(placement),
+        matrix_operations_per_second=_matrix_rate(placement),
+    )
+
+
+def measure_growth(
+    config: RunConfig, dataset: Dataset, seconds: float
+) -> dict[str, dict[str, float]]:
+    """Time the engine's step as tasks, unlabelled images and the network's width grow."""
+    depth, width = config.network.rsplit("-", 1)
+    half = max(1, config.unlabeled_batch // 2)
+    variants: dict[str, dict[str, RunConfig]] = {
+        "tasks": {
+            str(n): config.replace(tasks=n, task_sizes=None)
+            for n in (2, 5, 10)
+            if len(dataset.class_names) % n == 0
+        },
+        "unlabeled_batch": {
+            str(n): config.replace(unlabeled_batch=n) for n in (half, 2 * half, 4 * half)
+        },
+        "network": {
+            f"{depth}-{n}": config.replace(network=f"{depth}-{n}")
+            for n in (int(width), 2 * int(width))
+        },
+    }
+    return {
+        name: {value: _milliseconds(variant, dataset, seconds) for value, variant in row.items()}
+        for name, row in variants.items()
+    }
+
+
+def _milliseconds(config: RunConfig, dataset: Dataset, seconds: float) -> float:
+    prepared = _Prepared(config.replace(epochs=1), dataset)
+    prepared.take_epoch()
+    return 1000 * prepared.time(prepared.take_epoch, seconds) / prepared.steps
+
+
+class _Prepared:
+    """An engine at the beginning of its second task, or of its only one."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
+        self.engine = Engine(config, dataset, build_stream(dataset, config))
+        number = min(1, len(self.engine.stream) - 1)
+        if number:
+            next(self.engine.run())
+        self.task: TaskInfo = self.engine.task_info(number)
+        self.data = self.engine.task_data(number)
+        trainings = self.engine.method.trainings(self.task)
+        self.training: Training = next(t for t in trainings if t.name == "classifier")
+        for training in trainings[: trainings.index(self.training) + 1]:
+            if training.before is not None:
+                training.before(self.data)
+        self.steps = self.data.steps(self.training)
+        config = self.engine.config
+        self.images_per_step = config.batch + config.unlabeled_batch * (
+            self.training.unlabeled + self.training.strong
+        )
+        self.taker = self.engine.steps_of(self.training)
+
+    def take_epoch(self) -> None:
+        """Do all that the engine does for an epoch."""
+        with training_mode(self.training):
+            self.taker.run(self.data.epoch(self.training, 0))
+
+    def evaluate(self) -> None:
+        """Look at all test images."""
+        engine = self.engine
+        evaluate(
+            engine.method,
+            self.task,
+            engine.dataset,
+            engine.stream,
+            engine.normalization,
+            engine.placement,
+        )
+
+    def time(self, work: Callable[[], Any], seconds: float) -> float:
+        """Return the mean seconds of some work, repeated for about so long."""
+        return _time(self.engine.placement, work, seconds)
+
+    def speed(self, seconds_per_step: float) -> Speed:
+        """Return a step's time as the figures that are reported."""
+        return Speed(
+            1000 * seconds_per_step,
+            self.images_per_step / seconds_per_step,
+            self.engine.placement.peak_memory(),
+        )
+
+
+def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
+    """Time the loop that one would write first: each step makes its views and asks its models."""
+    prepared = _Prepared(config, dataset)
+    training, data, placement = prepared.training, prepared.data, prepared.engine.placement
+    labeled, unlabeled = data.sets[training.labeled], data.sets["unlabeled"]
+    assert labeled.labels is not None
+    optimizer = torch.optim.SGD(
+        training.network.parameters(),
+        lr=training.schedule.learning_rate,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+    )
+    counter = 0
+
+    def ask(score: ScoreFunction | None, images: torch.Tensor) -> Scores:
+        with torch.no_grad():
+            return {} if score is None else score(images)
+
+    def step() -> None:
+        nonlocal counter
+        counter += 1
+        rows = torch.randint(len(labeled), (config.batch,), device=placement.device)
+        images = weak_views(labeled.pixels[rows], view_key(counter, "labelled"), data.normalization)
+        weak, strong = data.nothing(), None
+        if training.unlabeled:
+            chosen = torch.randint(
+                len(unlabeled), (config.unlabeled_batch,), device=placement.device
+            )
+            pixels = unlabeled.pixels[chosen]
+            weak = weak_views(pixels, view_key(counter, "unlabelled"), data.normalization)
+            if training.strong:
+                strong = strong_views(pixels, view_key(counter, "strong"), data.normalization)
+        batch = Batch(
+            images,
+            labeled.labels[rows],  # type: ignore[index]
+            weak,
+            strong,
+            ask(training.score_images, images),
+            ask(training.score_unlabeled, weak),
+        )
+        loss = training.loss(batch)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(training.network.parameters(), training.clip)
+        optimizer.step()
+
+    training.network.train()
+    step()
+    spent = _time(placement, step, seconds)
+    training.network.eval()
+    return prepared.speed(spent)
+
+
+def _time(placement: Placement, work: Callable[[], Any], seconds: float) -> float:
+    """Return the mean seconds of some work; on a GPU until it is done, not until it is queued."""
+    started, count = time.perf_counter(), 0
+    while count < 2 or time.perf_counter() - started < seconds:
+        work()
+        placement.wait()
+        count += 1
+    return (time.perf_counter() - started) / count
+
+
+def _copy_rate(placement: Placement) -> float | None:
+    """Return the bytes a second that a large copy on the GPU reads and writes."""
+    if placement.device.type != "cuda":
+        return None
+    source = torch.randint(256, (2**30,), dtype=torch.uint8, device=placement.device)
+    target = torch.empty_like(source)
+    return 2 * len(source) / _time(placement, lambda: target.copy_(source), 0.3)
+
+
+def _matrix_rate(placement: Placement) -> float | None:
+    """Return the operations a second of a large matrix product on the GPU."""
+    if placement.device.type != "cuda":
+        return None
+    side = 8192
+    factor = torch.randn(side, side, dtype=placement.dtype, device=placement.device)
+    return 2 * side**3 / _time(placement, lambda: factor @ factor, 0.3)
