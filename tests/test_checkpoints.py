@@ -64,15 +64,14 @@ class DiesAfter:
         self.epochs = epochs
         self.total = self.done = 0.0
 
-    def start(self, total: float) -> None:
-        self.total = total
+    def start(self, total: float, done: float = 0.0) -> None:
+        self.total, self.done = total, done
 
     def advance(self, done: float, doing: str) -> None:
         self.done += done
-        if doing != "continued":
-            self.epochs -= 1
-            if self.epochs == 0:
-                raise Killed
+        self.epochs -= 1
+        if self.epochs == 0:
+            raise Killed
 
     def stop(self) -> None:
         pass

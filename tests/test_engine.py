@@ -382,7 +382,7 @@ def test_progress_ends_where_it_was_told_it_would() -> None:
         done = 0.0
         said: ClassVar[list[str]] = []
 
-        def start(self, total: float) -> None:
+        def start(self, total: float, done: float = 0.0) -> None:
             self.total = total
 
         def advance(self, done: float, doing: str) -> None:

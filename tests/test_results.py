@@ -235,8 +235,8 @@ def test_a_result_is_read_from_its_file_or_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("not json", "expected a result in JSON, found something else"),
-        ("\x00\xff", "expected a result in JSON, found something else"),
+        ("not json", "expected a result of a run in JSON, found something else"),
+        ("\x00\xff", "expected a result of a run in JSON, found something else"),
         ("[1, 2]", "expected a result of a run, found other JSON"),
         ('{"format": "distillmatch stream"}', "expected a result of a run, found other JSON"),
         ('{"format": "distillmatch result", "version": 99}', "expected version 1 .* found 99"),

@@ -38,6 +38,10 @@ class ResultError(DistillMatchError):
     """A file is no result of a run, or not one that can be used so."""
 
 
+class SnapshotError(DistillMatchError):
+    """A snapshot does not fit the method it should be put into."""
+
+
 class TrainingError(DistillMatchError):
     """A training could not go on, such as when its loss stopped being a number."""
 

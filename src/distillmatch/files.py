@@ -1,13 +1,14 @@
 """Files written so that a reader sees the old one or the new one, never half of either."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from distillmatch.errors import explain_disk_errors
+from distillmatch.errors import DistillMatchError, explain_disk_errors
 
 
 @contextmanager
@@ -37,6 +38,28 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
     data = content.encode() if isinstance(content, str) else content
     with atomic_file(path, doing) as file:
         file.write(data)
+
+
+def read_record(
+    path: Path, what: str, form: str, version: int, error: type[DistillMatchError]
+) -> dict[str, Any]:
+    """Read a JSON object that names its format and version; raise `error` if it is another.
+
+    `what` is the thing as a person calls it.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(f"{path}: {problem.strerror or problem}") from None
+    except ValueError:
+        raise error(f"{path}: expected a {what} in JSON, found something else") from None
+    if not isinstance(record, dict) or record.get("format") != form:
+        raise error(f"{path}: expected a {what}, found other JSON")
+    if record.get("version") != version:
+        raise error(
+            f"{path}: expected version {version} of a {what}, found {record.get('version')}"
+        )
+    return record
 
 
 def _umask() -> int:

@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from distillmatch.cli.views import draw_views
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
 from distillmatch.files import write_atomically
@@ -53,6 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         with_omega,
     )
     from distillmatch.report.demo_page import write_demo_page
+    from distillmatch.report.views_sheet import draw_views_of
     from distillmatch.run import read_result
 
     require_matplotlib()
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     configs = [RunConfig(**SETTINGS, method=method) for method in METHODS]
     dataset = load_source(configs[0])
     draw_stream(dataset, build_stream(dataset, configs[0]), out / "stream.png")
-    draw_views(dataset, configs[0].seed, out / "views.png")
+    draw_views_of(dataset, configs[0].seed, out / "views.png")
     with Children() as children:
         children.run([(config, out / config.method) for config in configs])
     results = with_omega([read_result(out / config.method) for config in configs])

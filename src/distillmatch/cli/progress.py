@@ -20,13 +20,15 @@ class LiveProgress:
         self.title = title
         self.console = Console(stderr=True, highlight=False)
         self.bar: RichProgress | None = None
-        self.total = self.done = 0.0
+        self.total = self.done = self.done_before = 0.0
         self.said = 0
         self.began = time.monotonic()
 
-    def start(self, total: float) -> None:
+    def start(self, total: float, done: float = 0.0) -> None:
         """Begin to show."""
         self.total = total
+        self.done = self.done_before = done
+        self.said = int(10 * done / total) if total else 0
         self.began = time.monotonic()
         if self.console.is_terminal:
             self.bar = RichProgress(
@@ -39,7 +41,7 @@ class LiveProgress:
                 console=self.console,
                 transient=True,
             )
-            self.bar.add_task(self.title, total=total)
+            self.bar.add_task(self.title, total=total, completed=round(done))
             self.bar.start()
 
     def advance(self, done: float, doing: str) -> None:
@@ -51,7 +53,8 @@ class LiveProgress:
             )
         elif self.done >= (self.said + 1) / 10 * self.total:
             self.said = int(10 * self.done / self.total)
-            left = (time.monotonic() - self.began) * (self.total / self.done - 1)
+            pace = (time.monotonic() - self.began) / (self.done - self.done_before)
+            left = pace * (self.total - self.done)
             self.console.print(
                 f"{self.title}: {10 * self.said} % done, about {left:.0f} s left, {doing}",
                 markup=False,

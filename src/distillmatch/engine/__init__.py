@@ -4,7 +4,7 @@ from distillmatch.engine.device import Placement
 from distillmatch.engine.engine import Engine
 from distillmatch.engine.outcome import Judgement, TaskOutcome
 from distillmatch.engine.progress import NoProgress, Progress
-from distillmatch.engine.snapshot import Snapshot, SnapshotError
+from distillmatch.engine.snapshot import Snapshot
 
 __all__ = [
     "Engine",
@@ -13,6 +13,5 @@ __all__ = [
     "Placement",
     "Progress",
     "Snapshot",
-    "SnapshotError",
     "TaskOutcome",
 ]

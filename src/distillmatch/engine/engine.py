@@ -89,17 +89,12 @@ class Engine:
         """Learn the tasks one after another; yield the outcome of each."""
         # This asks for all trainings, for which a method may make networks or give them new
         # weights: what was learned is put back only after it.
-        self.progress.start(self._work())
+        total = self._work()
         if self._resumed is not None:
-            self._advance(self._resumed.values["work"], "continued")
-        first = self.underway.task
-        past: list[Experience] = []
-        if self.method.memory == "everything":
-            past = [experience(self.dataset, self.stream, number) for number in range(first)]
-        for number in range(first, len(self.stream)):
-            given = experience(self.dataset, self.stream, number)
-            past = [*past, given] if self.method.memory == "everything" else [given]
-            yield self._learn(past)
+            self._work_done = self._resumed.values["work"]
+        self.progress.start(total, self._work_done)
+        for number in range(self.underway.task, len(self.stream)):
+            yield self._learn(self.task_info(number))
         self.progress.stop()
 
     def task_info(self, number: int) -> TaskInfo:
@@ -111,8 +106,9 @@ class Engine:
             coreset=self.config.coreset > 0 and number > 0 and self.method.memory == "coreset",
         )
 
-    def _learn(self, given: list[Experience]) -> TaskOutcome:
-        task, underway = self.task_info(given[-1].task), self.underway
+    def _learn(self, task: TaskInfo) -> TaskOutcome:
+        underway = self.underway
+        given = self._given(task)
         data = self._task_data(task, given)
         trainings = self._trainings(task, data)
         for training in trainings[underway.trainings :]:
@@ -165,9 +161,8 @@ class Engine:
 
     def task_data(self, number: int) -> TaskData:
         """Return a task's data as they would be if the tasks before it were learned."""
-        first = 0 if self.method.memory == "everything" else number
-        given = [experience(self.dataset, self.stream, n) for n in range(first, number + 1)]
-        return self._task_data(self.task_info(number), given)
+        task = self.task_info(number)
+        return self._task_data(task, self._given(task))
 
     def steps_of(self, training: Training, resumed: Snapshot | None = None) -> "EpochSteps":
         """Return what takes a training's steps, with a fresh optimizer."""
@@ -175,6 +170,11 @@ class Engine:
             training, self.placement, self.config.momentum, self.config.weight_decay
         )
         return EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
+
+    def _given(self, task: TaskInfo) -> list[Experience]:
+        """Return what the method is given: the task's experience, or all of them up to it."""
+        first = 0 if self.method.memory == "everything" else task.number
+        return [experience(self.dataset, self.stream, n) for n in range(first, task.number + 1)]
 
     def _task_data(self, task: TaskInfo, given: list[Experience]) -> TaskData:
         truth = None

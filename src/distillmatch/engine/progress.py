@@ -6,8 +6,8 @@ from typing import Protocol
 class Progress(Protocol):
     """Told of finished work, in units of which `start` gives the total."""
 
-    def start(self, total: float) -> None:
-        """Begin to show."""
+    def start(self, total: float, done: float = 0.0) -> None:
+        """Begin to show; of a continued run, `done` is finished already."""
 
     def advance(self, done: float, doing: str) -> None:
         """Add finished work and say what was being done."""
@@ -19,7 +19,7 @@ class Progress(Protocol):
 class NoProgress:
     """Says nothing."""
 
-    def start(self, total: float) -> None:
+    def start(self, total: float, done: float = 0.0) -> None:
         """Ignore the total."""
 
     def advance(self, done: float, doing: str) -> None:

@@ -13,13 +13,9 @@ import torch
 from torch import Tensor
 
 from distillmatch.engine.outcome import Clock, Judgement, Underway
-from distillmatch.errors import DistillMatchError
+from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method
 from distillmatch.streams import Coreset
-
-
-class SnapshotError(DistillMatchError):
-    """A snapshot does not fit the method it should be put into."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     HIGH_RATE,
+    KeepsPast,
     cross_entropy,
     forward_all,
     local_distillation,
@@ -14,7 +15,7 @@ from distillmatch.methods.parts import (
 from distillmatch.methods.schedule import main_schedule
 
 
-class Base(Method):
+class Base(KeepsPast):
     """Learn each task by cross entropy alone.
 
     With `base_distillation`, as the authors' release has it, the past tasks are distilled too.
@@ -40,16 +41,12 @@ class Base(Method):
                 loss=loss,
                 schedule=schedule,
                 unlabeled=distils,
-                score_images=self.score if distils else None,
-                score_unlabeled=self.score if distils else None,
+                score_images=self.ask_past if distils else None,
+                score_unlabeled=self.ask_past if distils else None,
             )
         ]
-
-    def score(self, images: Tensor) -> Scores:
-        """Ask the last task's classifier."""
-        return {"past": self.networks["past"](images)}
 
     def end_task(self, task: TaskInfo) -> None:
         """Keep the classifier to distil from, where that is asked for."""
         if self.config.base_distillation:
-            self.frozen_copy("past", of="classifier")
+            super().end_task(task)

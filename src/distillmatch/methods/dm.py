@@ -15,7 +15,6 @@ from distillmatch.methods.detector import DETECTOR_LOGITS, FamiliarityDetector
 from distillmatch.methods.gates import GATE, make_gate
 from distillmatch.methods.method import (
     Batch,
-    Method,
     NetworkBuilder,
     Passes,
     Scores,
@@ -26,6 +25,7 @@ from distillmatch.methods.method import (
 )
 from distillmatch.methods.parts import (
     HIGH_RATE,
+    KeepsPast,
     fine_tuning,
     forward_all,
     local_distillation,
@@ -35,7 +35,7 @@ from distillmatch.methods.schedule import main_schedule
 from distillmatch.networks import frozen_statistics
 
 
-class DistillMatch(Method):
+class DistillMatch(KeepsPast):
     """Hard distillation of familiar unlabelled images, class balance, consistency, distillation."""
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
@@ -158,10 +158,6 @@ class DistillMatch(Method):
                 scores[GATE] = familiarity
         return scores
 
-    def ask_past(self, images: Tensor) -> Scores:
-        """Return the logits of the last task's classifier."""
-        return {"past": self.networks["past"](images)}
-
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score test images by the gate as it will stand in the next task."""
         if self.gate is None or (self.detector is not None and task.last):
@@ -173,11 +169,3 @@ class DistillMatch(Method):
         return self.config.consistency and (
             task.past > 0 or self.config.consistency_from == "first-task"
         )
-
-    def end_task(self, task: TaskInfo) -> None:
-        """Keep the classifier to label and distil from."""
-        self.frozen_copy("past", of="classifier")
-
-    def build_like(self, of: str) -> torch.nn.Module:
-        """Return a fresh network of the same kind as another."""
-        return self.build(of, self.config.similarity if of == "detector" else None)

@@ -1,11 +1,14 @@
 """DR, distillation and retrospection (Hou et al. 2018), as the paper compares with it."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from distillmatch.losses import new_task_distillation, past_distillation
-from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
+    KeepsPast,
     baseline_rate,
     cross_entropy,
     forward_all,
@@ -16,8 +19,10 @@ from distillmatch.methods.schedule import main_schedule
 from distillmatch.methods.teacher import TEACHER, teacher_training
 
 
-class DistillationAndRetrospection(Method):
+class DistillationAndRetrospection(KeepsPast):
     """Distil the past tasks from the last model, the new task from one trained on it alone."""
+
+    asked: ClassVar[tuple[str, ...]] = ("past", TEACHER)
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the new task's teacher, then the classifier; in the first task the latter alone."""
@@ -28,8 +33,8 @@ class DistillationAndRetrospection(Method):
             loss=lambda batch: self.loss(batch, task),
             schedule=schedule,
             unlabeled=task.past > 0,
-            score_images=self.score if task.past else None,
-            score_unlabeled=self.score if task.past else None,
+            score_images=self.ask_past if task.past else None,
+            score_unlabeled=self.ask_past if task.past else None,
         )
         if not task.past:
             return [training]
@@ -49,11 +54,3 @@ class DistillationAndRetrospection(Method):
             of_past = past_distillation(past, student, task.past, config.temperature, squared=False)
         of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
         return supervised + of_past + of_new
-
-    def score(self, images: Tensor) -> Scores:
-        """Ask the last task's classifier and the new task's teacher."""
-        return {name: self.networks[name](images) for name in ("past", TEACHER)}
-
-    def end_task(self, task: TaskInfo) -> None:
-        """Keep the classifier to distil from."""
-        self.frozen_copy("past", of="classifier")

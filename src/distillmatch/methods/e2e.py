@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
+    KeepsPast,
     LabelWeights,
     baseline_rate,
     fine_tuning,
@@ -15,7 +16,7 @@ from distillmatch.methods.parts import (
 from distillmatch.methods.schedule import main_schedule
 
 
-class EndToEnd(Method):
+class EndToEnd(KeepsPast):
     """Cross entropy and distillation per past task, then balanced fine-tuning of all weights."""
 
     def trainings(self, task: TaskInfo) -> list[Training]:
@@ -39,16 +40,8 @@ class EndToEnd(Method):
             loss=loss,
             schedule=schedule,
             unlabeled=task.past > 0,
-            score_images=self.score if task.past else None,
-            score_unlabeled=self.score if task.past else None,
+            score_images=self.ask_past if task.past else None,
+            score_unlabeled=self.ask_past if task.past else None,
             before=weights.count,
         )
         return [training, *fine_tuning(self.config, task, self.classifier, rate, whole=True)]
-
-    def score(self, images: Tensor) -> Scores:
-        """Ask the last task's classifier."""
-        return {"past": self.networks["past"](images)}
-
-    def end_task(self, task: TaskInfo) -> None:
-        """Keep the classifier to distil from."""
-        self.frozen_copy("past", of="classifier")

@@ -1,5 +1,7 @@
 """GD, global distillation (Lee et al. 2019), as the paper compares with it."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,9 @@ from distillmatch.losses import (
     past_distillation,
     soft_global_distillation,
 )
-from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
+    KeepsPast,
     LabelWeights,
     baseline_rate,
     fine_tuning,
@@ -21,8 +24,10 @@ from distillmatch.methods.schedule import main_schedule
 from distillmatch.methods.teacher import TEACHER, teacher_training
 
 
-class GlobalDistillation(Method):
+class GlobalDistillation(KeepsPast):
     """Distil past and new classes apart, and all together from an ensemble of two teachers."""
+
+    asked: ClassVar[tuple[str, ...]] = ("past", TEACHER)
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
@@ -35,8 +40,8 @@ class GlobalDistillation(Method):
             loss=lambda batch: self.loss(batch, task, weights),
             schedule=schedule,
             unlabeled=task.past > 0,
-            score_images=self.score if task.past else None,
-            score_unlabeled=self.score if task.past else None,
+            score_images=self.ask_past if task.past else None,
+            score_unlabeled=self.ask_past if task.past else None,
             before=weights.count,
         )
         if not task.past:
@@ -70,11 +75,3 @@ class GlobalDistillation(Method):
             + task.past / task.seen * of_past
             + task.new / task.seen * of_new
         )
-
-    def score(self, images: Tensor) -> Scores:
-        """Ask the last task's classifier and the new task's teacher."""
-        return {name: self.networks[name](images) for name in ("past", TEACHER)}
-
-    def end_task(self, task: TaskInfo) -> None:
-        """Keep the classifier to distil from."""
-        self.frozen_copy("past", of="classifier")

@@ -8,6 +8,7 @@ about an epoch's views is asked once for the whole epoch, through `Training.scor
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -162,16 +163,12 @@ class Method(ABC):
     def frozen_copy(self, name: str, of: str) -> nn.Module:
         """Copy a network's weights into the frozen network called `name`, and return that."""
         if name not in self.networks:
-            copy = self.build_like(of)
-            copy.requires_grad_(False)
+            copy = deepcopy(self.networks[of]).requires_grad_(False)
+            copy.zero_grad(set_to_none=True)
             self.networks[name] = copy.eval()
             self.copies[name] = of
         self.networks[name].load_state_dict(self.networks[of].state_dict())
         return self.networks[name]
-
-    def build_like(self, of: str) -> nn.Module:
-        """Return a fresh network of the same kind as another; its weights are to be overwritten."""
-        return self.build(of)
 
     def start_afresh(self, name: str, task: TaskInfo) -> nn.Module:
         """Give a network new initial weights, other ones in every task."""

@@ -1,6 +1,7 @@
 """Parts that several methods are made of."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,30 @@ from distillmatch.losses import (
     per_task_distillation,
     weighted_cross_entropy_sum,
 )
-from distillmatch.methods.method import Batch, ImageSet, Passes, TaskInfo, Training
+from distillmatch.methods.method import Batch, ImageSet, Method, Passes, Scores, TaskInfo, Training
 from distillmatch.methods.schedule import fine_tuning_schedule
 
 HIGH_RATE = 0.1
 """Learning rate of DM, Base and the bounds; with a coreset, of every method."""
 LOW_RATE = 0.005
 """Learning rate of GD, DR and E2E without a coreset."""
+
+
+class KeepsPast(Method):
+    """A method that keeps the classifier of the last task, to ask it while the next is learned.
+
+    `asked` names the frozen networks whose logits come with every batch.
+    """
+
+    asked: ClassVar[tuple[str, ...]] = ("past",)
+
+    def ask_past(self, images: Tensor) -> Scores:
+        """Return the logits of the frozen networks."""
+        return {name: self.networks[name](images) for name in self.asked}
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Keep the classifier."""
+        self.frozen_copy("past", of="classifier")
 
 
 def baseline_rate(config: RunConfig) -> float:

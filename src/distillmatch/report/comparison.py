@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
 from distillmatch.metrics import mean_and_deviation, omega
@@ -18,7 +19,6 @@ from distillmatch.metrics import mean_and_deviation, omega
 Result = dict[str, Any]
 
 BOUNDS = ("offline", "offline-unlabeled")
-STREAM_KEYS = ("source", "order", "tasks", "task_sizes", "unlabeled", "labels_per_class", "coreset")
 
 NAMES = {
     "base": "Base",
@@ -81,7 +81,10 @@ def grouped(results: Sequence[Result]) -> list[Group]:
         differing = [
             key
             for key in own
-            if any(o.get(key) != own[key] for o in (everyone if key in STREAM_KEYS else others))
+            if any(
+                o.get(key) != own[key]
+                for o in (everyone if key in StreamConfig.model_fields else others)
+            )
         ]
         said = ", ".join(f"{key} {own[key]}" for key in differing)
         oracle = " (oracle)" if members[0]["uses_truth"] else ""

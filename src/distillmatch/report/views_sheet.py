@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from distillmatch.randomness import shuffled
 from distillmatch.report.canvas import save_picture
+from distillmatch.sources import Dataset
 from distillmatch.views import OPERATIONS, Normalization, strong_views, view_key, weak_views
 from distillmatch.views.operations import Operation
 
@@ -29,6 +31,19 @@ _QUIET = "#656d76"
 _LINE = "#d0d7de"
 _WEAK_INK = "#0a5cad"
 _STRONG_INK = "#b3421b"
+
+
+def draw_views_of(dataset: Dataset, seed: int, path: Path) -> None:
+    """Save a sheet of a few images of a data set, each of another class."""
+    shown = shuffled(range(len(dataset.class_names)), seed, "sheet")[:SHEET_IMAGES]
+    chosen = [int(np.flatnonzero(dataset.train.labels == c)[0]) for c in shown]
+    draw_views_sheet(
+        dataset.train.images[chosen],
+        [dataset.class_names[c] for c in shown],
+        Normalization.of(dataset.train.images),
+        seed,
+        path,
+    )
 
 
 def draw_views_sheet(

@@ -51,7 +51,9 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and (self.path / LOG).exists():
+        # A refused start is no event of the run that the folder holds.
+        refused = isinstance(error, RunFolderError)
+        if error is not None and not refused and (self.path / LOG).exists():
             self.note(f"ended by {type(error).__name__}: {' '.join(str(error).split())}")
         assert self._lock is not None
         self._lock.release()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.engine import TaskOutcome
 from distillmatch.errors import ResultError
-from distillmatch.files import write_atomically
+from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import (
     accuracy_matrix,
     auroc,
@@ -196,19 +196,7 @@ def write_result(result: dict[str, Any], folder: Path) -> Path:
 def read_result(path: Path) -> dict[str, Any]:
     """Read a result, from its file or its folder."""
     path = path / "result.json" if path.is_dir() else path
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ResultError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise ResultError(f"{path}: expected a result in JSON, found something else") from None
-    if not isinstance(result, dict) or result.get("format") != FORMAT:
-        raise ResultError(f"{path}: expected a result of a run, found other JSON")
-    if result.get("version") != VERSION:
-        raise ResultError(
-            f"{path}: expected version {VERSION} of results, found {result.get('version')}"
-        )
-    return result
+    return read_record(path, "result of a run", FORMAT, VERSION, ResultError)
 
 
 def bound_of(result: dict[str, Any]) -> Bound:

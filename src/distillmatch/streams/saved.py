@@ -8,7 +8,7 @@ import numpy as np
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, StreamError
-from distillmatch.files import write_atomically
+from distillmatch.files import read_record, write_atomically
 from distillmatch.sources.dataset import Dataset, verify
 from distillmatch.streams.stream import Stream, Task
 
@@ -75,21 +75,7 @@ def read_stream(path: Path, dataset: Dataset) -> Stream:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StreamError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise StreamError(
-            f"{path}: expected a saved stream in JSON, found something else"
-        ) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise StreamError(f"{path}: expected a saved stream, found other JSON")
-    if content.get("version") != VERSION:
-        raise StreamError(
-            f"{path}: expected version {VERSION} of saved streams, found {content.get('version')}"
-        )
-    return content
+    return read_record(path, "saved stream", FORMAT, VERSION, StreamError)
 
 
 def _task(saved: dict[str, Any]) -> Task:
