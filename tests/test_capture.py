@@ -56,7 +56,7 @@ def test_a_method_that_reads_from_the_device_still_learns_on_a_gpu() -> None:
     config = RunConfig(
         method="test_capture:Reading", network="wrn-10-1", epochs=2, tasks=2, device="cuda"
     )
-    dataset = make_dataset(classes=4, parents=2, noise=True)
+    dataset = make_dataset(classes=6, parents=3, noise=True)
     with pytest.warns(UserWarning, match="cannot be captured"):
         outcomes = list(Engine(config, dataset, build_stream(dataset, config)).run())
     assert len(outcomes) == 2

@@ -19,6 +19,7 @@ from distillmatch.networks import (
     build_network,
     frozen_statistics,
     parse_network,
+    separate_statistics,
 )
 
 torch.set_num_threads(1)
@@ -72,7 +73,11 @@ def test_any_image_size_gives_one_logit_a_class(size: int) -> None:
 
 def test_two_groups_halve_the_resolution() -> None:
     network = build_network("wrn-16-1", 2)
-    assert network.blocks(network.first(images(1, 32))).shape == (1, 64, 8, 8)
+    maps, shortcut = network.first(images(1, 32)), None
+    for block in network.blocks:
+        maps, shortcut = block(maps, shortcut)
+    assert maps.shape == (1, 64, 8, 8)
+    assert shortcut is not None and shortcut.shape == maps.shape
 
 
 def test_convolutions_keep_the_variance_of_gradients_and_biases_start_at_zero() -> None:
@@ -160,6 +165,24 @@ def test_frozen_statistics_leave_them_alone_and_change_nothing_else() -> None:
     assert torch.equal(frozen, usual(images(4)))
     assert all(torch.equal(value, before[name]) for name, value in network.named_buffers())
     assert not any(torch.equal(value, before[name]) for name, value in usual.named_buffers())
+
+
+def test_one_forward_with_separate_statistics_does_for_two() -> None:
+    one, two = (build_network("wrn-10-1", 3, "cosine", seeded(4)) for _ in range(2))
+    first, second = images(4), 3 * images(5, seed=1) + 1
+    with separate_statistics(one, 4):
+        together = one(torch.cat([first, second]))
+    apart = [two(first)]
+    with frozen_statistics(two):
+        apart.append(two(second))
+    torch.testing.assert_close(together, torch.cat(apart))
+    for name, value in one.named_buffers():
+        torch.testing.assert_close(value, dict(two.named_buffers())[name])
+    together.square().sum().backward()
+    torch.cat(apart).square().sum().backward()  # type: ignore[no-untyped-call]
+    for ours, theirs in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(one(second), two(second))
 
 
 def test_statistics_move_again_after_a_frozen_forward_even_a_failed_one() -> None:

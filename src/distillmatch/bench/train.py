@@ -1,18 +1,24 @@
 """How long a training step takes: the engine beside a plain loop, for the same method and batch."""
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from distillmatch.bench.hardware import Floor, floor_of, mean_seconds
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Placement
+from distillmatch.engine.data import Epoch
+from distillmatch.engine.epochs import Epochs
 from distillmatch.engine.evaluation import evaluate
-from distillmatch.engine.steps import training_mode
+from distillmatch.engine.steps import batches, training_mode
 from distillmatch.methods import Batch, Scores, TaskInfo, Training
 from distillmatch.methods.method import ScoreFunction
+from distillmatch.methods.schedule import Schedule
 from distillmatch.sources import Dataset
 from distillmatch.streams import build_stream
 from distillmatch.views import strong_views, view_key, weak_views
@@ -29,7 +35,12 @@ class Speed:
 
 @dataclass(frozen=True)
 class TrainBenchmark:
-    """The plain float32 loop and the engine, and where the engine's time goes."""
+    """The plain float32 loop and the engine, and where the engine's time goes.
+
+    `shares` are those of views, scores and steps measured each alone; on a GPU the views and scores
+    of the next epoch are made beside the steps of this one, so that the engine takes less than all
+    of them one after the other, by the factor `overlap`.
+    """
 
     method: str
     network: str
@@ -40,9 +51,9 @@ class TrainBenchmark:
     plain: Speed
     engine: Speed
     shares: dict[str, float]
+    overlap: float
     evaluation_seconds: float
-    copy_bytes_per_second: float | None
-    matrix_operations_per_second: float | None
+    floor: Floor | None
 
     @property
     def ratio(self) -> float:
@@ -57,18 +68,15 @@ def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> Tra
     """
     plain = _plain_loop(config.replace(precision="float32", epochs=1), dataset, seconds)
     engine = _Prepared(config.replace(epochs=1), dataset)
-    unasked = replace(engine.training, score_images=None, score_unlabeled=None)
     engine.take_epoch()  # captures the step, and lets libraries choose their kernels
-    with_scores = engine.time(lambda: engine.data.epoch(engine.training, 0), seconds / 4)
-    views_alone = engine.time(lambda: engine.data.epoch(unasked, 0), seconds / 4)
+    fixed = engine.epochs.take(0)
+    views = engine.time(lambda: engine.data.epoch(engine.training, 0), seconds / 4)
+    drawing = engine.time(lambda: engine.epochs.take(0), seconds / 4)
+    training = engine.time(lambda: engine.take_steps(fixed), seconds / 4)
     whole = engine.time(engine.take_epoch, seconds)
     started = time.perf_counter()
     engine.evaluate()
-    parts = {
-        "views": views_alone,
-        "scoring": max(0.0, with_scores - views_alone),
-        "training": max(0.0, whole - with_scores),
-    }
+    parts = {"views": views, "scoring": max(0.0, drawing - views), "training": training}
     total = sum(parts.values())
     placement = engine.engine.placement
     return TrainBenchmark(
@@ -81,10 +89,39 @@ def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> Tra
         plain=plain,
         engine=engine.speed(whole / engine.steps),
         shares={name: spent / total for name, spent in parts.items()},
+        overlap=total / whole,
         evaluation_seconds=time.perf_counter() - started,
-        copy_bytes_per_second=_copy_rate(placement),
-        matrix_operations_per_second=_matrix_rate(placement),
+        floor=floor_of(placement, engine.training.network, lambda: engine.eager_step(fixed)),
     )
+
+
+def measure_side_by_side(
+    config: RunConfig, dataset: Dataset, seconds: float, counts: Sequence[int] = (1, 2, 3)
+) -> dict[str, float]:
+    """Return the milliseconds a step of each run costs, with so many runs at once on one GPU.
+
+    Each run has a thread and a stream of its own. Without a GPU there is nothing to share.
+    """
+    if Placement.of(config).device.type != "cuda":
+        return {}
+    streams = [torch.cuda.Stream() for _ in range(max(counts))]  # type: ignore[no-untyped-call]
+    runs = []
+    for number, stream in enumerate(streams):
+        with torch.cuda.stream(stream):
+            runs.append(_Prepared(config.replace(epochs=1, seed=config.seed + number), dataset))
+            runs[-1].take_epoch()
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(streams[number]):
+            runs[number].take_epoch()
+            streams[number].synchronize()
+
+    costs = {}
+    for count in counts:
+        with ThreadPoolExecutor(count) as threads:
+            spent = runs[0].time(lambda: list(threads.map(work, range(count))), seconds)  # noqa: B023
+        costs[str(count)] = 1000 * spent / runs[0].steps / count
+    return costs
 
 
 def measure_growth(
@@ -140,11 +177,28 @@ class _Prepared:
             self.training.unlabeled + self.training.strong
         )
         self.taker = self.engine.steps_of(self.training)
+        self.epochs = Epochs(self.data, replace(self.training, schedule=Schedule(sys.maxsize, 0.1)))
+        self.number = 0
 
     def take_epoch(self) -> None:
-        """Do all that the engine does for an epoch."""
+        """Do all that the engine does for an epoch, and prepare the next as it does."""
+        epoch = self.epochs.take(self.number)
         with training_mode(self.training):
-            self.taker.run(self.data.epoch(self.training, 0))
+            losses = self.taker.run(epoch)
+        self.number += 1
+        self.epochs.prepare(self.number)
+        losses.cpu()
+
+    def take_steps(self, epoch: Epoch) -> None:
+        """Take the steps of an epoch that is there already."""
+        with training_mode(self.training):
+            self.taker.run(epoch)
+
+    def eager_step(self, epoch: Epoch) -> None:
+        """Take one step of an epoch as a method writes it."""
+        config = self.engine.config
+        with training_mode(self.training):
+            self.taker.step(next(batches(epoch, config.batch, config.unlabeled_batch)))
 
     def evaluate(self) -> None:
         """Look at all test images."""
@@ -160,7 +214,7 @@ class _Prepared:
 
     def time(self, work: Callable[[], Any], seconds: float) -> float:
         """Return the mean seconds of some work, repeated for about so long."""
-        return _time(self.engine.placement, work, seconds)
+        return mean_seconds(self.engine.placement, work, seconds)
 
     def speed(self, seconds_per_step: float) -> Speed:
         """Return a step's time as the figures that are reported."""
@@ -220,34 +274,6 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
 
     training.network.train()
     step()
-    spent = _time(placement, step, seconds)
+    spent = mean_seconds(placement, step, seconds)
     training.network.eval()
     return prepared.speed(spent)
-
-
-def _time(placement: Placement, work: Callable[[], Any], seconds: float) -> float:
-    """Return the mean seconds of some work; on a GPU until it is done, not until it is queued."""
-    started, count = time.perf_counter(), 0
-    while count < 2 or time.perf_counter() - started < seconds:
-        work()
-        placement.wait()
-        count += 1
-    return (time.perf_counter() - started) / count
-
-
-def _copy_rate(placement: Placement) -> float | None:
-    """Return the bytes a second that a large copy on the GPU reads and writes."""
-    if placement.device.type != "cuda":
-        return None
-    source = torch.randint(256, (2**30,), dtype=torch.uint8, device=placement.device)
-    target = torch.empty_like(source)
-    return 2 * len(source) / _time(placement, lambda: target.copy_(source), 0.3)
-
-
-def _matrix_rate(placement: Placement) -> float | None:
-    """Return the operations a second of a large matrix product on the GPU."""
-    if placement.device.type != "cuda":
-        return None
-    side = 8192
-    factor = torch.randn(side, side, dtype=placement.dtype, device=placement.device)
-    return 2 * side**3 / _time(placement, lambda: factor @ factor, 0.3)

@@ -34,7 +34,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--seconds", type=float, default=5.0, metavar="X", help="time for each measurement"
     )
     train.add_argument(
-        "--grow", action="store_true", help="also with more tasks, unlabelled images and width"
+        "--grow",
+        action="store_true",
+        help="also with more tasks, unlabelled images and width, and with runs side by side",
     )
     train.add_argument("--json", action="store_true", help="print JSON instead of tables")
     add_config_options(train, RunConfig)
@@ -89,7 +91,7 @@ def run_train(arguments: argparse.Namespace) -> None:
     config = config_from(arguments, RunConfig)
     import torch
 
-    from distillmatch.bench.train import measure_growth, measure_training
+    from distillmatch.bench.train import measure_growth, measure_side_by_side, measure_training
     from distillmatch.engine import Placement
 
     on_cpu = Placement.of(config).device.type == "cpu"
@@ -99,7 +101,10 @@ def run_train(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(1)
     dataset = load_source(config)
     measured = measure_training(config, dataset, arguments.seconds)
-    growth = measure_growth(config, dataset, arguments.seconds) if arguments.grow else {}
+    growth: dict[str, dict[str, float]] = {}
+    if arguments.grow:
+        growth = measure_growth(config, dataset, arguments.seconds)
+        growth["runs at once"] = measure_side_by_side(config, dataset, arguments.seconds)
     if arguments.json:
         print(json.dumps({**asdict(measured), "ratio": measured.ratio, "growth": growth}, indent=2))
         return
@@ -124,13 +129,27 @@ def run_train(arguments: argparse.Namespace) -> None:
     console = Console()
     console.print(table)
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in measured.shares.items())
-    console.print(f"engine: {shares}; evaluation {measured.evaluation_seconds:.2f} s a task")
-    if measured.copy_bytes_per_second and measured.matrix_operations_per_second:
+    console.print(
+        f"engine, each part alone: {shares}; together {measured.overlap:.2f} times as fast; "
+        f"evaluation {measured.evaluation_seconds:.2f} s a task",
+        soft_wrap=True,
+    )
+    if measured.floor is not None:
+        floor = measured.floor
+        step = (
+            measured.engine.milliseconds_per_step * measured.overlap * measured.shares["training"]
+        )
         console.print(
-            f"this device copies {measured.copy_bytes_per_second / 1e12:.2f} TB/s and multiplies "
-            f"matrices at {measured.matrix_operations_per_second / 1e12:.0f} TFLOP/s"
+            f"this device copies {floor.bytes_per_second / 1e12:.2f} TB/s and multiplies matrices "
+            f"at {floor.operations_per_second / 1e12:.0f} TFLOP/s; a step is "
+            f"{floor.operations / 1e12:.2f} TFLOP and at least {floor.bytes / 1e9:.2f} GB, so its "
+            f"floor is {floor.milliseconds:.2f} ms: it takes {step / floor.milliseconds:.1f} times "
+            "as long",
+            soft_wrap=True,
         )
     for name, row in growth.items():
+        if not row:
+            continue
         costs = ", ".join(f"{value}: {cost:.2f} ms" for value, cost in row.items())
         console.print(f"engine's step by {name}: {costs}", highlight=False)
 

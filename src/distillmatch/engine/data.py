@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distillmatch.engine.device import Placement
+from distillmatch.engine.scoring import score_in_pieces
 from distillmatch.methods import ImageSet, Scores, Training
 from distillmatch.methods.method import ScoreFunction, count_labels
 from distillmatch.randomness import permutation
@@ -90,14 +91,21 @@ class TaskData:
         """Return the steps of an epoch: one pass over the labelled images."""
         return -(-len(self.sets[training.labeled]) // self.batch)
 
-    def epoch(self, training: Training, number: int) -> Epoch:
+    def epoch(
+        self,
+        training: Training,
+        number: int,
+        score_images: ScoreFunction | None = None,
+        score_unlabeled: ScoreFunction | None = None,
+    ) -> Epoch:
         """Draw an epoch: which images each step takes, their views, and what is known of them."""
         steps = self.steps(training)
         chosen = self.sets[training.labeled]
         assert chosen.labels is not None
         order = self.placement.tensor(self._labeled_order(training, number, steps))
         images = self._weak(chosen.pixels[order], training.name, number, "labelled")
-        unlabeled, strong, of_unlabeled = self.nothing(), None, {}
+        unlabeled, strong = self.nothing(), None
+        of_unlabeled: Scores = {}
         if training.unlabeled and len(self.sets["unlabeled"]):
             order_u = self.placement.tensor(self._unlabeled_order(training, number, steps))
             pixels = self.sets["unlabeled"].pixels[order_u]
@@ -105,19 +113,21 @@ class TaskData:
             if training.strong:
                 key = view_key(self.seed, "strong", self.task, training.name, number)
                 strong = strong_views(pixels, key, self.normalization, dtype=self.placement.dtype)
-            of_unlabeled = self._scored(training.score_unlabeled, unlabeled)
+            of_unlabeled = {} if score_unlabeled is None else score_unlabeled(unlabeled)
             if self.truth is not None:
                 of_unlabeled["truth"] = self.truth[order_u]
-        elif training.strong:
-            strong = self.nothing()
+        else:
+            strong = self.nothing() if training.strong else None
+            if score_unlabeled is not None:
+                of_unlabeled = score_unlabeled(unlabeled)
         return Epoch(
             steps=steps,
             images=images,
             labels=chosen.labels[order],
             unlabeled=unlabeled,
             strong=strong,
-            of_images=self._scored(training.score_images, images),
-            of_unlabeled=of_unlabeled or self._scored(training.score_unlabeled, unlabeled),
+            of_images={} if score_images is None else score_images(images),
+            of_unlabeled=of_unlabeled,
         )
 
     def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
@@ -125,7 +135,7 @@ class TaskData:
         passes = []
         for view in range(views):
             images = self._weak(self.sets[over].pixels, f"pass over {over}", view, "pass")
-            passes.append(self._scored(score, images))
+            passes.append(score_in_pieces(score, images, self.placement))
         scores = {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
         if over == "unlabeled" and self.truth is not None:
             scores["truth"] = self.truth.repeat(views)
@@ -167,17 +177,6 @@ class TaskData:
         """Return views of no images."""
         shape = (0, *self.sets["unlabeled"].pixels.shape[1:])
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.placement.device)
-
-    def _scored(self, score: ScoreFunction | None, images: Tensor) -> Scores:
-        """Let frozen models score images in large pieces."""
-        if score is None:
-            return {}
-        size = self.placement.scoring_batch
-        with torch.no_grad(), self.placement.autocast():
-            pieces = [
-                score(images[start : start + size]) for start in range(0, max(1, len(images)), size)
-            ]
-        return {name: torch.cat([one[name] for one in pieces]) for name in pieces[0]}
 
 
 def _first_halves(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

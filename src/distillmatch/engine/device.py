@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
+from distillmatch.views import to_device
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Placement:
         return 2048 if self.device.type == "cuda" else 128
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
-        """Copy an array to the device."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        """Copy an array to the device, without waiting for what is queued there."""
+        return to_device(torch.from_numpy(np.ascontiguousarray(array)), self.device)
 
     def place(self, network: nn.Module) -> nn.Module:
         """Move a network to the device, its convolutions in the layout that is fast there."""

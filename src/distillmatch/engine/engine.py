@@ -1,7 +1,7 @@
 """The engine: takes a method through the tasks of a stream and reports what came of each."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from torch import Tensor
@@ -9,8 +9,10 @@ from torch import Tensor
 from distillmatch.config import RunConfig
 from distillmatch.engine.data import Epoch, TaskData
 from distillmatch.engine.device import Placement
+from distillmatch.engine.epochs import Epochs
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.factory import NetworkFactory
+from distillmatch.engine.graphs import why
 from distillmatch.engine.outcome import Judgement, TaskOutcome, Underway
 from distillmatch.engine.progress import NoProgress, Progress
 from distillmatch.engine.snapshot import (
@@ -47,7 +49,8 @@ class Engine:
     """Runs one configuration on one stream.
 
     `pause` is called wherever a snapshot can be taken: between epochs and between trainings. An
-    engine that is given a snapshot by `resume` goes on from there as if nothing had happened.
+    engine that is given a snapshot by `resume` goes on from there as if nothing had happened. With
+    `only`, of a method whose tasks are independent, that one task is learned.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Engine:
         stream: Stream,
         progress: Progress | None = None,
         pause: Callable[[], None] | None = None,
+        only: int | None = None,
     ) -> None:
         self.config = config
         self.dataset = dataset
@@ -68,7 +72,8 @@ class Engine:
         factory = NetworkFactory(config.network, classes, config.seed, self.placement)
         self.method = make_method(config, factory)
         self.coreset = Coreset(config.coreset, dataset.image_size)
-        self.underway = Underway(task=0)
+        self.tasks = range(len(stream)) if only is None else range(only, only + 1)
+        self.underway = Underway(self.tasks.start)
         self._pause = pause or (lambda: None)
         self._work_done = 0.0
         self._resumed: Snapshot | None = None
@@ -89,11 +94,11 @@ class Engine:
         """Learn the tasks one after another; yield the outcome of each."""
         # This asks for all trainings, for which a method may make networks or give them new
         # weights: what was learned is put back only after it.
-        total = self._work()
+        total = self.work_of(self.tasks)
         if self._resumed is not None:
             self._work_done = self._resumed.values["work"]
         self.progress.start(total, self._work_done)
-        for number in range(self.underway.task, len(self.stream)):
+        for number in range(self.underway.task, self.tasks.stop):
             yield self._learn(self.task_info(number))
         self.progress.stop()
 
@@ -217,11 +222,14 @@ class Engine:
         optimization = steps.step.optimization
         underway.optimizer = optimization.optimizer
         means = underway.losses.setdefault(training.name, [])
+        epochs = Epochs(data, training)
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
                 optimization.rate.fill_(training.schedule.rate(number))
-                epoch = data.epoch(training, number)
-                means.append(_finite_mean(steps.run(epoch), task, training, number))
+                epoch = epochs.take(number)
+                losses = steps.run(epoch)
+                epochs.prepare(number + 1)
+                means.append(_finite_mean(losses, task, training, number))
                 underway.epochs = number + 1
                 self._advance(
                     self._epoch_work(training, epoch.steps),
@@ -245,16 +253,16 @@ class Engine:
         self._work_done += work
         self.progress.advance(work, doing)
 
-    def _work(self) -> float:
-        """Return the images that all trainings will see, for the time left."""
+    def work_of(self, tasks: Iterable[int]) -> float:
+        """Return the images that all trainings of some tasks will see, for the time left."""
         total = 0.0
         in_coreset = [0, *(images for images, _ in stored_sizes(self.dataset, self.stream))]
-        for number, task in enumerate(self.stream.tasks):
+        for number in tasks:
             info = self.task_info(number)
             stored = in_coreset[number]
             if self.method.memory == "everything":
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
-            new = len(task.labeled)
+            new = len(self.stream.tasks[number].labeled)
             counts = {"new": new, "coreset": stored, "first-half": (new + stored + 1) // 2}
             for training in self.method.trainings(info):
                 images = counts.get(training.labeled, new + stored)
@@ -295,10 +303,9 @@ class EpochSteps:
             return CapturedStep(self.step, example)
         except RuntimeError as error:
             self.capturable = False
-            reason = str(error).strip().split("\n")[0]
             warnings.warn(
                 f"the step of training '{self.step.training.name}' cannot be captured as a CUDA "
-                f"graph and runs eagerly, which is slower: {reason}",
+                f"graph and runs eagerly, which is slower: {why(error)}",
                 stacklevel=2,
             )
             return None

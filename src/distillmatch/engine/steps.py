@@ -10,10 +10,13 @@ from torch import Tensor, nn
 
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
+from distillmatch.engine.graphs import CapturedWork
 from distillmatch.methods import Batch, Training
 
-WARM_UP_STEPS = 3
-"""Eager steps before a capture, so that libraries have chosen their kernels; undone afterwards."""
+STEP_PRIORITY = -2
+"""Steps come before the views and scores of the next epoch, which fill the gaps."""
+TRIAL_STEPS = 2
+"""Steps before a capture; the first makes the optimizer's state. They are undone afterwards."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +75,17 @@ class CapturedStep:
 
     def __init__(self, step: Step, example: Batch) -> None:
         self.batch = _copied(example)
-        self.graph = torch.cuda.CUDAGraph()
         state = _State.of(step)
-        try:
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UP_STEPS):
-                    step(self.batch)
-            torch.cuda.current_stream().wait_stream(side)
-            state.restore(step)
-            with torch.cuda.graph(self.graph):
-                self.loss = step(self.batch)
-        finally:
-            state.restore(step)
+        self.captured = CapturedWork(
+            lambda: step(self.batch), TRIAL_STEPS, lambda: state.restore(step), STEP_PRIORITY
+        )
 
     def run(self, epoch: Epoch, batch: int, unlabeled_batch: int) -> Tensor:
         """Replay the step for every batch of an epoch and return the losses."""
-        losses = torch.empty(epoch.steps, device=self.loss.device)
+        losses = torch.empty(epoch.steps, device=epoch.labels.device)
         for number, given in enumerate(batches(epoch, batch, unlabeled_batch)):
             _copy_into(self.batch, given)
-            self.graph.replay()
-            losses[number].copy_(self.loss)
+            losses[number].copy_(self.captured.replay())
         return losses
 
 

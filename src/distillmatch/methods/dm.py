@@ -28,11 +28,11 @@ from distillmatch.methods.parts import (
     KeepsPast,
     fine_tuning,
     forward_all,
+    forward_views,
     local_distillation,
     past_logits_of_all,
 )
 from distillmatch.methods.schedule import main_schedule
-from distillmatch.networks import frozen_statistics
 
 
 class DistillMatch(KeepsPast):
@@ -75,11 +75,9 @@ class DistillMatch(KeepsPast):
 
     def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
-        labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
+        labeled, unlabeled, strong = forward_views(self.classifier, batch, task.seen)
         consistency: Tensor | float = 0.0
-        if batch.strong is not None and not no_rows(batch.strong):
-            with frozen_statistics(self.classifier):
-                strong = self.classifier(batch.strong)[:, : task.seen]
+        if strong is not None:
             consistency = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
         return self.total(batch, task, labeled, unlabeled, consistency, "past")
 

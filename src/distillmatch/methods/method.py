@@ -121,10 +121,13 @@ class Method(ABC):
     `memory` says which labelled images of earlier tasks it is given: the coreset, or, for bounds
     that are no continual learners, everything. A method with `needs_truth` is given the true labels
     of unlabelled images and is marked so in its results. What it carries from one task to the next
-    is in `networks` and `values`: these are kept when a run is interrupted and continued.
+    is in `networks` and `values`: these are kept when a run is interrupted and continued. With
+    `independent_tasks` it carries nothing, and its tasks may be learned in any order or side by
+    side.
     """
 
     memory: ClassVar[Literal["coreset", "everything"]] = "coreset"
+    independent_tasks: ClassVar[bool] = False
     needs_truth: bool = False
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:

@@ -5,16 +5,16 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from distillmatch.losses import consistency_loss
-from distillmatch.methods.method import Batch, Method, TaskInfo, Training, no_rows
-from distillmatch.methods.parts import HIGH_RATE, cross_entropy, forward_all
+from distillmatch.methods.method import Batch, Method, TaskInfo, Training
+from distillmatch.methods.parts import HIGH_RATE, cross_entropy, forward_views
 from distillmatch.methods.schedule import main_schedule
-from distillmatch.networks import frozen_statistics
 
 
 class Offline(Method):
     """UB of the paper: a fresh network for each stage, on all labelled images so far."""
 
     memory: ClassVar[Literal["coreset", "everything"]] = "everything"
+    independent_tasks: ClassVar[bool] = True
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train a fresh classifier."""
@@ -44,12 +44,10 @@ class OfflineWithUnlabeled(Offline):
         network = self.start_afresh("classifier", task)
 
         def loss(batch: Batch) -> Tensor:
-            labeled, unlabeled = forward_all(network, batch, task.seen)
+            labeled, unlabeled, strong = forward_views(network, batch, task.seen)
             supervised = cross_entropy(labeled, batch.labels)
-            if batch.strong is None or no_rows(batch.strong):
+            if strong is None:
                 return supervised
-            with frozen_statistics(network):
-                strong = network(batch.strong)[:, : task.seen]
             consistent = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
             return supervised + self.config.consistency_weight * consistent
 

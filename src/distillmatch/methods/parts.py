@@ -12,8 +12,18 @@ from distillmatch.losses import (
     per_task_distillation,
     weighted_cross_entropy_sum,
 )
-from distillmatch.methods.method import Batch, ImageSet, Method, Passes, Scores, TaskInfo, Training
+from distillmatch.methods.method import (
+    Batch,
+    ImageSet,
+    Method,
+    Passes,
+    Scores,
+    TaskInfo,
+    Training,
+    no_rows,
+)
 from distillmatch.methods.schedule import fine_tuning_schedule
+from distillmatch.networks import separate_statistics
 
 HIGH_RATE = 0.1
 """Learning rate of DM, Base and the bounds; with a coreset, of every method."""
@@ -55,6 +65,22 @@ def forward_all(network: nn.Module, batch: Batch, seen: int) -> tuple[Tensor, Te
     """
     logits = network(torch.cat([batch.images, batch.unlabeled]))[:, :seen]
     return logits[: len(batch.images)], logits[len(batch.images) :]
+
+
+def forward_views(
+    network: nn.Module, batch: Batch, seen: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the seen classes' logits of the labelled, the unlabelled and the strong views.
+
+    All go through the network together, but the strong views are normalized by themselves and do
+    not move its running statistics, which are for images as they are met at test time.
+    """
+    if batch.strong is None or no_rows(batch.strong):
+        return *forward_all(network, batch, seen), None
+    labeled, weak = len(batch.images), len(batch.images) + len(batch.unlabeled)
+    with separate_statistics(network, weak):
+        logits = network(torch.cat([batch.images, batch.unlabeled, batch.strong]))[:, :seen]
+    return logits[:labeled], logits[labeled:weak], logits[weak:]
 
 
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:

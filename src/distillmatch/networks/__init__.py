@@ -2,7 +2,11 @@
 
 from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.names import Head, build_network, parse_network
-from distillmatch.networks.normalization import BatchNorm, frozen_statistics
+from distillmatch.networks.normalization import (
+    BatchNorm,
+    frozen_statistics,
+    separate_statistics,
+)
 from distillmatch.networks.wide_resnet import WideResNet
 
 __all__ = [
@@ -14,4 +18,5 @@ __all__ = [
     "build_network",
     "frozen_statistics",
     "parse_network",
+    "separate_statistics",
 ]

@@ -1,11 +1,14 @@
-"""Batch normalization whose running statistics can be left alone for one forward pass."""
+"""Batch normalization with ReLU, whose statistics can be kept apart for parts of a batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+HAS_TRITON = find_spec("triton") is not None
 
 
 class BatchNorm(nn.Module):
@@ -13,8 +16,9 @@ class BatchNorm(nn.Module):
 
     In training it normalizes by the batch and, unless inside `frozen_statistics`, moves the running
     mean and variance a tenth of the way to the batch's; in evaluation it normalizes by the running
-    ones. The switch is a plain attribute read while the step is traced or captured, so a captured
-    step holds both kinds of forward and nothing is asked of the device.
+    ones. Inside `separate_statistics` the first images of a batch and the others are normalized
+    each by their own. These switches are plain attributes read while the step is captured, so
+    nothing is asked of the device.
     """
 
     weight: nn.Parameter
@@ -27,6 +31,7 @@ class BatchNorm(nn.Module):
         self.momentum = momentum
         self.epsilon = epsilon
         self.moves_statistics = True
+        self.leading: int | None = None
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -34,7 +39,28 @@ class BatchNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the inputs normalized, scaled and shifted by channel."""
-        by_batch_alone = self.training and not self.moves_statistics
+        if not self.training or self.leading is None:
+            return self._normalized(inputs, self.moves_statistics)
+        first = self._normalized(inputs[: self.leading], self.moves_statistics)
+        return torch.cat([first, self._normalized(inputs[self.leading :], False)])
+
+    def activate(self, maps: Tensor) -> Tensor:
+        """Return the ReLU of the normalized maps."""
+        if self._fuses(maps):
+            return self._fused(maps, None)[1]
+        return functional.relu(self(maps))
+
+    def add_and_activate(self, maps: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of maps and shortcut, and the ReLU of the normalized sum."""
+        if self._fuses(maps):
+            summed, activated = self._fused(maps, shortcut)
+            assert summed is not None
+            return summed, activated
+        summed = maps + shortcut
+        return summed, functional.relu(self(summed))
+
+    def _normalized(self, inputs: Tensor, moves: bool) -> Tensor:
+        by_batch_alone = self.training and not moves
         return functional.batch_norm(
             inputs,
             None if by_batch_alone else self.running_mean,
@@ -44,6 +70,31 @@ class BatchNorm(nn.Module):
             self.training,
             self.momentum,
             self.epsilon,
+        )
+
+    def _fuses(self, maps: Tensor) -> bool:
+        """Tell whether our kernels can take the maps: in half precision on CUDA."""
+        return (
+            HAS_TRITON
+            and maps.is_cuda
+            and maps.dtype in (torch.bfloat16, torch.float16)
+            and maps.is_contiguous(memory_format=torch.channels_last)
+            and (self.training or not (torch.is_grad_enabled() and self.weight.requires_grad))
+        )
+
+    def _fused(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        from distillmatch.networks.kernels.normalization import (  # noqa: PLC0415  Triton comes with CUDA alone
+            NormalizeByBatch,
+            NormalizeByRunning,
+        )
+
+        if shortcut is not None:
+            shortcut = shortcut.contiguous(memory_format=torch.channels_last)
+        given = (maps, shortcut, self.weight, self.bias, self.running_mean, self.running_var)
+        if not self.training:
+            return NormalizeByRunning.apply(*given, self.epsilon)  # type: ignore[no-any-return,no-untyped-call]
+        return NormalizeByBatch.apply(  # type: ignore[no-any-return,no-untyped-call]
+            *given, self.leading, self.moves_statistics, self.momentum, self.epsilon
         )
 
     def extra_repr(self) -> str:
@@ -57,7 +108,7 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
     For strong views: their statistics are not those of the images met at test time.
     """
-    layers = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+    layers = _layers(network)
     before = [layer.moves_statistics for layer in layers]
     for layer in layers:
         layer.moves_statistics = False
@@ -66,3 +117,25 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
     finally:
         for layer, moved in zip(layers, before, strict=True):
             layer.moves_statistics = moved
+
+
+@contextmanager
+def separate_statistics(network: nn.Module, leading: int) -> Iterator[None]:
+    """Let one forward do for two: the first `leading` images of a batch are a batch of their own.
+
+    Both parts are normalized by their own statistics; only the first moves the running ones. So
+    weak and strong views share a forward that is as good as one for the weak and, inside
+    `frozen_statistics`, another for the strong.
+    """
+    layers = _layers(network)
+    for layer in layers:
+        layer.leading = leading
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.leading = None
+
+
+def _layers(network: nn.Module) -> list[BatchNorm]:
+    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]

@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from distillmatch.networks.convolution import Convolution, rounded_weights
 from distillmatch.networks.normalization import BatchNorm
 
 
@@ -30,23 +30,33 @@ class WideResNet(nn.Module):
         super().__init__()
         blocks = (depth - 4) // 6
         self.feature_count = 64 * width
-        self.first = _convolution(3, 16, 3, 1)
+        self.first = Convolution(3, 16, 3, 1)
         groups: list[nn.Module] = []
         channels = 16
         for group_channels, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
             for block in range(blocks):
                 groups.append(_Block(channels, group_channels, stride if block == 0 else 1))
                 channels = group_channels
-        self.blocks = nn.Sequential(*groups)
+        self.blocks = nn.ModuleList(groups)
         self.last_norm = BatchNorm(channels)
         self.head = nn.Linear(channels, classes) if head is None else head
         initialize(self, generator)
 
     def features(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
-        maps = self.blocks(self.first(images))
-        activated: Tensor = functional.relu(self.last_norm(maps))
+        with rounded_weights(self.convolutions):
+            maps: Tensor = self.first(images)
+            shortcut: Tensor | None = None
+            for block in self.blocks:
+                maps, shortcut = block(maps, shortcut)
+        assert shortcut is not None
+        activated = self.last_norm.add_and_activate(maps, shortcut)[1]
         return activated.mean(dim=(2, 3))
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        """All convolutions, in order."""
+        return [layer for layer in self.modules() if isinstance(layer, Convolution)]
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of every class slot for each image.
@@ -60,30 +70,29 @@ class WideResNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two 3×3 convolutions, each after normalization and ReLU, added to a shortcut.
+    """Two 3×3 convolutions, each after normalization and ReLU, to be added to a shortcut.
 
     Where the shape changes the shortcut is a 1×1 convolution of the activated input, else the
-    input itself.
+    input itself. The two are added where the next block normalizes them, in the same pass.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
         self.norm1 = BatchNorm(channels_in)
-        self.conv1 = _convolution(channels_in, channels_out, 3, stride)
+        self.conv1 = Convolution(channels_in, channels_out, 3, stride)
         self.norm2 = BatchNorm(channels_out)
-        self.conv2 = _convolution(channels_out, channels_out, 3, 1)
+        self.conv2 = Convolution(channels_out, channels_out, 3, 1)
         same_shape = channels_in == channels_out and stride == 1
-        self.shortcut = None if same_shape else _convolution(channels_in, channels_out, 1, stride)
+        self.shortcut = None if same_shape else Convolution(channels_in, channels_out, 1, stride)
 
-    def forward(self, maps: Tensor) -> Tensor:
-        activated = functional.relu(self.norm1(maps))
-        shortcut = maps if self.shortcut is None else self.shortcut(activated)
-        residual = self.conv2(functional.relu(self.norm2(self.conv1(activated))))
-        return shortcut + residual  # type: ignore[no-any-return]
-
-
-def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
+    def forward(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Take what the block before left to be added, and leave the same for the next."""
+        if shortcut is None:
+            activated = self.norm1.activate(maps)
+        else:
+            maps, activated = self.norm1.add_and_activate(maps, shortcut)
+        kept = maps if self.shortcut is None else self.shortcut(activated)
+        return self.conv2(self.norm2.activate(self.conv1(activated))), kept
 
 
 def initialize(network: nn.Module, generator: torch.Generator | None = None) -> None:

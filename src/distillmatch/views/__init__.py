@@ -1,6 +1,6 @@
 """Views: weakly and strongly augmented images, whole batches at a time."""
 
-from distillmatch.views.draws import view_key
+from distillmatch.views.draws import to_device, view_key
 from distillmatch.views.normalization import Normalization, plain_views
 from distillmatch.views.operations import OPERATIONS
 from distillmatch.views.strong import strong_views
@@ -11,6 +11,7 @@ __all__ = [
     "Normalization",
     "plain_views",
     "strong_views",
+    "to_device",
     "view_key",
     "weak_views",
 ]

@@ -1,0 +1,129 @@
+"""Convolutions whose weight gradients are made beside the rest of the backward pass.
+
+In half precision on CUDA the weight gradient is our own kernel's, faster than cuDNN's where
+channels are few, and it is computed on a second stream: nothing of the backward pass waits for it
+but its end.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distillmatch.networks.normalization import HAS_TRITON
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Convolution(nn.Conv2d):
+    """A square convolution without bias, its input padded by half of its side."""
+
+    def __init__(self, channels_in: int, channels_out: int, side: int, stride: int) -> None:
+        super().__init__(channels_in, channels_out, side, stride, padding=side // 2, bias=False)
+        self.rounded: Tensor | None = None
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Convolve the maps."""
+        if self.rounded is None or self.kernel_size[0] not in (1, 3):
+            return super().forward(maps)
+        maps = maps.to(self.rounded.dtype, memory_format=torch.channels_last)
+        convolved: Tensor = _Convolve.apply(maps, self.weight, self.rounded, self.stride[0])  # type: ignore[no-untyped-call]
+        return convolved
+
+
+@contextmanager
+def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
+    """Round the weights of all convolutions at once, for a training forward in half precision.
+
+    Elsewhere it does nothing: autocast rounds them one by one, or there is nothing to round.
+    """
+    weights = [convolution.weight for convolution in convolutions]
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    trained = torch.is_grad_enabled() and all(weight.requires_grad for weight in weights)
+    if not (HAS_TRITON and weights[0].is_cuda and dtype in HALF and trained):
+        yield
+        return
+    with torch.no_grad():
+        rounded = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        torch._foreach_copy_(rounded, weights)
+    for convolution, weight in zip(convolutions, rounded, strict=True):
+        convolution.rounded = weight
+    try:
+        yield
+    finally:
+        for convolution in convolutions:
+            convolution.rounded = None
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, rounded: Tensor, stride: int) -> Tensor:
+        ctx.save_for_backward(maps, rounded)
+        ctx.stride = stride
+        return functional.conv2d(maps, rounded, stride=stride, padding=rounded.shape[2] // 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        from distillmatch.networks.kernels.weight_gradient import (  # noqa: PLC0415  needs Triton
+            weight_gradient,
+        )
+
+        maps, rounded = ctx.saved_tensors
+        given = gradients[0].contiguous(memory_format=torch.channels_last)
+        side, stride = rounded.shape[2], ctx.stride
+        with _Beside(maps, given):
+            of_weight = weight_gradient(maps, given, side, stride)
+        of_maps = None
+        if ctx.needs_input_grad[0]:
+            of_maps = torch.ops.aten.convolution_backward(
+                given,
+                maps,
+                rounded,
+                None,
+                [stride, stride],
+                [side // 2, side // 2],
+                [1, 1],
+                False,
+                [0, 0],
+                1,
+                [True, False, False],
+            )[0]
+        return of_maps, of_weight, None, None
+
+
+_companions: dict[int, torch.cuda.Stream] = {}
+"""For each stream that a backward pass ran on, the one beside it.
+
+A companion is taken from the pool of its stream's priority: a stream that captures has one that no
+work but captures uses, and so has its companion.
+"""
+
+
+class _Beside:
+    """Within its block, work is queued beside the stream at hand, to be awaited after backward."""
+
+    def __init__(self, *read: Tensor) -> None:
+        self.read = read
+        self.stream = torch.cuda.current_stream()
+        known, priority = self.stream.cuda_stream, self.stream.priority
+        if known not in _companions:
+            _companions[known] = torch.cuda.Stream(priority=priority)  # type: ignore[no-untyped-call]
+        self.companion = _companions[known]
+        self.block = torch.cuda.stream(self.companion)
+
+    def __enter__(self) -> None:
+        self.companion.wait_stream(self.stream)
+        self.block.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        self.block.__exit__(*error)
+        for tensor in self.read:
+            # Their memory may not be used again before the companion has read it.
+            tensor.record_stream(self.companion)
+        stream, companion = self.stream, self.companion
+        torch.autograd.Variable._execution_engine.queue_callback(
+            lambda: stream.wait_stream(companion)
+        )

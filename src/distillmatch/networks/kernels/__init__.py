@@ -1,0 +1,1 @@
+"""Triton kernels for CUDA; imported only where there is Triton."""

@@ -1,0 +1,175 @@
+"""Our CUDA kernels beside torch's own operations in float32."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from distillmatch.networks import (
+    BatchNorm,
+    build_network,
+    convolution,
+    normalization,
+    separate_statistics,
+)
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [
+    (16, 32, 40, None),
+    (32, 16, 33, 20),
+    (48, 8, 7, 3),
+    (128, 8, 320, 192),
+    (640, 4, 6, None),
+]
+
+
+def maps(count: int, channels: int, side: int, seed: int) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    drawn = torch.randn(count, channels, side, side, device="cuda", generator=generator)
+    return drawn.bfloat16().to(memory_format=torch.channels_last)
+
+
+def plain(norm: BatchNorm, inputs: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute in float32 by torch, part by part."""
+    summed = inputs if shortcut is None else (inputs + shortcut).bfloat16()
+    summed = summed.float()
+    parts = [summed] if norm.leading is None else [summed[: norm.leading], summed[norm.leading :]]
+    outputs = []
+    for number, part in enumerate(parts):
+        moves = number == 0
+        mean, variance = (norm.running_mean, norm.running_var) if moves else (None, None)
+        outputs.append(
+            functional.batch_norm(
+                part, mean, variance, norm.weight, norm.bias, norm.training, 0.1, 1e-5
+            )
+        )
+    return summed, functional.relu(torch.cat(outputs))
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(("channels", "side", "count", "leading"), SHAPES)
+def test_fused_normalization_is_torchs_with_relu_and_sum(
+    channels: int, side: int, count: int, leading: int | None, adds: bool
+) -> None:
+    results = []
+    for fused in (True, False):
+        norm = BatchNorm(channels).cuda()
+        norm.leading = leading
+        with torch.no_grad():
+            norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
+            norm.bias.copy_(torch.linspace(-1, 1, channels))
+        inputs = (2 * maps(count, channels, side, 1) + 1).requires_grad_()
+        shortcut = maps(count, channels, side, 2).requires_grad_() if adds else None
+        if not fused:
+            summed, activated = plain(norm, inputs, shortcut)
+        elif shortcut is None:
+            summed, activated = inputs, norm.activate(inputs)
+        else:
+            summed, activated = norm.add_and_activate(inputs, shortcut)
+        loss = (activated.float() * maps(count, channels, side, 3).float()).sum()
+        loss = loss + (summed.float() * maps(count, channels, side, 4).float()).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        results.append(
+            [
+                activated.detach(),
+                norm.running_mean,
+                norm.running_var,
+                inputs.grad,
+                norm.weight.grad,
+                norm.bias.grad,
+            ]
+        )
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is not None and theirs is not None
+        scale = float(theirs.float().abs().max())
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.02, atol=0.01 * scale)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_fused_normalization_by_running_statistics_is_torchs(adds: bool) -> None:
+    results = []
+    for fused in (True, False):
+        norm = BatchNorm(32).cuda().eval().requires_grad_(False)
+        norm.running_mean.copy_(torch.linspace(-1, 1, 32))
+        norm.running_var.copy_(torch.linspace(0.5, 2, 32))
+        inputs = maps(9, 32, 8, 1).requires_grad_()
+        shortcut = maps(9, 32, 8, 2).requires_grad_() if adds else None
+        if not fused:
+            summed, activated = plain(norm, inputs, shortcut)
+        elif shortcut is None:
+            summed, activated = inputs, norm.activate(inputs)
+        else:
+            summed, activated = norm.add_and_activate(inputs, shortcut)
+        ((activated.float() + summed.float()) * maps(9, 32, 8, 3).float()).sum().backward()  # type: ignore[no-untyped-call]
+        results.append([activated.detach(), inputs.grad])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is not None and theirs is not None
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("count", "inside", "outside", "side", "kernel", "stride"),
+    [
+        (320, 3, 16, 32, 3, 1), (64, 16, 32, 32, 3, 1), (320, 32, 32, 32, 3, 1),
+        (64, 32, 64, 32, 3, 2), (64, 64, 64, 16, 3, 1), (33, 128, 128, 8, 3, 1),
+        (64, 16, 32, 32, 1, 1), (64, 64, 128, 16, 1, 2), (5, 80, 96, 7, 3, 1),
+    ],
+)  # fmt: skip
+def test_the_weight_gradient_is_that_of_a_float32_convolution(
+    count: int, inside: int, outside: int, side: int, kernel: int, stride: int
+) -> None:
+    from distillmatch.networks.kernels.weight_gradient import weight_gradient
+
+    inputs = maps(count, inside, side, 1)
+    weight = torch.zeros(outside, inside, kernel, kernel, device="cuda", dtype=torch.float64)
+    weight.requires_grad_()
+    output = functional.conv2d(inputs.double(), weight, stride=stride, padding=kernel // 2)
+    gradient = maps(count, outside, output.shape[2], 2)
+    output.backward(gradient.double())  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    scale = float(weight.grad.abs().max())
+    ours = weight_gradient(inputs, gradient, kernel, stride)
+    torch.testing.assert_close(ours.double(), weight.grad, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_networks_gradients_are_as_near_to_float32_as_those_of_torch_in_half_precision(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = torch.randn(96, 3, 32, 32, device="cuda")
+    labels = torch.arange(96, device="cuda") % 10
+
+    def gradients(half: bool) -> Tensor:
+        network = build_network("wrn-16-2", 10, generator=torch.Generator().manual_seed(seed))
+        network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with (
+            torch.autocast("cuda", torch.bfloat16, enabled=half),
+            separate_statistics(network, 64),
+        ):
+            logits = network(images.to(memory_format=torch.channels_last))
+        functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+    exact, ours = gradients(False), gradients(True)
+    for module in (normalization, convolution):
+        monkeypatch.setattr(module, "HAS_TRITON", False)
+    theirs = gradients(True)
+    assert not torch.equal(ours, theirs), "the kernels were not used"
+    error, usual = (ours - exact).norm() / exact.norm(), (theirs - exact).norm() / exact.norm()
+    assert error < 1.25 * usual, (float(error), float(usual))
+
+
+def test_two_backward_passes_agree_to_the_bit() -> None:
+    network = build_network("wrn-16-2", 10, generator=torch.Generator().manual_seed(1))
+    network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.randn(64, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+    seen = []
+    for _ in range(3):
+        network.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = network(images)
+        logits.square().sum().backward()
+        seen.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
+    for again in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], again, strict=True))
