@@ -209,8 +209,8 @@ def test_two_checkpoints_are_kept_and_none_once_the_run_is_finished(tmp_path: Pa
     session(config, tmp_path, epochs=7)
     assert [path.stem for path in checkpoint_files(tmp_path)] == ["00000007", "00000008"]
     assert session(config, tmp_path) is not None
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "run.log"]
-    log = (tmp_path / "run.log").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "result.json"]
+    log = (tmp_path / "log.jsonl").read_text()
     assert "begun" in log and "continuing in task 2 of 3" in log and "finished" in log
 
 

@@ -140,7 +140,7 @@ def test_sigkill_at_random_moments_changes_nothing(name: str, start: Start, tmp_
         kills += 1
     assert kills
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"result.json", "run.log"}
+    assert left == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(method=name)
 
 

@@ -10,6 +10,10 @@ from typing import Any, BinaryIO
 
 from distillmatch.errors import DistillMatchError, explain_disk_errors
 
+# To read it is to change it for a moment, which other threads would see: so this is done once.
+UMASK = os.umask(0)
+os.umask(UMASK)
+
 
 @contextmanager
 def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
@@ -25,8 +29,7 @@ def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            mode = 0o666 & ~_umask()
-            temporary.chmod(mode)
+            temporary.chmod(0o666 & ~UMASK)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -60,9 +63,3 @@ def read_record(
             f"{path}: expected version {version} of a {what}, found {record.get('version')}"
         )
     return record
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -35,33 +35,37 @@ def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) ->
         metavar="FILE",
         help="YAML file of the options below; they override it",
     )
-    for name, field in config.model_fields.items():
-        if get_origin(field.annotation) is dict:
-            group.add_argument(
-                f"--{name}",
-                default=argparse.SUPPRESS,
-                nargs="+",
-                action=_Pairs,
-                metavar="NAME=VALUE",
-                help=field.description,
-            )
-            continue
-        choices = allowed_values(field.annotation)
-        default = field.default
-        shown = (
-            ""
-            if default in (None, ()) or "default:" in str(field.description)
-            else (f" (default: {default})")
-        )
+    for name in config.model_fields:
+        add_field_option(group, config, name)
+
+
+def add_field_option(
+    group: "argparse._ActionsContainer", config: type[Config], name: str, show_default: bool = True
+) -> None:
+    """Add the option of one field; what is not given is not in the parsed arguments."""
+    field = config.model_fields[name]
+    if get_origin(field.annotation) is dict:
         group.add_argument(
-            f"--{name.replace('_', '-')}",
-            dest=name,
+            f"--{name}",
             default=argparse.SUPPRESS,
-            nargs="+" if _is_list(field.annotation) else None,
-            type=_reader(field.annotation),
-            metavar="|".join(map(str, choices)) if choices else _metavar(field.annotation),
-            help=f"{field.description}{shown}".replace("%", "%%"),
+            nargs="+",
+            action=_Pairs,
+            metavar="NAME=VALUE",
+            help=field.description,
         )
+        return
+    choices = allowed_values(field.annotation)
+    known = field.default in (None, ()) or "default:" in str(field.description)
+    shown = "" if known or not show_default else f" (default: {field.default})"
+    group.add_argument(
+        f"--{name.replace('_', '-')}",
+        dest=name,
+        default=argparse.SUPPRESS,
+        nargs="+" if _is_list(field.annotation) else None,
+        type=_reader(field.annotation),
+        metavar="|".join(map(str, choices)) if choices else _metavar(field.annotation),
+        help=f"{field.description}{shown}".replace("%", "%%"),
+    )
 
 
 def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyConfig:

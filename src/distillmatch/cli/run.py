@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.progress import LiveProgress
+from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
@@ -47,6 +49,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="X",
         help="write a checkpoint so often within a task; 0: only after each (default: 60)",
     )
+    parser.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write losses, accuracies and the detector's figures to DIR/tensorboard too",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        metavar="N",
+        help="method offline: stages learned at once, side by side (default: all on a GPU, else 1)",
+    )
+    add_seed_options(parser)
     parser.add_argument("--no-table", action="store_true", help="print no table at the end")
     parser.add_argument("--quiet", action="store_true", help="show no progress and no table")
     add_config_options(parser, RunConfig)
@@ -58,29 +72,37 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.run import Interrupted, bound_of, read_result
     from distillmatch.run import run as run_config
+    from distillmatch.run.tensorboard import TensorBoard
+    from distillmatch.run.threads import end_process
 
     config = _config(arguments)
+    if wants_seeds(arguments):
+        run_seeds(arguments, config, _tell)
+        return
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     progress = None if arguments.quiet else LiveProgress(config.method)
+    events = TensorBoard(arguments.out) if arguments.tensorboard else nullcontext()
     dataset = stream = None
     if arguments.stream:
         dataset = load_source(config)
         stream = read_stream(arguments.stream, dataset)
     try:
-        result = run_config(
-            config,
-            arguments.out,
-            dataset=dataset,
-            stream=stream,
-            bound=bound,
-            progress=progress,
-            resume=arguments.resume,
-            checkpoint_seconds=arguments.checkpoint_seconds,
-            tell=_tell,
-        )
+        with events:
+            result = run_config(
+                config,
+                arguments.out,
+                dataset=dataset,
+                stream=stream,
+                bound=bound,
+                progress=progress,
+                resume=arguments.resume,
+                checkpoint_seconds=arguments.checkpoint_seconds,
+                tell=_tell,
+                at_once=arguments.at_once,
+            )
     except Interrupted as stop:
         _tell(str(stop))
-        raise SystemExit(stop.exit_code) from None
+        end_process(stop)
     finally:
         if progress is not None:
             progress.stop()

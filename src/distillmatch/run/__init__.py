@@ -3,5 +3,15 @@
 from distillmatch.run.interruption import Interrupted
 from distillmatch.run.result import Bound, bound_of, read_result, write_result
 from distillmatch.run.runner import run
+from distillmatch.run.side_by_side import Job, run_side_by_side
 
-__all__ = ["Bound", "Interrupted", "bound_of", "read_result", "run", "write_result"]
+__all__ = [
+    "Bound",
+    "Interrupted",
+    "Job",
+    "bound_of",
+    "read_result",
+    "run",
+    "run_side_by_side",
+    "write_result",
+]

@@ -1,30 +1,41 @@
 """The folder of a run: its result, its checkpoints, its log, and who works in it."""
 
 import contextlib
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import RunFolderError
+from distillmatch.files import read_record, write_atomically
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints
+from distillmatch.run.interruption import Interrupted
 from distillmatch.run.lock import FolderLock
+from distillmatch.run.log import RunLog
 from distillmatch.run.result import read_result, recorded_config
 
 Resume = Literal["no", "auto", "must"]
 RESULT = "result.json"
-LOG = "run.log"
+STAGES = "stages"
+STAGES_HEAD = "run.json"
+STAGES_FORMAT = "distillmatch stages"
+STAGES_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder has of a run: its whole result, or a checkpoint to go on from, or nothing."""
+    """What a folder has of a run: its whole result, or a state to go on from, or nothing.
+
+    That is a checkpoint, or, where tasks are learned side by side, the head of `stages/`, or both.
+    """
 
     result: dict[str, Any] | None = None
     checkpoint: Checkpoint | None = None
+    stages: dict[str, Any] | None = None
 
 
 class RunFolder:
@@ -33,6 +44,7 @@ class RunFolder:
     def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path)
+        self.log = RunLog(path)
         self._tell = tell
         self._lock: FolderLock | None = None
         self._made = False
@@ -53,45 +65,60 @@ class RunFolder:
     ) -> None:
         # A refused start is no event of the run that the folder holds.
         refused = isinstance(error, RunFolderError)
-        if error is not None and not refused and (self.path / LOG).exists():
-            self.note(f"ended by {type(error).__name__}: {' '.join(str(error).split())}")
+        if error is not None and not refused and self.log.path.exists():
+            event = "interrupted" if isinstance(error, Interrupted) else "failed"
+            reason = " ".join(str(error).split())
+            self.log.note(event, error=type(error).__name__, reason=reason)
+        self.log.flush()
         assert self._lock is not None
         self._lock.release()
         if self._made:  # a run that could not begin leaves nothing behind
             with contextlib.suppress(OSError):
                 self.path.rmdir()
 
-    def tell(self, sentence: str) -> None:
+    def tell(self, sentence: str, event: str = "told", **fields: Any) -> None:
         """Say something to the user, and note it."""
-        self.note(sentence)
+        self.log.note(event, sentence=sentence, **fields)
         self._tell(sentence)
-
-    def note(self, sentence: str) -> None:
-        """Add a line to the log; a log that cannot be written stops nothing."""
-        time = datetime.now().astimezone().isoformat(timespec="seconds")
-        with contextlib.suppress(OSError), (self.path / LOG).open("a", encoding="utf-8") as log:
-            log.write(f"{time} {sentence}\n")
 
     def find(self, resume: Resume, config: RunConfig, fingerprint: str) -> Found:
         """Return what there is to go on from; refuse what belongs to another run."""
         if resume == "no":
-            self.checkpoints.clear()
+            self.clear()
             (self.path / RESULT).unlink(missing_ok=True)
             return Found()
         result = read_result(self.path) if (self.path / RESULT).exists() else None
         checkpoint, problems = self.checkpoints.load()
-        for record in (result, None if checkpoint is None else checkpoint.values):
+        stages = self._read_stages_head()
+        for record in (result, None if checkpoint is None else checkpoint.values, stages):
             if record is not None:
                 self._check_same_run(record, config, fingerprint)
         if result is not None and result["complete"]:
-            self.checkpoints.clear()
+            self.clear()
             return Found(result=result)
         for problem in problems:
             instead = "the run starts over" if checkpoint is None else "the one before it is used"
             self.tell(f"{problem}; {instead}")
-        if checkpoint is None and resume == "must":
+        if checkpoint is None and stages is None and resume == "must":
             raise RunFolderError(f"{self.path}: there is no run to continue")
-        return Found(checkpoint=checkpoint)
+        return Found(checkpoint=checkpoint, stages=stages)
+
+    def clear(self) -> None:
+        """Remove all that a run is continued from."""
+        self.checkpoints.clear()
+        shutil.rmtree(self.path / STAGES, ignore_errors=True)
+
+    def write_stages_head(self, head: dict[str, Any]) -> None:
+        """Say of which run the stages are that this folder holds."""
+        record = {"format": STAGES_FORMAT, "version": STAGES_VERSION, **head}
+        path = self.path / STAGES / STAGES_HEAD
+        write_atomically(path, json.dumps(record) + "\n", "writing how far the stages are")
+
+    def _read_stages_head(self) -> dict[str, Any] | None:
+        path = self.path / STAGES / STAGES_HEAD
+        if not path.exists():
+            return None
+        return read_record(path, "head of stages", STAGES_FORMAT, STAGES_VERSION, RunFolderError)
 
     def _check_same_run(self, record: dict[str, Any], config: RunConfig, fingerprint: str) -> None:
         differences = differing_keys(record["config"], config)

@@ -3,11 +3,12 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOPPING = "stopping at the end of this epoch; once more stops at once"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -25,16 +26,48 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """Within its block, notes that a signal asked to stop; a second one stops at once.
 
-    Only the main thread can be told of signals; in another one nothing is noted.
+    Only the main thread can be told of signals: runs in other threads share the request of the one
+    that started them, in which it can also be made without a signal. `tell` is called by the
+    handler, in the midst of whatever the thread was doing: it must wait for nothing.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         self.signal_number: int | None = None
+        self.reason: str | None = None
         self._tell = tell
+        self._idle = False
         self._before: dict[signal.Signals, Any] = {}
 
+    @property
+    def asked(self) -> bool:
+        """Whether runs are to stop where they can be continued."""
+        return self.reason is not None
+
+    def ask(self, reason: str) -> None:
+        """Ask without a signal; `reason` is what a run that stops says it was stopped by."""
+        self.reason = self.reason or reason
+
+    def interrupted(self, where: str) -> Interrupted:
+        """Return what a run raises once it has stopped; `where` says how far it is."""
+        number = signal.SIGTERM if self.signal_number is None else self.signal_number
+        return Interrupted(f"stopped by {self.reason} {where}", number)
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Let the first signal raise `Interrupted` too, where a block only waits."""
+        hears = _in_main_thread()
+        try:
+            if hears:
+                self._idle = True
+            if self.asked:
+                raise self.interrupted("while waiting")
+            yield
+        finally:
+            if hears:
+                self._idle = False
+
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        if _in_main_thread():
             for number in SIGNALS:
                 handler = signal.getsignal(number)
                 if handler not in (None, signal.SIG_IGN):
@@ -54,5 +87,13 @@ class StopRequest:
         if self.signal_number is not None:
             raise Interrupted("stopped at once; the last checkpoint can be continued from", number)
         self.signal_number = number
-        with contextlib.suppress(RuntimeError):  # the signal came while something was printed
-            self._tell("stopping at the end of this epoch; once more stops at once")
+        self.reason = signal.Signals(number).name
+        if self._idle:
+            raise self.interrupted("while waiting")
+        if self._tell is not None:
+            with contextlib.suppress(RuntimeError):  # it came while something was printed
+                self._tell(STOPPING)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -35,9 +35,12 @@ class FolderLock:
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             if not _lock(descriptor):
                 os.close(descriptor)
+                who = f"another process ({holder or 'just started'})"
+                if holder == str(os.getpid()):
+                    who = "another run of this process"
                 raise LockedError(
-                    f"{self.path.parent}: another process ({holder or 'just started'}) is running "
-                    "in this folder; wait for it or choose another"
+                    f"{self.path.parent}: {who} is running in this folder; wait for it or choose "
+                    "another"
                 )
             if _is_at(descriptor, self.path):
                 break
@@ -58,6 +61,30 @@ class FolderLock:
         else:
             self.path.unlink(missing_ok=True)
             os.close(self._descriptor)
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether some process works in a folder."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def excludes(folder: Path) -> bool:
+    """Tell whether locks hold in a folder; some network file systems know none."""
+    try:
+        lock = FolderLock(folder, lambda sentence: None)
+    except LockedError:
+        return True
+    try:
+        return is_held(folder)
+    finally:
+        lock.release()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

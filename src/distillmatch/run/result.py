@@ -93,26 +93,17 @@ class Tally:
 
     def add(self, outcome: TaskOutcome) -> None:
         """Take in one task's outcome."""
-        number = outcome.task.number + 1
-        given = (outcome.logits, outcome.labels, self.task_sizes, number)
-        among_seen, among_own = task_accuracies(*given)
-        self.among_seen.append(among_seen)
-        self.among_own.append(among_own)
-        self.among_first.append(prefix_accuracies(*given))
-        first = sum(self.task_sizes[: number - 1])
-        self.test_counts.append(int((outcome.labels >= first).sum()))
-        self.tasks.append(
-            {
-                "task": number,
-                "accuracy": self.accuracies[-1],
-                "test_images": self.test_counts[-1],
-                "detector": detector_figures(outcome),
-                "losses": outcome.losses,
-                "seconds": outcome.seconds,
-                "stored_images": outcome.stored_images,
-                "stored_bytes": outcome.stored_bytes,
-            }
-        )
+        self.add_row(task_row(outcome, self.task_sizes))
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Take in what `task_row` made of the next task's outcome."""
+        self.among_seen.append(np.array(row["R"], float))
+        self.among_own.append(np.array(row["A"], float))
+        self.among_first.append(np.array(row["P"], float))
+        record = row["task"]
+        self.test_counts.append(record["test_images"])
+        accuracy = self.accuracies[-1]
+        self.tasks.append({"task": record["task"], "accuracy": accuracy, **record})
 
     @property
     def accuracies(self) -> list[float]:
@@ -150,6 +141,28 @@ class Tally:
                 accuracy_matrix(self.among_first), offline, sizes
             )
         return figures
+
+
+def task_row(outcome: TaskOutcome, task_sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Return what a result keeps of one task, in what JSON can say, but for what needs others."""
+    number = outcome.task.number + 1
+    given = (outcome.logits, outcome.labels, task_sizes, number)
+    among_seen, among_own = task_accuracies(*given)
+    first = sum(task_sizes[: number - 1])
+    return {
+        "R": _json_row(among_seen),
+        "A": _json_row(among_own),
+        "P": _json_row(prefix_accuracies(*given)),
+        "task": {
+            "task": number,
+            "test_images": int((outcome.labels >= first).sum()),
+            "detector": detector_figures(outcome),
+            "losses": outcome.losses,
+            "seconds": outcome.seconds,
+            "stored_images": outcome.stored_images,
+            "stored_bytes": outcome.stored_bytes,
+        },
+    }
 
 
 def detector_figures(outcome: TaskOutcome) -> dict[str, Any]:
@@ -214,4 +227,8 @@ def bound_of(result: dict[str, Any]) -> Bound:
 
 
 def _json_matrix(matrix: Matrix) -> list[list[float | None]]:
-    return [[None if np.isnan(v) else float(v) for v in row] for row in matrix]
+    return [_json_row(row) for row in matrix]
+
+
+def _json_row(row: Matrix) -> list[float | None]:
+    return [None if np.isnan(v) else float(v) for v in row]

@@ -13,8 +13,11 @@ from distillmatch.errors import ConfigError, StreamError
 from distillmatch.methods import find_method
 from distillmatch.networks import parse_network
 from distillmatch.run.folder import Found, Resume, RunFolder
+from distillmatch.run.interruption import StopRequest
 from distillmatch.run.result import Bound, Tally, describe_stream, write_result
 from distillmatch.run.session import Session
+from distillmatch.run.stages import StagedSession
+from distillmatch.run.threads import MOST_AT_ONCE
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, check_source
 
@@ -32,6 +35,8 @@ def run(
     resume: Resume = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     tell: Callable[[str], None] | None = None,
+    stop: StopRequest | None = None,
+    at_once: int | None = None,
 ) -> dict[str, Any]:
     """Run a configuration and return its result.
 
@@ -46,18 +51,22 @@ def run(
     `out`, and a finished one is not run again. `resume` "no" starts over, "must" refuses to start
     anew. A checkpoint is written after every task, every `checkpoint_seconds` within one (0: not),
     and on Ctrl-C and SIGTERM, which then raise `Interrupted`. `tell` is given a sentence about
-    each such turn of events; without it they go to the log named `distillmatch`.
+    each such turn of events; without it they go to the log named `distillmatch`. Runs beside each
+    other in threads share a `stop`, by which all of them are asked at once.
+
+    The tasks of a method with `independent_tasks`, such as the offline bound, are learned side by
+    side, `at_once` of them; unless that is given, all of them on a GPU and one on a CPU.
     """
-    if out is None and resume == "must":
-        raise ConfigError("resume 'must' needs a folder to continue from")
-    if resume not in get_args(Resume):
-        raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, not {resume!r}")
-    if not checkpoint_seconds >= 0:
-        raise ConfigError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds!r}")
+    _check_options(out, resume, checkpoint_seconds, at_once)
     # What is wrong with these is better said before any data are fetched and any folder is made.
-    find_method(config.method)
+    method = find_method(config.method)
     parse_network(config.network)
-    Placement.of(config)
+    placement = Placement.of(config)
+    if at_once not in (None, 1) and not method.independent_tasks:
+        raise ConfigError(
+            f"at_once must be 1 with method '{config.method}', not {at_once}: each of its tasks "
+            "builds on the one before it"
+        )
     start = time.perf_counter()
     say = tell or logging.getLogger("distillmatch").warning
     with RunFolder(Path(out), say) if out is not None else nullcontext() as folder:
@@ -80,20 +89,35 @@ def run(
             if found.result is not None:
                 folder.tell(f"{out} holds this run, finished: its result was read, nothing was run")
                 return _with_bound(found.result, bound, stream, folder)
-        session = Session(
-            config,
-            dataset,
-            stream,
-            described,
-            start=start,
-            bound=bound,
-            progress=progress,
-            folder=folder,
-            checkpoint_seconds=checkpoint_seconds,
-        )
-        if found.checkpoint is not None:
-            session.resume(found.checkpoint)
+        given: dict[str, Any] = {
+            "start": start,
+            "bound": bound,
+            "progress": progress,
+            "folder": folder,
+            "checkpoint_seconds": checkpoint_seconds,
+            "stop": stop,
+        }
+        whole = (config, dataset, stream, described)
+        count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
+        if method.independent_tasks and (count > 1 or found.stages is not None):
+            session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)
+        else:
+            session = Session(*whole, **given)
+        session.resume(found)
         return session.run()
+
+
+def _check_options(
+    out: Path | None, resume: Resume, checkpoint_seconds: float, at_once: int | None
+) -> None:
+    if out is None and resume == "must":
+        raise ConfigError("resume 'must' needs a folder to continue from")
+    if resume not in get_args(Resume):
+        raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, not {resume!r}")
+    if not checkpoint_seconds >= 0:
+        raise ConfigError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds!r}")
+    if at_once is not None and at_once < 1:
+        raise ConfigError(f"at_once must be at least 1, not {at_once}")
 
 
 def _check_bound(bound: Bound | None, described: dict[str, Any]) -> None:

@@ -1,14 +1,14 @@
 """A session: one process's part of a run. A run that is never interrupted is a single session."""
 
-import signal
 import time
 from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot
 from distillmatch.run.checkpoints import Checkpoint
-from distillmatch.run.folder import RunFolder
-from distillmatch.run.interruption import Interrupted, StopRequest
+from distillmatch.run.folder import Found, RunFolder
+from distillmatch.run.interruption import StopRequest
+from distillmatch.run.log import EpochNotes, steps_so_far
 from distillmatch.run.machine import commit, machine, versions
 from distillmatch.run.result import (
     FORMAT,
@@ -26,7 +26,8 @@ class Session:
     """Takes an engine through its tasks, keeping what is finished in a folder if there is one.
 
     `start` is when the session began, by `time.perf_counter`; between tasks a checkpoint is written
-    every `checkpoint_seconds`, unless that is 0.
+    every `checkpoint_seconds`, unless that is 0. Without a `stop` that it shares with others, it
+    hears of signals itself. With `only` it takes the engine through that task alone.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Session:
         progress: Progress | None,
         folder: RunFolder | None,
         checkpoint_seconds: float,
+        stop: StopRequest | None = None,
+        only: int | None = None,
     ) -> None:
         self.folder = folder
         self.bound = bound
-        self.engine = Engine(config, dataset, stream, progress, self._between_epochs)
+        self.engine = Engine(config, dataset, stream, progress, self._between_epochs, only)
         self.tally = Tally(stream.task_sizes)
         self.head: dict[str, Any] = {
             "format": FORMAT,
@@ -65,33 +68,48 @@ class Session:
         self._earlier_peak: int | None = None
         self._checkpoint_seconds = checkpoint_seconds
         self._saved_at = time.monotonic()
-        self._stop: StopRequest | None = None
+        self._stop = stop
+        self._notes: EpochNotes | None = None
 
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
-        values = checkpoint.values
+    def resume(self, found: Found) -> None:
+        """Go on from what the folder holds, if it holds anything."""
+        if found.checkpoint is None:
+            return
+        checkpoint, values = found.checkpoint, found.checkpoint.values
         self.engine.resume(Snapshot(values["engine"], checkpoint.tensors))
-        self.tally = Tally.restored(self.tally.task_sizes, values["results"])
-        self._earlier_seconds = values["seconds"]
-        self._earlier_peak = values["peak_device_bytes"]
+        self._take_up(values)
         if self.folder is not None:
             then, now = values["made_with"], self._made_with()
             changed = [
                 f"{k} was {then.get(k)} and is {now[k]}" for k in now if then.get(k) != now[k]
             ]
             how = f" ({', '.join(changed)})" if changed else ""
-            self.folder.tell(f"continuing in {self._place()}{how}")
+            self.folder.tell(
+                f"continuing in {self._place()}{how}",
+                "continued",
+                task=self.engine.underway.task + 1,
+                steps=steps_so_far(self.engine.underway, self.tally.tasks),
+            )
+
+    def _take_up(self, values: dict[str, Any]) -> None:
+        """Count in what was done when a checkpoint was written."""
+        self.tally = Tally.restored(self.tally.task_sizes, values["results"])
+        self._earlier_seconds = values["seconds"]
+        self._earlier_peak = values["peak_device_bytes"]
 
     def run(self) -> dict[str, Any]:
         """Learn what is left of the tasks and return the result."""
         if self.folder is None:
             return self._run(None)
         if not self.tally.tasks and not self.engine.underway.begun:
-            self.folder.note("begun")
-        with StopRequest(self.folder.tell) as self._stop:
+            self.folder.log.note("begun", **self._described())
+        self._notes = EpochNotes(self.folder.log, self.engine.underway)
+        if self._stop is None:
+            with StopRequest(self.folder.tell) as self._stop:
+                result = self._run(self.folder)
+        else:
             result = self._run(self.folder)
-        self.folder.checkpoints.clear()
-        self.folder.note("finished")
+        self._end(result, self.folder)
         return result
 
     def _run(self, folder: RunFolder | None) -> dict[str, Any]:
@@ -100,11 +118,19 @@ class Session:
             self.tally.add(outcome)
             result = self.result()
             if folder is not None:
-                write_result(result, folder.path)
+                self._keep(result, folder)
                 if not result["complete"]:
                     self._save(folder)
-                    self._stop_if_asked(folder)
+                    self._stop_if_asked()
         return result
+
+    def _keep(self, result: dict[str, Any], folder: RunFolder) -> None:
+        write_result(result, folder.path)
+        folder.log.note("task", **self._task_record(result))
+
+    def _end(self, result: dict[str, Any], folder: RunFolder) -> None:
+        folder.clear()
+        folder.log.note("finished", seconds=result["seconds"], metrics=result["metrics"])
 
     def result(self) -> dict[str, Any]:
         """Return what is finished as a result."""
@@ -143,32 +169,43 @@ class Session:
     def _between_epochs(self) -> None:
         """Write a checkpoint if one is due or if the run is to stop."""
         folder, wait = self.folder, self._checkpoint_seconds
-        if folder is None or self._stop is None:
-            return
-        if self._stop.signal_number is not None or (
-            wait and time.monotonic() - self._saved_at >= wait
-        ):
-            self._save(folder)
-        self._stop_if_asked(folder)
+        asked = self._stop is not None and self._stop.asked
+        if folder is not None and self._notes is not None:
+            self._notes.update(self.engine.underway, self.tally.tasks)
+            if asked or (wait and time.monotonic() - self._saved_at >= wait):
+                self._save(folder)
+        if asked:
+            self._stop_if_asked()
 
     def _save(self, folder: RunFolder) -> None:
-        folder.checkpoints.save(self._checkpoint())
+        path = folder.checkpoints.save(self._checkpoint())
+        folder.log.note("checkpoint", file=path.name, place=self._place())
         self._saved_at = time.monotonic()
 
-    def _stop_if_asked(self, folder: RunFolder) -> None:
-        if self._stop is not None and self._stop.signal_number is not None:
-            number = self._stop.signal_number
-            raise Interrupted(
-                f"stopped by {signal.Signals(number).name} in {self._place()}; what is done is in "
-                f"{folder.path}, and the same command continues from there",
-                number,
-            )
+    def _stop_if_asked(self) -> None:
+        if self._stop is not None and self._stop.asked:
+            where = f"in {self._place()}"
+            if self.folder is not None:
+                where += (
+                    f"; what is done is in {self.folder.path}, and the same command continues "
+                    "from there"
+                )
+            raise self._stop.interrupted(where)
 
     def _place(self) -> str:
         underway = self.engine.underway
         after = f" after epoch {underway.epochs} of training {underway.trainings + 1}"
         task = f"task {underway.task + 1} of {len(self.tally.task_sizes)}"
         return task + after if underway.epochs else task
+
+    def _described(self) -> dict[str, Any]:
+        shown = {key: self.head[key] for key in ("method", "seed", "machine", "commit")}
+        return {**shown, "tasks": len(self.tally.task_sizes)}
+
+    def _task_record(self, result: dict[str, Any]) -> dict[str, Any]:
+        record = {key: value for key, value in result["tasks"][-1].items() if key != "losses"}
+        figures = result["metrics"].items()
+        return {**record, "metrics": {k: v for k, v in figures if not isinstance(v, list)}}
 
     def _made_with(self) -> dict[str, Any]:
         place = {key: self.head["machine"][key] for key in ("device", "precision")}

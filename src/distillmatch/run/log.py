@@ -1,0 +1,155 @@
+"""The log of a run: one JSON object a line, for people who look and for tools that follow."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from distillmatch.engine.outcome import Underway
+from distillmatch.errors import explain_disk_errors
+
+LOG = "log.jsonl"
+FLUSH_SECONDS = 1.0
+"""Epochs can take 50 ms: their lines are gathered and written together, at most so often."""
+
+Entry = dict[str, Any]
+
+
+class RunLog:
+    """Adds lines to `log.jsonl` in a folder; a log that cannot be written stops nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOG
+        self._waiting: list[str] = []
+        self._written_at = float("-inf")
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Write a line at once, after those that wait."""
+        self.note_soon(event, **fields)
+        self.flush()
+
+    def note_soon(self, event: str, **fields: Any) -> None:
+        """Write a line with the others of this second, or with the next event."""
+        moment = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        line = json.dumps({"time": moment, "event": event, **fields}, ensure_ascii=False)
+        self._waiting.append(line + "\n")
+        if time.monotonic() - self._written_at >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits by a single call, so that lines are whole or not there."""
+        text, self._waiting = "".join(self._waiting), []
+        self._written_at = time.monotonic()
+        if not text:
+            return
+        with contextlib.suppress(OSError), self.path.open("ab+", buffering=0) as file:
+            # A process that was killed, or a disk that was full, may have left half a line.
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    text = "\n" + text
+            file.write(text.encode())
+
+
+class EpochNotes:
+    """Notes every epoch once: whatever a task's losses hold more than at the last call."""
+
+    def __init__(self, log: RunLog, underway: Underway) -> None:
+        self.log = log
+        self._task = underway.task
+        self._noted = {name: len(means) for name, means in underway.losses.items()}
+        self._last = time.perf_counter()
+
+    def update(self, underway: Underway, finished: Sequence[Mapping[str, Any]]) -> None:
+        """Note new epochs; `finished` are the records of the tasks before this one."""
+        if underway.task != self._task:
+            self._task, self._noted = underway.task, {}
+        for name, means in underway.losses.items():
+            for number in range(self._noted.get(name, 0), len(means)):
+                self._note(underway, name, number, finished)
+            self._noted[name] = len(means)
+
+    def _note(
+        self,
+        underway: Underway,
+        training: str,
+        number: int,
+        finished: Sequence[Mapping[str, Any]],
+    ) -> None:
+        now = time.perf_counter()
+        self.log.note_soon(
+            "epoch",
+            task=underway.task + 1,
+            training=training,
+            epoch=number + 1,
+            step=_epochs_of(training, finished) + number + 1,
+            loss=underway.losses[training][number],
+            learning_rate=_learning_rate(underway),
+            seconds=round(now - self._last, 4),
+        )
+        self._last = now
+
+
+def steps_so_far(underway: Underway, finished: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the epochs that each training has had over all tasks."""
+    names = [*(name for task in finished for name in task["losses"]), *underway.losses]
+    return {
+        name: _epochs_of(name, finished) + len(underway.losses.get(name, ()))
+        for name in dict.fromkeys(names)
+    }
+
+
+def read_log(path: Path) -> list[Entry]:
+    """Read a log, from its file or its folder; half a line that a crash left is passed over."""
+    path = path / LOG if path.is_dir() else path
+    with explain_disk_errors("reading the log", path):
+        content = path.read_bytes()
+    return parse_log(content)
+
+
+def parse_log(content: bytes) -> list[Entry]:
+    """Return the whole lines of a log, or of a part of one."""
+    entries = []
+    for line in content.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and "event" in entry:
+                entries.append(entry)
+    return entries
+
+
+def history(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the epochs and tasks that the run as it stands is made of, each once.
+
+    What a killed process had learned after its last checkpoint is learned again, and noted again
+    after a line "continued" that says from where.
+    """
+    kept: list[Entry] = []
+    for entry in entries:
+        match entry["event"]:
+            case "begun":
+                kept = []
+            case "continued":
+                kept = [one for one in kept if not _lost(one, entry)]
+            case "epoch" | "task":
+                kept.append(entry)
+    return kept
+
+
+def _lost(entry: Entry, continued: Entry) -> bool:
+    if entry["event"] == "task":
+        return bool(entry["task"] >= continued["task"])
+    return bool(entry["step"] > continued["steps"].get(entry["training"], 0))
+
+
+def _epochs_of(training: str, finished: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(task["losses"].get(training, ())) for task in finished)
+
+
+def _learning_rate(underway: Underway) -> float | None:
+    if underway.optimizer is None:
+        return None
+    return float(f"{float(underway.optimizer.param_groups[0]['lr']):.6g}")

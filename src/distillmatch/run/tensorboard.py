@@ -1,0 +1,133 @@
+"""TensorBoard: a run's log as event files, written while it grows or afterwards."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from distillmatch.errors import ConfigError, RunFolderError
+from distillmatch.run.log import LOG, Entry, history, parse_log
+
+FOLDER = "tensorboard"
+SECONDS = 2.0
+"""How often a log that grows is looked at."""
+
+
+def require_tensorboard() -> None:
+    """Say that the extra is missing, before any work is done that would need it."""
+    if find_spec("tensorboard") is None:
+        raise ConfigError("event files need TensorBoard: pip install 'distillmatch[tensorboard]'")
+
+
+class TensorBoard:
+    """Within its block, follows the log of a run's folder and writes `tensorboard/` beside it.
+
+    The log is the only thing read, so a run that is finished, or was begun without this, gets the
+    same events. Whenever a run begins or continues they are written anew, which leaves out what a
+    killed process had to learn again: no point is there twice.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        require_tensorboard()
+        self.log = folder / LOG
+        self.folder = folder / FOLDER
+        self._place = 0
+        self._entries: list[Entry] = []
+        self._writer: Writer | None = None
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        if not isinstance(error, RunFolderError):  # the folder is another's
+            self._catch_up()
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
+
+    def _follow(self) -> None:
+        while not self._end.wait(SECONDS):
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Write what is new; as with the log, a disk that is full stops nothing."""
+        with contextlib.suppress(OSError):
+            new = self._new_entries()
+            if not new:
+                return
+            self._entries += new
+            again = any(entry["event"] in ("begun", "continued") for entry in new)
+            if self._writer is None or again:
+                self._entries = new = history(self._entries)
+                self._start_over()
+            assert self._writer is not None
+            for entry in new:
+                self._writer.add(entry)
+            self._writer.flush()
+
+    def _new_entries(self) -> list[Entry]:
+        """Return the lines since the last look, up to the last that has its end."""
+        with self.log.open("rb") as file:
+            file.seek(self._place)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._place += len(whole)
+        return parse_log(whole)
+
+    def _start_over(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        for old in self.folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        self._writer = Writer(self.folder)
+
+
+class Writer:
+    """Writes log entries as scalars: of epochs by their number over all tasks, of tasks by task."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+        # A TensorBoard that is open forgets what it has read of an earlier file.
+        self._writer = SummaryWriter(str(folder), purge_step=0)
+
+    def add(self, entry: Entry) -> None:
+        """Write one entry's scalars, if it has any."""
+        for tag, value in scalars(entry):
+            step = entry["step"] if entry["event"] == "epoch" else entry["task"]
+            self._writer.add_scalar(tag, value, step)
+
+    def flush(self) -> None:
+        """Have it on the disk."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._writer.close()
+
+
+def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
+    """Yield the tags and values of one entry."""
+    values: dict[str, float | None] = {}
+    if entry["event"] == "epoch":
+        values[f"loss/{entry['training']}"] = entry["loss"]
+        values[f"learning rate/{entry['training']}"] = entry["learning_rate"]
+    elif entry["event"] == "task":
+        values["accuracy/classes seen"] = entry["accuracy"]
+        for group in ("metrics", "detector", "seconds"):
+            values |= {f"{group}/{name}": value for name, value in entry[group].items()}
+        values["memory/stored images"] = entry["stored_images"]
+    yield from ((tag, value) for tag, value in values.items() if value is not None)
