@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError, StreamError
 from distillmatch.run import Bound, bound_of, read_result, run
 from distillmatch.sources import Dataset
+from distillmatch.suite.schema import FIELDS, is_of, leaves
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "result.md"
 SIZES = (1, 2, 3)
@@ -48,52 +48,9 @@ def documented() -> dict[str, str]:
     return dict(rows)
 
 
-OPEN = ("config", "versions", "seconds", "tasks[].losses", "tasks[].seconds")
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with the name the document gives it."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            name = "*" if path in OPEN else key
-            if path == "config":
-                yield "config.*", inner
-            else:
-                yield from leaves(inner, f"{path}.{name}" if path else name)
-    elif path == "tasks":
-        for inner in value:
-            yield from leaves(inner, "tasks[]")
-    else:
-        yield path, value
-
-
-def is_of(kind: str, value: Any) -> bool:
-    """Tell whether a value is of the kind that the document's second column names."""
-    alternatives = kind.split(" or ")
-    if "null" in alternatives and value is None:
-        return True
-    if kind.startswith("true or false"):
-        return isinstance(value, bool)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    known = {
-        "anything": True,
-        "text": isinstance(value, str),
-        "number": number,
-        "whole number": number and isinstance(value, int),
-    }
-    if alternatives[0].startswith("list of "):
-        item = alternatives[0].removeprefix("list of ").removesuffix("s")
-        return isinstance(value, list) and all(is_of(item, one) for one in value)
-    if kind == "matrix":
-        return isinstance(value, list) and all(
-            len(row) == len(value) and all(is_of("number or null", one) for one in row)
-            for row in value
-        )
-    return known[alternatives[0]]
-
-
 def test_the_result_has_exactly_the_documented_fields(result: Result, bound: Result) -> None:
     kinds = documented()
+    assert kinds == FIELDS, "the check of the ledger and the document must agree"
     for one in (result, bound):
         stored = json.loads(json.dumps(one, allow_nan=False))
         found = list(leaves(stored))

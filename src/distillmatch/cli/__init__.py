@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from distillmatch.cli import bench, compare, demo, run, stream, views
+from distillmatch.cli import bench, compare, demo, report, results, run, stream, suite, tune, views
 from distillmatch.cli.options import Parser
 from distillmatch.errors import DistillMatchError
 
@@ -20,7 +20,7 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
-    for command in (stream, views, run, compare, demo, bench):
+    for command in (stream, views, run, compare, demo, bench, report, tune, suite, results):
         command.add_parser(commands)
     return parser
 

@@ -1,18 +1,12 @@
 """`distillmatch demo`: the paper in miniature, on the embedded data, in two minutes at most."""
 
 import argparse
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
+from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
 from distillmatch.files import write_atomically
@@ -21,7 +15,6 @@ from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 
 METHODS = ("dm", "offline", "gd", "base")
-"""Longest first, so that two processes end together."""
 SETTINGS: dict[str, Any] = {
     "source": "shapes",
     "tasks": 5,
@@ -61,8 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     dataset = load_source(configs[0])
     draw_stream(dataset, build_stream(dataset, configs[0]), out / "stream.png")
     draw_views_of(dataset, configs[0].seed, out / "views.png")
-    with Children() as children:
-        children.run([(config, out / config.method) for config in configs])
+    train(configs, out)
     results = with_omega([read_result(out / config.method) for config in configs])
     results.sort(key=lambda result: -result["metrics"]["A_N"])
     console = Console()
@@ -72,71 +64,37 @@ def run(arguments: argparse.Namespace) -> None:
     console.print(f"Open {page}", markup=False, highlight=False, soft_wrap=True)
 
 
-class Children:
-    """Runs side by side, each `distillmatch run` in a process of its own, on one thread.
+def train(configs: list[RunConfig], out: Path) -> None:
+    """Run the configurations side by side, each in a folder of its own, as the suite does.
 
-    However the demo is stopped, its runs are asked to stop too; they write checkpoints, and the
-    same command goes on from them.
+    However the demo is stopped, its runs write checkpoints, and the same command goes on from them.
     """
+    from distillmatch.run.side_by_side import Job
+    from distillmatch.suite.local import Crew, LocalEngine
+    from distillmatch.suite.queue import Queue, error_file
 
-    def __init__(self) -> None:
-        self.running: dict[str, subprocess.Popen[str]] = {}
-        self.relays: list[threading.Thread] = []
-        self._before: Any = None
-
-    def __enter__(self) -> "Children":
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, _interrupt)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for process in self.running.values():
-            process.terminate()
-        for process in self.running.values():
-            process.wait()
-        for relay in self.relays:
-            relay.join()
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-
-    def run(self, wanted: list[tuple[RunConfig, Path]]) -> None:
-        """Run the configurations, as many side by side as there are cores."""
-        waiting, limit = list(wanted), os.cpu_count() or 1
-        while waiting or self.running:
-            while waiting and len(self.running) < limit:
-                self._start(*waiting.pop(0))
-            time.sleep(0.1)
-            for method, process in list(self.running.items()):
-                code = process.poll()
-                if code is not None:
-                    del self.running[method]
-                    if code:
-                        raise TrainingError(f"the demo's run of {method} ended with code {code}")
-
-    def _start(self, config: RunConfig, out: Path) -> None:
-        settings, text = out / "config.yaml", config.to_yaml()
-        other = settings.exists() and settings.read_text(encoding="utf-8") != text
-        write_atomically(settings, text, "writing the configuration")
-        command = [sys.executable, "-m", "distillmatch", "run", "--config", str(settings)]
-        command += ["--out", str(out), "--no-table", "--resume", "no" if other else "auto"]
-        process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+    jobs = [Job(config.method, config, out / config.method) for config in configs]
+    for job in jobs:
+        _start_over_if_changed(job.config, job.out)
+    progress = SuiteProgress()
+    try:
+        queue = Queue(jobs, None, progress.tell)
+        LocalEngine(queue, Crew.on_cpu(), out, progress.show).run()
+    finally:
+        progress.stop()
+    for name in queue.names("failed"):
+        entry = queue.entries[name]
+        raise TrainingError(
+            f"the demo's run of {name} failed: {entry.reason}; see {error_file(entry.job)}"
         )
-        self.running[config.method] = process
-        relay = threading.Thread(target=_relay, args=(process,), daemon=True)
-        relay.start()
-        self.relays.append(relay)
 
 
-def _relay(process: "subprocess.Popen[str]") -> None:
-    """Pass on what a run says, line by line, so that two runs do not write into each other."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        print(line, end="", file=sys.stderr, flush=True)
+def _start_over_if_changed(config: RunConfig, out: Path) -> None:
+    """Write the configuration beside its run, and remove the run of another one."""
+    from distillmatch.run.folder import RunFolder
 
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    settings, text = out / "config.yaml", config.to_yaml()
+    if settings.exists() and settings.read_text(encoding="utf-8") != text:
+        with RunFolder(out, lambda sentence: None) as folder:
+            folder.find("no", config, "")
+    write_atomically(settings, text, "writing the configuration")

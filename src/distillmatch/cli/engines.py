@@ -1,0 +1,87 @@
+"""Options that say where the runs of a queue are made, and the engine that they describe."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distillmatch.suite.local import LocalEngine, Show
+    from distillmatch.suite.queue import Queue
+    from distillmatch.suite.ray_engine import RayEngine
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of an engine."""
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="processes on this machine, or a Ray cluster (default: local)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes (default: one a core, or one a GPU)"
+    )
+    parser.add_argument(
+        "--runs-per-gpu",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs at once on a GPU (default: 1)",
+    )
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        metavar="X",
+        help="each run writes a checkpoint so often; 0: only after each task (default: 60)",
+    )
+
+
+def check_engine_options(arguments: argparse.Namespace) -> None:
+    """Refuse what no engine can be told, and say that an extra is missing."""
+    from distillmatch.suite.ray_engine import require_ray
+
+    for name in ("jobs", "runs_per_gpu"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, not {value}")
+    if not arguments.checkpoint_seconds >= 0:
+        raise ConfigError(
+            f"checkpoint_seconds must be at least 0, not {arguments.checkpoint_seconds!r}"
+        )
+    if arguments.engine == "ray":
+        require_ray()
+
+
+def make_engine(
+    arguments: argparse.Namespace, queue: "Queue", log_folder: Path, show: "Show"
+) -> "LocalEngine | RayEngine":
+    """Return what works off the queue: on all GPUs if a run is to use one, else on all cores."""
+    from distillmatch.engine import Placement
+    from distillmatch.suite.local import Crew, LocalEngine
+    from distillmatch.suite.ray_engine import RayEngine
+
+    seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu
+    if arguments.engine == "ray":
+        return RayEngine(queue, show, per_gpu, seconds)
+    left = [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
+    crew = Crew.on_cpu(arguments.jobs)
+    if any(Placement.of(config).device.type == "cuda" for config in left):
+        import torch
+
+        crew = Crew.on_gpus(torch.cuda.device_count(), arguments.jobs, per_gpu)
+    return LocalEngine(queue, crew, log_folder, show, seconds)
+
+
+def with_absolute_locations(config: RunConfig) -> RunConfig:
+    """Return the configuration as a process that starts in another folder needs it."""
+    return config.replace(**{key: _absolute(getattr(config, key)) for key in LOCATION_KEYS})
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(path.resolve() for path in value)
+    return None if value is None else value.resolve()

@@ -1,0 +1,80 @@
+"""`distillmatch report`: published beside reproduced, as a page, Markdown, LaTeX and CSV."""
+
+import argparse
+from pathlib import Path
+
+from distillmatch.errors import ConfigError
+
+LEDGER = Path("results")
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("report", help="put results beside the paper's figures, as a page")
+    parser.add_argument(
+        "results",
+        nargs="*",
+        type=Path,
+        metavar="RESULT",
+        help="result files, folders of runs, or folders of results (default: the ledger)",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder that the report goes into")
+    parser.add_argument(
+        "--ledger",
+        type=Path,
+        metavar="DIR",
+        help="folder of results (default: results, where no RESULT is given)",
+    )
+    parser.add_argument(
+        "--experiments",
+        nargs="+",
+        default=[],
+        metavar="NAME|FILE",
+        help="tables and figures to show, or YAML files of your own (default: all of the paper's)",
+    )
+    parser.add_argument(
+        "--scale",
+        choices=("paper", "quick"),
+        default="paper",
+        help="experiments as the paper has them, or made small (default: paper)",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="SOURCE=DIR",
+        help="where a source's files are, to draw its streams, as cifar100=DIR; may be repeated",
+    )
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help="bring the state in this README up to date"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the results and write what was asked for."""
+    from distillmatch.report.paper_report import check_folder, paper_of, write_report
+    from distillmatch.report.paper_state import FIGURE, update_readme
+    from distillmatch.report.paper_tables import read_results
+
+    if arguments.out is None and arguments.readme is None:
+        raise ConfigError("nothing to write: give --out DIR, or --readme FILE")
+    data = dict(_source_folder(word) for word in arguments.data)
+    if arguments.out is not None:
+        check_folder(arguments.out)
+    given = list(arguments.results)
+    if arguments.ledger is not None or not given:
+        given.append(arguments.ledger or LEDGER)
+    paper = paper_of(read_results(given), arguments.experiments, arguments.scale)
+    if arguments.out is not None:
+        print(f"report: {write_report(paper, arguments.out, data)}")
+    if arguments.readme is not None:
+        update_readme(arguments.readme, paper)
+        print(f"state: {arguments.readme}, {arguments.readme.parent / FIGURE}")
+
+
+def _source_folder(word: str) -> tuple[str, Path]:
+    source, equals, folder = word.partition("=")
+    if not equals or not source or not Path(folder).is_dir():
+        raise ConfigError(f"--data takes SOURCE=DIR with a folder that exists, not '{word}'")
+    return source, Path(folder)

@@ -1,0 +1,208 @@
+"""`distillmatch results`: list, filter and compare what the ledger has, and check it."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from distillmatch.cli.suite_options import add_ledger_option, ledger_folder
+from distillmatch.config import RunConfig, parse_yaml
+from distillmatch.errors import ConfigError, ResultError
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A result, what it is called here, and the name that the ledger has it under.
+
+    The folder of a run is called as its user likes.
+    """
+
+    label: str
+    name: str | None
+    result: Result
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "results", help="list, filter and compare results of the ledger, or check them"
+    )
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="check | RESULT",
+        help="check: verify them instead of listing them; result files or folders of runs, "
+        "instead of the ledger's",
+    )
+    add_ledger_option(parser)
+    parser.add_argument("--method", metavar="NAME", help="only results of this method")
+    parser.add_argument("--seed", type=int, metavar="N", help="only results with this seed")
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="only runs of this experiment, and its bounds"
+    )
+    parser.add_argument(
+        "--where",
+        nargs="+",
+        default=[],
+        action="extend",
+        metavar="KEY=VALUE",
+        help="only results with this value in their configuration",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """List and compare the results that were asked for, or check them."""
+    check = arguments.files[:1] == ["check"]
+    if check:
+        arguments.files = arguments.files[1:]
+    items = _chosen(arguments)
+    if check:
+        _check(items)
+    else:
+        _list(items)
+
+
+def _chosen(arguments: argparse.Namespace) -> list[Item]:
+    """Return the results that the options leave."""
+    from distillmatch.suite.ledger import Ledger
+
+    if arguments.files and arguments.ledger:
+        raise ConfigError("results takes files or --ledger, not both")
+    wanted = _wanted(arguments)
+    ledger = Ledger(ledger_folder(arguments))
+    paths = [Path(file) for file in arguments.files] or ledger.paths()
+    if not paths:
+        raise ResultError(f"{ledger.folder}: expected results of runs, found none in this folder")
+    items = [_item(path) for path in paths]
+    kept = [item for item in items if all(_config_value(item, k) == v for k, v in wanted.items())]
+    if arguments.experiment is not None:
+        kept = _of_experiment(kept, arguments.experiment)
+    if not kept:
+        raise ResultError(f"none of {len(items)} results is as asked for")
+    return kept
+
+
+def _item(path: Path) -> Item:
+    from distillmatch.run import read_result
+    from distillmatch.run.folder import RESULT
+
+    result = read_result(path)
+    if path.is_dir() or path.name == RESULT:
+        return Item(str(path), None, result)
+    name = path.name.removesuffix(".json")
+    return Item(name, name, result)
+
+
+def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the configuration must hold."""
+    wanted: dict[str, Any] = {}
+    for word in arguments.where:
+        key, equals, text = word.partition("=")
+        key = key.replace("-", "_")
+        if not equals or key not in RunConfig.model_fields:
+            raise ConfigError(
+                f"--where takes key=value with an option of a run as key, not '{word}'"
+            )
+        try:
+            wanted[key] = parse_yaml(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"--where takes key=value, and '{text}' is no value") from None
+    for key in ("method", "seed"):
+        if getattr(arguments, key) is not None:
+            wanted[key] = getattr(arguments, key)
+    return wanted
+
+
+def _config_value(item: Item, key: str) -> Any:
+    config = item.result.get("config")
+    return config.get(key) if isinstance(config, dict) else None
+
+
+def _of_experiment(items: list[Item], name: str) -> list[Item]:
+    """Return the runs that an experiment has, whatever their seeds, and its bounds."""
+    from distillmatch.suite.catalogue import at_all_scales, load_experiment
+    from distillmatch.suite.identity import run_name
+    from distillmatch.suite.ledger import config_of
+    from distillmatch.suite.plan import plan
+
+    experiments = at_all_scales(load_experiment(name))
+    configs = [config_of(item.result, Path(item.label)) for item in items]
+    runs = {run.name for run in plan(experiments, {config.seed for config in configs})}
+    return [item for item, config in zip(items, configs, strict=True) if run_name(config) in runs]
+
+
+def _list(items: list[Item]) -> None:
+    from distillmatch.report.comparison import NAMES, comparison_table
+
+    table = Table(title=f"{len(items)} result{'s' if len(items) > 1 else ''}")
+    for name in ("run", "method"):
+        table.add_column(name, overflow="fold")
+    for name in ("seed", "tasks", "A_N"):
+        table.add_column(name, justify="right")
+    for name in ("machine", "code"):
+        table.add_column(name)
+    for item in items:
+        result = item.result
+        tasks, stages = len(result["tasks"]), len(result["task_sizes"])
+        table.add_row(
+            item.label,
+            NAMES.get(result["method"], result["method"]),
+            str(result["seed"]),
+            str(tasks) if tasks == stages else f"{tasks} of {stages}",
+            f"{result['metrics']['A_N']:.1f}",
+            result["machine"]["device"],
+            _code(result["commit"]),
+        )
+    console = Console()
+    console.print(table)
+    console.print(comparison_table([item.result for item in items]))
+
+
+def _code(commit: dict[str, Any]) -> str:
+    """Return the commit in short, and whether that is all of the code that ran."""
+    if commit["id"] == "unknown":
+        return "unknown commit"
+    beside = {True: " with changes", False: "", None: ", changes unknown"}[commit["dirty"]]
+    return f"{commit['id'][:8]}{beside}"
+
+
+def _check(items: list[Item]) -> None:
+    """Print what is wrong with each result and what should be known of it."""
+    from distillmatch.run import bound_of
+    from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
+    from distillmatch.suite.checks import problems_of, remarks_on
+    from distillmatch.suite.plan import plan
+
+    experiments = [
+        one for name in experiment_names() for one in at_all_scales(load_experiment(name))
+    ]
+    seeds = {item.result.get("seed") for item in items}
+    planned = plan(experiments, {seed for seed in seeds if type(seed) is int and seed >= 0})
+    by_name = {run.name: run for run in planned}
+    sound = [item for item in items if not problems_of(item.result, item.name, by_name)]
+    bounds = [bound_of(item.result) for item in sound if _is_bound(item.result)]
+    console = Console(soft_wrap=True, highlight=False)
+    wrong = 0
+    for item in items:
+        stream = item.result.get("stream")
+        bound = next((one for one in bounds if one.stream == stream), None)
+        problems = problems_of(item.result, item.name, by_name, bound)
+        wrong += bool(problems)
+        console.print(f"{item.label}: {'wrong' if problems else 'right'}", markup=False)
+        remarks = [] if problems else remarks_on(item.result, by_name)
+        for line in (*problems, *(f"remark: {remark}" for remark in remarks)):
+            console.print(f"  {line}", markup=False)
+    if wrong:
+        raise ResultError(f"{wrong} of {len(items)} results are wrong; the lines above say how")
+    console.print(f"all {len(items)} results are right", markup=False)
+
+
+def _is_bound(result: Result) -> bool:
+    return bool(result["method"] == "offline" and result["complete"])

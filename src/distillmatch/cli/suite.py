@@ -1,0 +1,108 @@
+"""`distillmatch suite`: the paper's experiments, what of them is done, and running them."""
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from distillmatch.cli import suite_run
+from distillmatch.cli.options import Parser
+from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command and its parts."""
+    parser = commands.add_parser("suite", help="the paper's experiments: list and run them")
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART", parser_class=Parser)
+    listing = parts.add_parser("list", help="show the experiments and what of them is done")
+    listing.add_argument(
+        "experiment",
+        nargs="?",
+        metavar="NAME",
+        help="show the cells of this experiment: a name, or your own YAML file",
+    )
+    add_suite_options(listing)
+    listing.set_defaults(run=run_list)
+    suite_run.add_run_parser(parts)
+
+
+def run_list(arguments: argparse.Namespace) -> None:
+    """List the experiments, or the cells of one."""
+    if arguments.experiment is None:
+        _list_all(arguments)
+    else:
+        _list_cells(arguments)
+
+
+def _list_all(arguments: argparse.Namespace) -> None:
+    from distillmatch.suite.ledger import Ledger
+    from distillmatch.suite.plan import plan
+
+    ledger = Ledger(ledger_folder(arguments))
+    experiments = chosen_experiments((), arguments.scale)
+    everything = plan(experiments, arguments.seeds)
+    done = {run.name for run in everything if ledger.find(run.config) is not None}
+    table = Table(caption=f"ledger: {ledger.folder}; a run that several share is counted in each")
+    for name in ("experiment", "in the paper", "what"):
+        table.add_column(name)
+    for name in ("cells", "runs", "done"):
+        table.add_column(name, justify="right")
+    for experiment in experiments:
+        runs = [run.name for run in everything if experiment.name in run.experiments]
+        table.add_row(
+            experiment.name,
+            experiment.source.partition(";")[0],
+            experiment.title,
+            str(len(experiment.cells)),
+            str(len(runs)),
+            str(len(done.intersection(runs))),
+        )
+    table.add_section()
+    table.add_row("all, shared runs once", "", "", "", str(len(everything)), str(len(done)))
+    Console().print(table)
+
+
+def _list_cells(arguments: argparse.Namespace) -> None:
+    from distillmatch.report.paper_tables import METRICS, decimals_of, gather, shown
+    from distillmatch.suite.ledger import Ledger
+    from distillmatch.suite.plan import plan
+
+    ledger = Ledger(ledger_folder(arguments))
+    (experiment,) = chosen_experiments([arguments.experiment], arguments.scale)
+    planned = plan([experiment], arguments.seeds)
+    found = {run.name: ledger.find(run.config) for run in planned}
+    results = [result for result in found.values() if result is not None]
+    (reproduced,) = gather([experiment], results).reproduced
+    seeds = arguments.seeds or experiment.seeds
+    compared = any(cell.published for cell in experiment.cells)
+    table = Table(
+        title=experiment.title,
+        caption=f"{'published | ' if compared else ''}reproduced, mean ± deviation over seeds",
+    )
+    for name in ("row", "column"):
+        table.add_column(name)
+    for metric in experiment.metrics:
+        table.add_column(METRICS[metric], justify="right")
+    table.add_column("seeds done", justify="right")
+    for record in reproduced.records:
+        figures = dict.fromkeys(experiment.metrics, "")
+        for entry in record.entries:
+            decimals, printed = decimals_of(entry.metric), entry.published
+            ours = shown(entry.mean, entry.deviation, decimals)
+            theirs = "–" if printed is None else shown(printed.mean, printed.deviation, decimals)
+            figures[entry.metric] = f"{theirs} | {ours}" if compared else ours
+        table.add_row(
+            record.cell.row,
+            record.cell.column,
+            *figures.values(),
+            f"{len(record.results)} of {len(seeds)}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    for line in (experiment.source, experiment.note):
+        console.print(line, markup=False)
+    missing = [name for name, result in found.items() if result is None]
+    end = ":" if missing else "."
+    console.print(f"{len(missing)} of {len(planned)} runs are missing in {ledger.folder}{end}")
+    for name in missing:
+        console.print(f"  {name}", markup=False, soft_wrap=True)

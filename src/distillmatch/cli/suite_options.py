@@ -1,0 +1,66 @@
+"""What the commands about experiments and the ledger share: options and how they are read."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from distillmatch.suite.catalogue import (
+    Experiment,
+    Scale,
+    at_scale,
+    experiment_names,
+    load_experiment,
+)
+
+LEDGERS: dict[str, Path] = {"paper": Path("results"), "quick": Path("runs/quick/results")}
+"""Where results are kept if the user does not say; small experiments stay out of the real ones."""
+
+
+def add_suite_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which runs of an experiment are meant, and where their results are kept."""
+    parser.add_argument(
+        "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=get_args(Scale),
+        default="paper",
+        help="as the paper has it, or made small on the embedded data (default: paper)",
+    )
+    add_ledger_option(parser)
+
+
+def add_ledger_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the ledger."""
+    parser.add_argument(
+        "--ledger",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of results (default: {LEDGERS['paper']}; "
+        f"with scale quick {LEDGERS['quick']})",
+    )
+
+
+def ledger_folder(arguments: argparse.Namespace) -> Path:
+    """Return the ledger's folder that the options name."""
+    given: Path | None = arguments.ledger
+    return given or LEDGERS[getattr(arguments, "scale", "paper")]
+
+
+def seed_list(text: str) -> tuple[int, ...]:
+    """Read `1,2,3`."""
+    try:
+        seeds = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(
+            f"expected different whole numbers such as 1,2,3, not '{text}'"
+        )
+    return seeds
+
+
+def chosen_experiments(names: Sequence[str], scale: Scale) -> list[Experiment]:
+    """Return the experiments of these names or files, all of the paper's if there are none."""
+    return [at_scale(load_experiment(name), scale) for name in names or experiment_names()]

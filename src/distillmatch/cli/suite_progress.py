@@ -1,0 +1,93 @@
+"""Live progress over all runs of a queue, with the time left."""
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from distillmatch.suite.queue import Queue
+
+LINE_SECONDS = 30.0
+
+
+class SuiteProgress:
+    """A bar on standard error; where that is no terminal, a line whenever a run ends or in a while.
+
+    Sentences that it is told are printed above the bar.
+    """
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        self._first: tuple[float, float] | None = None
+        self._said = ""
+        self._said_at = float("-inf")
+        self._bar: Progress | None = None
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+                console=self.console,
+                transient=True,
+            )
+            self._bar.add_task("", total=1.0, left="")
+            self._bar.start()
+
+    def tell(self, sentence: str) -> None:
+        """Print a sentence."""
+        self.console.print(f"distillmatch: {sentence}", markup=False, soft_wrap=True)
+
+    def show(self, queue: "Queue") -> None:
+        """Show how the runs stand."""
+        wanted, done = queue.work()
+        share = done / wanted if wanted else 1.0
+        standing, left = describe(queue), self._left(share)
+        if self._bar is not None:
+            self._bar.update(
+                self._bar.task_ids[0], completed=share, description=standing, left=left
+            )
+            return
+        now = time.monotonic()
+        if standing != self._said or now - self._said_at >= LINE_SECONDS:
+            self._said, self._said_at = standing, now
+            words = [f"{100 * share:.0f} %", left] if left else [f"{100 * share:.0f} %"]
+            self.console.print(
+                f"distillmatch: {standing}: {', '.join(words)}", markup=False, soft_wrap=True
+            )
+
+    def stop(self) -> None:
+        """Show no more."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _left(self, share: float) -> str:
+        """Say how long the rest takes at the pace since the first work was done."""
+        now = time.monotonic()
+        if self._first is None and share > 0:
+            self._first = now, share
+        if self._first is None or share >= 1 or share - self._first[1] < 0.01:
+            return ""
+        seconds = (now - self._first[0]) * (1 - share) / (share - self._first[1])
+        return f"about {duration(seconds)} left"
+
+
+def describe(queue: "Queue") -> str:
+    """Say how many runs are done, under way here and elsewhere, and failed."""
+    # A cluster has runs that wait for their turn: they run once they have told how long they are.
+    begun = sum(e.state == "running" and e.work is not None for e in queue.entries.values())
+    counts = {"running": begun, "elsewhere": queue.count("elsewhere")}
+    counts["failed"] = queue.count("failed")
+    words = [f"{count} {state}" for state, count in counts.items() if count]
+    return ", ".join([f"{queue.count('done')} of {len(queue.entries)} runs done", *words])
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

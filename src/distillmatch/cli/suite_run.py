@@ -1,0 +1,136 @@
+"""`distillmatch suite run`: all runs of some experiments, whatever happens in between."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from distillmatch.cli.engines import (
+    add_engine_options,
+    check_engine_options,
+    make_engine,
+    with_absolute_locations,
+)
+from distillmatch.cli.options import Parser, add_field_option
+from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
+from distillmatch.cli.suite_progress import SuiteProgress, describe
+from distillmatch.config import LOCATION_KEYS, RunConfig
+
+if TYPE_CHECKING:
+    from distillmatch.run.side_by_side import Job
+    from distillmatch.suite.queue import Entry, Queue
+
+PASSED_ON = (*LOCATION_KEYS, "device", "precision")
+"""What may differ from machine to machine: given here, it holds for every run."""
+
+
+def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("run", help="run what the ledger does not have yet")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="experiments, or YAML files")
+    parser.add_argument(
+        "--methods",
+        metavar="NAME,…",
+        help="only these methods; the bounds they need are run always",
+    )
+    add_suite_options(parser)
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder for the runs' own folders; processes with the same one share the work "
+        "(default: runs)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be run")
+    add_engine_options(parser)
+    group = parser.add_argument_group("passed on to every run")
+    for name in PASSED_ON:
+        add_field_option(group, RunConfig, name, show_default=False)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Work off the queue; runs that failed are listed at the end, and the code is 1 then."""
+    from distillmatch.run import Interrupted
+    from distillmatch.run.lock import excludes
+    from distillmatch.suite.ledger import Ledger
+    from distillmatch.suite.queue import Queue
+
+    check_engine_options(arguments)
+    work: Path = arguments.work.resolve()
+    jobs, ledger = planned_jobs(arguments, work), Ledger(ledger_folder(arguments))
+    if arguments.dry_run:
+        _print_plan(Queue(jobs, ledger, _tell))
+        return
+    if not excludes(work):
+        _tell(f"{work} is on a file system without locks: let no second process join")
+    progress = SuiteProgress()
+    try:
+        queue = Queue(jobs, ledger, progress.tell)
+        make_engine(arguments, queue, work, progress.show).run()
+    except Interrupted as stop:
+        _tell(str(stop))
+        raise SystemExit(stop.exit_code) from None
+    finally:
+        progress.stop()
+    _report(queue, ledger.folder)
+
+
+def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
+    """Return the runs of the experiments, each with its folder, as this machine is to run them."""
+    from distillmatch.run.side_by_side import Job
+    from distillmatch.suite.plan import plan
+
+    experiments = chosen_experiments(arguments.names, arguments.scale)
+    methods = None if arguments.methods is None else arguments.methods.split(",")
+    changes = {key: value for key, value in vars(arguments).items() if key in PASSED_ON}
+    return [
+        Job(
+            planned.name,
+            with_absolute_locations(planned.config.replace(**changes)),
+            work / planned.name,
+        )
+        for planned in plan(experiments, arguments.seeds, methods)
+    ]
+
+
+def _print_plan(queue: "Queue") -> None:
+    table = Table()
+    for name in ("run", "method", "state"):
+        table.add_column(name, overflow="fold")
+    for name, entry in queue.entries.items():
+        table.add_row(name, entry.job.config.method, _standing(entry))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"{describe(queue)}, {queue.count('waiting')} to run")
+
+
+def _standing(entry: "Entry") -> str:
+    if entry.state == "done":
+        return "in the ledger"
+    if entry.state == "elsewhere":
+        return "under way in another process"
+    begun = (entry.job.out / "checkpoints").exists()
+    return f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
+
+
+def _report(queue: "Queue", ledger: Path) -> None:
+    """Say how it ended."""
+    from distillmatch.suite.queue import error_file
+
+    console = Console(highlight=False)
+    console.print(f"{describe(queue)}; results are in {ledger}", markup=False, soft_wrap=True)
+    for name in queue.names("failed"):
+        entry = queue.entries[name]
+        sentence = f"failed: {name}: {entry.reason} (see {error_file(entry.job)})"
+        console.print(sentence, markup=False, soft_wrap=True)
+    if queue.count("failed"):
+        raise SystemExit(1)
+
+
+def _tell(sentence: str) -> None:
+    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

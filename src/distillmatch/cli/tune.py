@@ -1,0 +1,151 @@
+"""`distillmatch tune`: choose hyperparameters on folds of the training data, as the paper does."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from distillmatch.cli.engines import (
+    add_engine_options,
+    check_engine_options,
+    make_engine,
+    with_absolute_locations,
+)
+from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.suite_progress import SuiteProgress
+from distillmatch.config import RunConfig
+
+if TYPE_CHECKING:
+    from distillmatch.run.side_by_side import Job
+    from distillmatch.suite.tuning import Work
+
+PICTURE = "tuning.png"
+SHOWN = 10
+"""Trials in the table; all of them are in the record."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("tune", help="choose hyperparameters without any test data")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for best.yaml, trials.json, the picture and the runs",
+    )
+    parser.add_argument(
+        "--search",
+        choices=("coordinate", "grid", "random", "tpe"),
+        default="coordinate",
+        help="one hyperparameter after the other, every combination, or as Optuna draws them "
+        "(default: coordinate)",
+    )
+    parser.add_argument(
+        "--space",
+        nargs="+",
+        metavar="NAME=X,X",
+        help="values to choose from, or one YAML file of them (default: the paper's)",
+    )
+    parser.add_argument(
+        "--trials", type=int, default=30, metavar="N", help="of random and tpe (default: 30)"
+    )
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=3,
+        metavar="N",
+        help="trials that random and tpe propose at a time (default: 3)",
+    )
+    parser.add_argument(
+        "--folds", type=int, default=3, metavar="N", help="parts of the labels (default: 3)"
+    )
+    parser.add_argument(
+        "--validation-tasks",
+        type=int,
+        metavar="N",
+        help="tasks that are learned, from the first (default: half of them)",
+    )
+    parser.add_argument(
+        "--metric",
+        choices=("A_N", "bwt", "fgt"),
+        default="A_N",
+        help="what the held-out images decide by (default: A_N)",
+    )
+    add_engine_options(parser)
+    add_config_options(parser, RunConfig)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search, and write the best configuration, the record of all trials and the picture."""
+    from distillmatch.report.comparison import require_matplotlib
+    from distillmatch.report.tuning_picture import draw_tuning
+    from distillmatch.run import Interrupted
+    from distillmatch.suite.space import paper_space, parse_space
+    from distillmatch.suite.tuning import BEST, Selection, Tuning
+
+    require_matplotlib()
+    check_engine_options(arguments)
+    config = with_absolute_locations(config_from(arguments, RunConfig))
+    space = parse_space(arguments.space, config) if arguments.space else paper_space(config)
+    selection = Selection(
+        arguments.search,
+        arguments.trials,
+        arguments.together,
+        arguments.folds,
+        arguments.validation_tasks,
+        arguments.metric,
+    )
+    out: Path = arguments.out.resolve()
+    try:
+        record = Tuning(config, out, space, selection, _work(arguments, out), _tell).run()
+    except Interrupted as stop:
+        _tell(str(stop))
+        raise SystemExit(stop.exit_code) from None
+    draw_tuning(record, out / PICTURE)
+    console = Console()
+    console.print(trial_table(record))
+    for what, name in (("best configuration", BEST), ("picture", PICTURE)):
+        console.print(f"{what}: {arguments.out / name}", markup=False, highlight=False)
+
+
+def trial_table(record: dict[str, Any]) -> Table:
+    """Return the best trials, and those that failed."""
+    trials = record["trials"]
+    table = Table(title="trials, mean ± standard deviation over the folds")
+    for name in (*record["space"], record["metric"]):
+        table.add_column(name.replace("_", " ") if name != "A_N" else name, justify="right")
+    for place, trial in enumerate(trials):
+        if trial["failed"]:
+            figure = "failed"
+        elif place < SHOWN:
+            figure = f"{trial['mean']:.2f} ± {trial['deviation']:.2f}"
+        else:
+            continue
+        table.add_row(*(str(value) for value in trial["values"].values()), figure)
+    return table
+
+
+def _work(arguments: argparse.Namespace, out: Path) -> "Work":
+    """Return what does runs: a queue of them on the engine that the options describe."""
+    from distillmatch.suite.queue import Queue
+
+    def work(jobs: "Sequence[Job]") -> dict[str, str]:
+        progress = SuiteProgress()
+        try:
+            queue = Queue(jobs, None, progress.tell)
+            make_engine(arguments, queue, out, progress.show).run()
+        finally:
+            progress.stop()
+        return {name: queue.entries[name].reason for name in queue.names("failed")}
+
+    return work
+
+
+def _tell(sentence: str) -> None:
+    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,256 @@
+"""The experiments: every table and figure of the paper, and a user's own, as data.
+
+An experiment is rows against columns. The run of a cell is the experiment's common configuration,
+with the column's over it and the row's over that; beside it stands what was published.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from distillmatch.config import LOCATION_KEYS, Config, RunConfig, parse_yaml, read_yaml
+from distillmatch.config.base import CountOrZero
+from distillmatch.errors import ConfigError
+
+METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
+"""What a cell can state: figures of result.md, the mean AUROC over tasks, and for figures of memory
+the images that Base must store to match a method, in all and for each unlabelled image of a task.
+"""
+Scale = Literal["paper", "quick"]
+QUICK_NOTE = (
+    "Made small on the embedded data: rows and columns keep the paper's names, numbers of tasks "
+    "and of stored images are smaller, and nothing was published."
+)
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure as the paper prints it."""
+
+    mean: float
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of an experiment; `config.replace(seed=s)` is the run with seed s."""
+
+    row: str
+    column: str
+    config: RunConfig
+    published: dict[str, Published]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure: its cells, row by row, and where in the paper it is."""
+
+    name: str
+    title: str
+    kind: Literal["table", "figure"]
+    source: str
+    metrics: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    seeds: tuple[int, ...] = (1, 2, 3)
+    note: str = ""
+
+
+class _File(Config):
+    """What a YAML file of an experiment may hold."""
+
+    title: str
+    kind: Literal["table", "figure"] = "table"
+    source: str = ""
+    note: str = ""
+    metrics: tuple[str, ...] = ("A_N", "omega")
+    seeds: tuple[CountOrZero, ...] = (1, 2, 3)
+    common: Options = Field(default_factory=dict)
+    rows: dict[str, Options]
+    columns: dict[str, Options]
+    only: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    published: dict[str, dict[str, list[Any]]] = Field(default_factory=dict)
+
+
+class _Quick(Config):
+    """How an experiment is made small: options that are set, and shares that counts are cut to."""
+
+    options: Options
+    tasks: float
+    coreset: float
+
+
+def experiment_names() -> tuple[str, ...]:
+    """Return the names of the paper's experiments."""
+    names = [file.name.removesuffix(".yaml") for file in _folder().iterdir()]
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def load_experiment(name_or_file: str) -> Experiment:
+    """Return an experiment of the paper by its name, or a user's own from a YAML file."""
+    names = experiment_names()
+    if name_or_file in names:
+        text = (_folder() / f"{name_or_file}.yaml").read_text(encoding="utf-8")
+        return _experiment(name_or_file, parse_yaml(text), name_or_file)
+    path = Path(name_or_file)
+    if path.suffix not in (".yaml", ".yml") and not path.is_file():
+        close = get_close_matches(name_or_file, names, n=1)
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        raise ConfigError(
+            f"unknown experiment '{name_or_file}'{hint}; there are {', '.join(names)}, and your "
+            "own as a YAML file"
+        )
+    return _experiment(path.stem, read_yaml(path), str(path))
+
+
+def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
+    """Return the experiment as the paper has it, or made small on the embedded data.
+
+    A small one has the same cells, but no published figures: they are of other data.
+    """
+    if scale not in get_args(Scale):
+        raise ConfigError(f"scale must be one of {', '.join(get_args(Scale))}, not {scale!r}")
+    if scale == "paper":
+        return experiment
+    cells = tuple(
+        replace(cell, config=_made_small(cell.config), published={}) for cell in experiment.cells
+    )
+    return replace(experiment, cells=cells, note=QUICK_NOTE)
+
+
+def at_all_scales(experiment: Experiment) -> list[Experiment]:
+    """Return the experiment once for each scale."""
+    return [at_scale(experiment, scale) for scale in get_args(Scale)]
+
+
+def _made_small(config: RunConfig) -> RunConfig:
+    quick = _quick()
+    tasks = len(config.task_sizes) if config.task_sizes is not None else config.tasks
+    changes: Options = {
+        **{key: RunConfig.model_fields[key].default for key in LOCATION_KEYS},
+        "task_sizes": None,
+        "class_order": None,
+        "label_fraction": None,
+        "tasks": tasks and max(1, round(quick.tasks * tasks)),
+        "coreset": round(quick.coreset * config.coreset),
+    }
+    return config.replace(**{**changes, **quick.options})
+
+
+@cache
+def _quick() -> _Quick:
+    text = (_folder() / "_quick.yaml").read_text(encoding="utf-8")
+    return _Quick.from_mapping(parse_yaml(text), "_quick.yaml")
+
+
+def _folder() -> Any:
+    return files("distillmatch.suite") / "experiments"
+
+
+def _experiment(name: str, values: object, where: str) -> Experiment:
+    """Build an experiment from what its file holds."""
+    file = _File.from_mapping(_with_text_names(values), where)
+    for metric in file.metrics:
+        if metric not in METRICS:
+            raise ConfigError(f"{where}: unknown metric '{metric}'; they are {', '.join(METRICS)}")
+    _check_names(file, where)
+    cells = tuple(
+        Cell(row, column, _config(file, row, column, where), _published(file, row, number, where))
+        for row in file.rows
+        for number, column in enumerate(file.columns)
+        if column in file.only.get(row, file.columns)
+    )
+    return Experiment(
+        name=name,
+        title=file.title,
+        kind=file.kind,
+        source=file.source,
+        metrics=file.metrics,
+        rows=tuple(file.rows),
+        columns=tuple(file.columns),
+        cells=cells,
+        seeds=file.seeds,
+        note=" ".join(file.note.split()),
+    )
+
+
+def _with_text_names(values: object) -> object:
+    """Let names of rows and columns be numbers in YAML, as coreset sizes are."""
+    if not isinstance(values, dict):
+        return values
+    named = dict(values)
+    for key in ("rows", "columns", "only", "published"):
+        if isinstance(named.get(key), dict):
+            named[key] = {str(name): value for name, value in named[key].items()}
+    if isinstance(named.get("only"), dict):
+        named["only"] = {
+            row: [str(one) for one in columns] if isinstance(columns, list) else columns
+            for row, columns in named["only"].items()
+        }
+    return named
+
+
+def _check_names(file: _File, where: str) -> None:
+    """Refuse rows, columns and figures that do not belong to the experiment."""
+    for key in ("rows", "columns", "metrics", "seeds"):
+        if not getattr(file, key):
+            raise ConfigError(f"{where}: {key} must not be empty")
+    for key, named in (("published", file.published), ("only", file.only)):
+        for row in named:
+            if row not in file.rows:
+                raise ConfigError(
+                    f"{where}: {key} names row '{row}'; the rows are {', '.join(file.rows)}"
+                )
+    for row, columns in file.only.items():
+        for column in columns:
+            if column not in file.columns:
+                raise ConfigError(
+                    f"{where}: only, row '{row}', names column '{column}'; the columns are "
+                    f"{', '.join(file.columns)}"
+                )
+    for row, figures in file.published.items():
+        for metric, line in figures.items():
+            if metric not in file.metrics:
+                raise ConfigError(
+                    f"{where}: published, row '{row}', names metric '{metric}'; the experiment's "
+                    f"are {', '.join(file.metrics)}"
+                )
+            if len(line) != len(file.columns):
+                raise ConfigError(
+                    f"{where}: published, row '{row}', {metric} has {len(line)} figures for "
+                    f"{len(file.columns)} columns"
+                )
+
+
+def _config(file: _File, row: str, column: str, where: str) -> RunConfig:
+    values = {**file.common, **file.columns[column], **file.rows[row]}
+    return RunConfig.from_mapping(values, f"{where}: row '{row}', column '{column}'")
+
+
+def _published(file: _File, row: str, number: int, where: str) -> dict[str, Published]:
+    """Return the published figures of a cell; null where the paper has none."""
+    found = {}
+    for metric, line in file.published.get(row, {}).items():
+        if line[number] is not None:
+            found[metric] = _figure(line[number], f"{where}: published, row '{row}', {metric}")
+    return found
+
+
+_FIGURE = re.compile(r"\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?\s*")
+
+
+def _figure(value: object, where: str) -> Published:
+    """Read `15.6 ± 0.9`, or a mean alone."""
+    match = _FIGURE.fullmatch(str(value))
+    if match is None:
+        raise ConfigError(f"{where}: expected a figure such as 15.6 ± 0.9, found {value!r}")
+    mean, deviation = match.groups()
+    return Published(float(mean), None if deviation is None else float(deviation))

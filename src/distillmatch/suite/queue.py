@@ -1,0 +1,249 @@
+"""The queue of a suite: which runs are left, who has them, and what became of them.
+
+A run belongs to whoever holds the lock of its folder. Each process that works off a suite has a
+queue of its own over the same folders, so that any number of them share the work.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ResultError
+from distillmatch.files import write_atomically
+from distillmatch.run import Interrupted, read_result
+from distillmatch.run.folder import RESULT, differing_keys
+from distillmatch.run.lock import is_held
+from distillmatch.run.side_by_side import Job
+from distillmatch.suite.ledger import Ledger
+
+ERROR = "error.txt"
+"""In the folder of a run that failed: the reason as one line, then where it was raised."""
+LOOK_SECONDS = 1.0
+State = Literal["waiting", "running", "elsewhere", "done", "failed"]
+Tell = Callable[[str], None]
+
+METHOD_COSTS = {"base": 1.0, "e2e": 1.6, "dr": 2.0, "dm": 2.4, "gd": 2.8}
+"""Time of a run as a multiple of Base's: DM's is measured (results/), the others' are guessed from
+what they train. Only the order of runs and the first estimate of the time left depend on it.
+"""
+
+
+@dataclass
+class Entry:
+    """One run of the queue and how it stands.
+
+    `share` is how much of it is done, from 0 to 1, `share_before` how much was when it was first
+    looked at; `work` is all of it in the engine's units, once those are known.
+    """
+
+    job: Job
+    cost: float
+    state: State = "waiting"
+    share: float = 0.0
+    share_before: float = 0.0
+    work: float | None = None
+    losses: int = 0
+    reason: str = ""
+    error_seen: int | None = None
+
+
+def expected_cost(config: RunConfig) -> float:
+    """Return how long a run takes beside others, as far as its configuration tells."""
+    tasks = len(config.task_sizes or ()) or config.tasks or 10
+    if config.method.startswith("offline"):
+        # Stage n learns the images of the first n tasks anew.
+        times = METHOD_COSTS["base" if config.method == "offline" else "dm"] * (tasks + 1) / 2
+    else:
+        times = METHOD_COSTS.get(config.method, METHOD_COSTS["dm"])
+    return times * config.epochs
+
+
+class Queue:
+    """Hands out runs, longest first, and keeps how each of them stands.
+
+    Without a ledger, results stay in the runs' folders alone. A run whose worker was lost is handed
+    out again; one that failed is not.
+    """
+
+    def __init__(self, jobs: Sequence[Job], ledger: Ledger | None, tell: Tell) -> None:
+        ordered = sorted(jobs, key=lambda job: -expected_cost(job.config))
+        self.entries = {job.name: Entry(job, expected_cost(job.config)) for job in ordered}
+        self.ledger = ledger
+        self.tell = tell
+        self._looked_at = float("-inf")
+        self._waiting_told = False
+        for entry in self.entries.values():
+            entry.error_seen = _written_at(error_file(entry.job))
+            if ledger is not None and ledger.find(entry.job.config) is not None:
+                self._done(entry)
+            else:
+                _found(entry)
+                entry.state = "elsewhere" if is_held(entry.job.out) else "waiting"
+            entry.share_before = entry.share
+
+    def count(self, *states: State) -> int:
+        """Return how many runs are in one of these states."""
+        return sum(entry.state in states for entry in self.entries.values())
+
+    def names(self, state: State) -> list[str]:
+        """Return the names of the runs in a state."""
+        return [name for name, entry in self.entries.items() if entry.state == state]
+
+    @property
+    def over(self) -> bool:
+        """Tell whether nothing is left to be done, here or elsewhere."""
+        return not self.count("waiting", "running", "elsewhere")
+
+    def gather(self) -> None:
+        """Keep what an earlier call finished without getting to keep it."""
+        for entry in self.entries.values():
+            if entry.state == "waiting":
+                self._gather(entry)
+
+    def take(self) -> Job | None:
+        """Return the next run that nobody has, if there is one."""
+        for entry in self.entries.values():
+            if entry.state != "waiting":
+                continue
+            # In this order: who holds the lock now may be done with it a moment later.
+            if is_held(entry.job.out):
+                entry.state = "elsewhere"
+            elif not self._gather(entry):
+                entry.state = "running"
+                return entry.job
+        return None
+
+    def progress(self, name: str, total: float, done: float) -> None:
+        """Note how far a run is, in the engine's units."""
+        self.entries[name].work = total
+        self.entries[name].share = min(1.0, done / total) if total else 0.0
+
+    def work(self) -> tuple[float, float]:
+        """Return what was to be done when the queue was made, and what of it is done since.
+
+        Runs that have not begun are taken to cost beside the others what `expected_cost` says.
+        """
+        known = [entry for entry in self.entries.values() if entry.work is not None]
+        scale = sum(e.work or 0.0 for e in known) / sum(e.cost for e in known) if known else 1.0
+        wanted = done = 0.0
+        for entry in self.entries.values():
+            if entry.state != "failed":
+                work = entry.cost * scale if entry.work is None else entry.work
+                wanted += work * (1.0 - entry.share_before)
+                done += work * (entry.share - entry.share_before)
+        return wanted, done
+
+    def finished(self, name: str, result: dict[str, Any]) -> None:
+        """Keep a run's result."""
+        entry = self.entries[name]
+        if self.ledger is not None:
+            self.ledger.add(result)
+        error_file(entry.job).unlink(missing_ok=True)
+        self._done(entry)
+
+    def failed(self, name: str, reason: str, trace: str = "") -> None:
+        """Give a run up, and leave in its folder why."""
+        entry = self.entries[name]
+        text = f"{reason}\n\n{trace}"
+        write_atomically(error_file(entry.job), text, "writing why a run failed")
+        self._give_up(entry, reason)
+
+    def locked(self, name: str) -> None:
+        """Leave a run to another process that was faster."""
+        self.entries[name].state = "elsewhere"
+
+    def put_back(self, name: str) -> None:
+        """Let a run that was stopped, not lost, be taken again."""
+        self.entries[name].state = "waiting"
+
+    def lost(self, name: str, why: str, retries: int) -> None:
+        """Hand a run out again that went down with its worker, so often and no more."""
+        entry = self.entries[name]
+        entry.losses += 1
+        if entry.losses <= retries:
+            self.put_back(name)
+            self.tell(f"{name}: {why}; another worker goes on with it")
+            return
+        self.failed(name, f"{why} ({entry.losses} times)")
+
+    def look_elsewhere(self) -> None:
+        """See what became of the runs that other processes have."""
+        if time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
+        for entry in self.entries.values():
+            if entry.state != "elsewhere":
+                continue
+            held = is_held(entry.job.out)
+            if not self._gather(entry) and not held:
+                self._look_at_left(entry)
+
+    def tell_of_waiting(self) -> None:
+        """Say, once each time, that only others still have runs under way."""
+        elsewhere = self.names("elsewhere")
+        alone = bool(elsewhere) and not self.count("waiting", "running")
+        if alone and not self._waiting_told:
+            self.tell(f"waiting for runs of other processes: {', '.join(elsewhere)}")
+        self._waiting_told = alone
+
+    def interrupted(self, number: int) -> Interrupted:
+        """Return what to raise after a signal has stopped the runs."""
+        left = self.count("waiting", "running", "elsewhere")
+        name = signal.Signals(number).name
+        return Interrupted(
+            f"stopped by {name}, {left} runs left; the same command continues from there", number
+        )
+
+    def _look_at_left(self, entry: Entry) -> None:
+        """Take over a run that another process has left, unless it failed there."""
+        error = error_file(entry.job)
+        if _written_at(error) == entry.error_seen:
+            entry.state = "waiting"
+        else:
+            reason = error.read_text(encoding="utf-8").partition("\n")[0]
+            self._give_up(entry, f"{reason} (in another process)")
+
+    def _gather(self, entry: Entry) -> bool:
+        """Keep the whole result that a run's folder has; tell whether it has one."""
+        result = _found(entry)
+        if result is None or not result["complete"]:
+            return False
+        self.finished(entry.job.name, result)
+        return True
+
+    def _give_up(self, entry: Entry, reason: str) -> None:
+        entry.state, entry.reason = "failed", reason
+        self.tell(f"{entry.job.name} failed: {reason}")
+
+    def _done(self, entry: Entry) -> None:
+        entry.state, entry.share = "done", 1.0
+
+
+def _found(entry: Entry) -> dict[str, Any] | None:
+    """Return what a run's folder has of its result, and note how much that is."""
+    if not (entry.job.out / RESULT).exists():
+        return None
+    try:
+        result = read_result(entry.job.out)
+    except ResultError:
+        return None  # whoever runs it says what is wrong
+    if differing_keys(result["config"], entry.job.config):
+        return None
+    entry.share = max(entry.share, len(result["tasks"]) / len(result["task_sizes"]))
+    return result
+
+
+def error_file(job: Job) -> Path:
+    """Return where a failed run's reason stands in full."""
+    return job.out / ERROR
+
+
+def _written_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,114 @@
+"""The hyperparameters to choose from: the paper's table, or a user's own lists."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from distillmatch.config import RunConfig, StreamConfig, parse_yaml, read_yaml
+from distillmatch.errors import ConfigError
+from distillmatch.methods.parts import HIGH_RATE, baseline_rate
+from distillmatch.suite.identity import PLACE_KEYS
+
+Values = dict[str, Any]
+Space = dict[str, tuple[Any, ...]]
+
+PAPER: Space = {
+    "learning_rate": (0.005, 0.01, 0.05, 0.1, 0.5),
+    "consistency_weight": (0.1, 0.5, 1.0, 5.0),
+    "true_positive_rate": (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.95),
+    "consistency_threshold": (0.7, 0.85, 0.9, 0.95),
+}
+"""The ranges of the paper's hyperparameter table, in its order."""
+OPTION = "options."
+"""Before the name of a setting of a user's own method."""
+
+
+def paper_space(config: RunConfig) -> Space:
+    """Return what the paper searched for a method: DM's four, the learning rate for all others.
+
+    What an ablation switches off is left out.
+    """
+    keys = ["learning_rate"]
+    if config.method == "dm":
+        if config.consistency:
+            keys += ["consistency_weight", "consistency_threshold"]
+        if config.gate == "detector" and config.pseudo_labels:
+            keys.append("true_positive_rate")
+    return {key: values for key, values in PAPER.items() if key in keys}
+
+
+def parse_space(words: Sequence[str], config: RunConfig) -> Space:
+    """Return the space that words describe: `name=value,value` each, or one YAML file."""
+    if len(words) == 1 and "=" not in words[0]:
+        path = Path(words[0])
+        read = read_yaml(path)
+        if not isinstance(read, dict):
+            raise ConfigError(f"{path}: expected hyperparameters with lists of values")
+        return check_space(read, config, f"{path}: ")
+    lists = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--space takes name=value,value or one YAML file, not '{word}'")
+        try:
+            lists[name] = [parse_yaml(value) for value in values.split(",")]
+        except yaml.YAMLError:
+            raise ConfigError(f"--space: '{values}' is no list of values") from None
+    return check_space(lists, config, "--space: ")
+
+
+def check_space(lists: Mapping[Any, Any], config: RunConfig, where: str = "") -> Space:
+    """Return the lists as a space, or say which of them a run cannot be given."""
+    space: Space = {}
+    for written, values in lists.items():
+        name = str(written).replace("-", "_")
+        if name.startswith(OPTION):
+            name = str(written)
+        if name in StreamConfig.model_fields or name in PLACE_KEYS:
+            raise ConfigError(f"{where}{name} is part of the setting, not a hyperparameter")
+        if not isinstance(values, list | tuple) or not values:
+            raise ConfigError(f"{where}{name} must be given a list of values, not {values!r}")
+        try:
+            # As the configuration has them: 5 and 5.0 are one value.
+            space[name] = tuple(dict.fromkeys(_checked(config, name, value) for value in values))
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+    if not space:
+        raise ConfigError(f"{where}there are no hyperparameters to choose")
+    return space
+
+
+def with_values(config: RunConfig, values: Values) -> RunConfig:
+    """Return the configuration with these hyperparameters."""
+    own = {k.removeprefix(OPTION): v for k, v in values.items() if k.startswith(OPTION)}
+    changes = {key: value for key, value in values.items() if not key.startswith(OPTION)}
+    if own:
+        changes["options"] = {**config.options, **own}
+    return config.replace(**changes)
+
+
+def start_values(config: RunConfig, space: Space) -> Values:
+    """Return where a search begins: the configuration's own values where they are in the lists.
+
+    What it leaves to the method is what the paper chose; for others the middle of the list.
+    """
+    rate = baseline_rate(config) if config.method in ("e2e", "dr", "gd") else HIGH_RATE
+    chosen = {"learning_rate": rate, "true_positive_rate": 0.05 if config.coreset else 0.5}
+    start: Values = {}
+    for name, values in space.items():
+        own = _value(config, name)
+        own = chosen.get(name) if own is None else own
+        start[name] = own if own in values else values[len(values) // 2]
+    return start
+
+
+def _checked(config: RunConfig, name: str, value: Any) -> Any:
+    return _value(with_values(config, {name: value}), name)
+
+
+def _value(config: RunConfig, name: str) -> Any:
+    if name.startswith(OPTION):
+        return config.options.get(name.removeprefix(OPTION))
+    return getattr(config, name)

@@ -1,0 +1,295 @@
+"""`distillmatch suite run` with real worker processes: shared, killed, interrupted, failing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_checkpoints import without_times
+from test_suite_queue import nothing
+
+from distillmatch.cli import main
+from distillmatch.cli.suite_progress import SuiteProgress
+from distillmatch.config import RunConfig
+from distillmatch.errors import TrainingError
+from distillmatch.run import read_result, run
+from distillmatch.run.lock import FolderLock
+from distillmatch.run.side_by_side import Job
+from distillmatch.suite.ledger import Ledger, config_of
+from distillmatch.suite.local import Crew, LocalEngine
+from distillmatch.suite.queue import Queue
+from distillmatch.suite.worker import Worker, decode_job, encode_job
+
+Result = dict[str, Any]
+COMMON: dict[str, Any] = {
+    "source": "suite_sources:six_classes",
+    "tasks": 2,
+    "network": "wrn-10-1",
+    "epochs": 1,
+    "batch": 8,
+    "unlabeled_batch": 8,
+    "device": "cpu",
+}
+SHAPES: dict[str, Any] = {
+    "source": "shapes",
+    "labels_per_class": 4,
+    "unlabeled_per_task": 60,
+    "batch": 32,
+}
+ROWS: dict[str, dict[str, Any]] = {"Base": {"method": "base"}, "DM": {"method": "dm"}}
+
+
+@pytest.fixture(autouse=True)
+def _sources_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: Any) -> Path:
+    path = folder / "tiny.yaml"
+    content = {
+        "title": "tiny",
+        "metrics": ["A_N"],
+        "common": {**COMMON, **options},
+        "rows": rows,
+        "columns": {"uniform": {"unlabeled": "uniform"}},
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    places = ["--ledger", str(folder / "ledger"), "--work", str(folder / "work")]
+    return ["suite", "run", str(folder / "tiny.yaml"), *places, *more]
+
+
+def ledger_of(folder: Path) -> list[Result]:
+    return Ledger(folder / "ledger").results()
+
+
+def alone(result: Result) -> Result:
+    """The same run by itself."""
+    return without_times(run(config_of(result, Path())))
+
+
+def begun(folder: Path) -> list[str]:
+    """The runs that were begun, each as often as that happened."""
+    logs = sorted((folder / "work").glob("*/log.jsonl"))
+    lines = [(log.parent.name, json.loads(s)) for log in logs for s in log.read_text().splitlines()]
+    return [name for name, line in lines if line["event"] == "begun"]
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {"method": "dm", "source": "suite_sources:broken"}
+    experiment(tmp_path, {**ROWS, "Broken": broken}, **SHAPES)
+    assert main(words(tmp_path, "--seeds", "1", "--dry-run")) == 0
+    assert "5 to run" in capsys.readouterr().out
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(SystemExit) as end:
+        main(words(tmp_path, "--seeds", "1"))
+    assert end.value.code == 1
+    captured = capsys.readouterr()
+    assert "3 of 5 runs done, 2 failed: 100 %" in captured.err
+    assert "3 of 5 runs done, 2 failed; results are in" in captured.out
+    reported = [line for line in captured.out.splitlines() if line.startswith("failed: ")]
+    assert len(reported) == 2  # the run and its bound
+    for line in reported:
+        assert "SourceError: there are no images here" in line
+        log = Path(line.partition("(see ")[2].removesuffix(")"))
+        assert "Traceback" in log.read_text() and "suite_sources.py" in log.read_text()
+    results = ledger_of(tmp_path)
+    assert sorted(result["method"] for result in results) == ["base", "dm", "offline"]
+    for result in results:
+        assert without_times(result) == alone(result)
+
+    before = begun(tmp_path)
+    experiment(tmp_path, **SHAPES)
+    assert main(words(tmp_path, "--seeds", "1")) == 0
+    assert begun(tmp_path) == before and len(before) == 3
+    assert main(words(tmp_path, "--seeds", "1,2", "--dry-run", "--methods", "base")) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("in the ledger") == 2 and "2 to run" in listed and "-dm" not in listed
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that_died(
+    at_once: int, tmp_path: Path
+) -> None:
+    config = RunConfig(**COMMON, method="base")
+    jobs = [
+        Job("broken", config.replace(source="suite_sources:broken"), tmp_path / "broken"),
+        Job("held", config, tmp_path / "held"),
+        Job("good", config, tmp_path / "good"),
+    ]
+    source = StringIO("".join(json.dumps(encode_job(job)) + "\n" for job in jobs))
+    lock = FolderLock(tmp_path / "held", nothing)
+    target = StringIO()
+    Worker(source, target).run(at_once, checkpoint_seconds=60.0)
+    lock.release()
+    events = [json.loads(line) for line in target.getvalue().splitlines()]
+    ends = [(e["event"], e["name"]) for e in events if e["event"] not in ("want", "progress")]
+    assert sorted(ends) == [("failed", "broken"), ("finished", "good"), ("locked", "held")]
+    progress = [event for event in events if event["event"] == "progress"]
+    assert {event["name"] for event in progress} == {"good"} and progress[0]["total"] > 0
+
+    class Broken(StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    (tmp_path / "good" / "result.json").unlink()
+    Worker(StringIO(json.dumps(encode_job(jobs[2]))), Broken()).run(at_once, 60.0)
+    assert read_result(tmp_path / "good")["complete"]
+
+
+def test_a_run_goes_to_a_worker_and_arrives_as_it_was(tmp_path: Path) -> None:
+    config = RunConfig(source="cifar100", data_dir=tmp_path, method="dm", seed=3, clip=None)
+    for stream in (None, tmp_path / "fold.json"):
+        job = Job("name", config, tmp_path / "out", stream)
+        assert decode_job(json.loads(json.dumps(encode_job(job)))) == job
+
+
+def long_job(folder: Path) -> Job:
+    config = RunConfig(**{**COMMON, "method": "base", "epochs": 40})
+    return Job("long", config, folder / "long")
+
+
+def checkpoints(job: Job) -> int:
+    found = (job.out / "checkpoints").glob("*.safetensors")
+    return max((int(path.stem) for path in found), default=0)
+
+
+def test_killed_workers_and_signals_to_the_command_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=40)
+    command = words(tmp_path, "--seeds", "1", "--jobs", "1", "--checkpoint-seconds", "1e-9")
+    killed: list[int] = []
+
+    def newest() -> int:
+        found = tmp_path.glob("work/*/checkpoints/*.safetensors")
+        return max((int(path.stem) for path in found), default=0)
+
+    def kill_then_stop() -> None:
+        until(lambda: newest() > 3)
+        (lock,) = tmp_path.glob("work/*/run.lock")
+        killed.append(int(lock.read_text()))
+        os.kill(killed[0], signal.SIGKILL)
+        reached = newest()
+        until(lambda: newest() > reached + 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=kill_then_stop)
+    thread.start()
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    thread.join()
+    assert end.value.code == 143
+    said = capsys.readouterr().err.splitlines()
+    assert any("its worker ended by signal SIGKILL" in line for line in said)
+    assert any(f"process {killed[0]} left" in line for line in said)
+    assert any("continuing in task" in line for line in said)
+    assert said[-1].endswith("2 runs left; the same command continues from there")
+    assert not list(tmp_path.glob("work/*/run.lock"))
+    assert main(command) == 0
+    later = capsys.readouterr().err
+    assert "continuing in task" in later and "lock is taken over" not in later
+    assert len(begun(tmp_path)) == 2
+    for result in ledger_of(tmp_path):
+        assert without_times(result) == alone(result)
+
+
+def test_a_second_process_joins_and_the_two_share_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=40)
+    command = words(tmp_path, "--seeds", "1,2,3", "--jobs", "1")
+    other = subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: list(tmp_path.glob("work/*/run.lock")))
+    assert main(command) == 0
+    here = capsys.readouterr()
+    out, err = other.communicate(timeout=120)
+    assert other.returncode == 0, err
+    assert "6 of 6 runs done" in here.out and "6 of 6 runs done" in out
+    assert "1 elsewhere" in here.err and "1 elsewhere" in err
+    assert len(begun(tmp_path)) == len(set(begun(tmp_path))) == 6
+    assert len(ledger_of(tmp_path)) == 6
+
+
+def test_the_time_left_is_that_of_the_rest_at_the_pace_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = RunConfig(**COMMON, method="base")
+    queue = Queue([Job(name, config, tmp_path / name) for name in "ab"], None, nothing)
+    progress, now = SuiteProgress(), [1000.0]
+    monkeypatch.setattr("distillmatch.cli.suite_progress.time.monotonic", lambda: now[0])
+    queue.take()
+    for seconds, done in ((0, 0.0), (7, 20.0), (40, 60.0), (100, 80.0)):
+        now[0] += seconds
+        queue.progress("a", total=100.0, done=done)
+        progress.show(queue)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "distillmatch: 0 of 2 runs done, 1 running: 0 %",
+        # After 40 s 20 of 100 percent were done since the first, then 30 in 140 s.
+        "distillmatch: 0 of 2 runs done, 1 running: 30 %, about 2 min left",
+        "distillmatch: 0 of 2 runs done, 1 running: 40 %, about 5 min left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--jobs", "0"], "jobs must be at least 1, not 0"),
+        (["--device", "gpu"], "device must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
+        (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'shapes'"),
+        (["--methods", "base,xyz"], "no chosen experiment has method 'xyz'"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    more: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, source="shapes")
+    assert main(words(tmp_path, *more)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line and not (tmp_path / "work").exists()
+
+
+def test_the_ray_engine_without_ray_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path)
+    monkeypatch.setattr("distillmatch.suite.ray_engine.find_spec", lambda name: None)
+    assert main(words(tmp_path, "--engine", "ray")) == 2
+    assert "pip install 'distillmatch[ray]'" in capsys.readouterr().err
+
+
+def test_a_worker_that_cannot_start_ends_the_call_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.suite.local.WORKER", "distillmatch.no_such_module")
+    queue = Queue([long_job(tmp_path)], None, nothing)
+    with pytest.raises(TrainingError, match="before its first run; see"):
+        LocalEngine(queue, Crew.on_cpu(1), tmp_path, lambda queue: None).run()
