@@ -14,7 +14,7 @@ from rich.table import Table
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
-from distillmatch.metrics import mean_and_deviation, omega
+from distillmatch.metrics import mean_and_deviation, omega, omega_curve
 
 Result = dict[str, Any]
 
@@ -100,19 +100,25 @@ def _compared(result: Result) -> dict[str, Any]:
 
 
 def with_omega(results: Sequence[Result]) -> list[Result]:
-    """Fill in Ω where a bound on the same stream is among the results."""
-    bounds = {
-        _stream_key(result): result["metrics"]["accuracies"]
-        for result in results
-        if result["method"] == "offline"
-    }
+    """Fill in Ω and its curve where a bound on the same stream is among the results.
+
+    Of several bounds, the one that was trained as long and with the same network counts.
+    """
+    bounds: dict[str, Result] = {}
+    for result in results:
+        if result["method"] == "offline":
+            bounds[_stream_key(result)] = bounds[_training_key(result)] = result
     filled = []
     for result in results:
-        offline = bounds.get(_stream_key(result))
+        bound = bounds.get(_training_key(result), bounds.get(_stream_key(result)))
+        offline = [] if bound is None else bound["metrics"]["accuracies"]
         accuracies = result["metrics"]["accuracies"]
         metrics = dict(result["metrics"])
-        if metrics["omega"] is None and offline is not None and len(offline) == len(accuracies):
+        fits = bound is not None and len(offline) == len(accuracies)
+        if metrics["omega"] is None and fits:
             metrics["omega"] = omega(np.array(accuracies), np.array(offline))
+            curve = omega_curve(np.array(accuracies), np.array(offline))
+            metrics["omega_curve"] = None if curve is None else [float(value) for value in curve]
         filled.append({**result, "metrics": metrics})
     return filled
 
@@ -232,6 +238,11 @@ def _title(result: Result) -> str:
 
 def _stream_key(result: Result) -> str:
     return repr(sorted(result["stream"].items()))
+
+
+def _training_key(result: Result) -> str:
+    trained = [result["config"].get(key) for key in ("network", "epochs")]
+    return f"{_stream_key(result)} {trained}"
 
 
 def _cell(values: list[float | None]) -> str:

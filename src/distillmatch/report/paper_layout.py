@@ -1,0 +1,85 @@
+"""How the cells of an experiment are laid out as tables, for the page and for LaTeX alike."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distillmatch.report.paper_tables import Entry, Record, Reproduced
+from distillmatch.suite.catalogue import Experiment
+
+WIDEST = 6
+"""Figures in a row of a table; what has more becomes one table for each column."""
+
+HOW = "Mean ± standard deviation over seeds"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: a label, and for each of its figures the entry and its cell."""
+
+    label: str
+    method: str
+    figures: tuple[tuple[Record, Entry] | None, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table: columns in groups, each with the same metrics."""
+
+    caption: str
+    groups: tuple[str, ...]
+    metrics: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def in_order(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments as the paper has them: by their number, tables before figures."""
+
+    def place(experiment: Experiment) -> tuple[int, str, str]:
+        found = re.search(r"(\d+)([a-z]?)", experiment.source)
+        number, letter = (int(found[1]), found[2]) if found else (99, "")
+        # A figure comes after all parts of the table with its number.
+        return number, "~" if experiment.kind == "figure" else letter, experiment.name
+
+    return sorted(experiments, key=place)
+
+
+def grids(one: Reproduced) -> list[Grid]:
+    """Return the tables of an experiment."""
+    experiment = one.experiment
+    if len(experiment.columns) * len(experiment.metrics) <= WIDEST:
+        groups = experiment.columns
+        lines = tuple(_line(one, row, row, groups) for row in experiment.rows)
+        return [Grid(HOW, groups, experiment.metrics, lines)]
+    if len(one.records) < len(experiment.rows) * len(experiment.columns):
+        lines = tuple(_line(one, _cell_label(r), r.cell.row, (r.cell.column,)) for r in one.records)
+        return [Grid(HOW, ("",), experiment.metrics, lines)]
+    return [
+        Grid(
+            column,
+            (column,),
+            experiment.metrics,
+            tuple(_line(one, row, row, (column,)) for row in experiment.rows),
+        )
+        for column in experiment.columns
+    ]
+
+
+def _cell_label(record: Record) -> str:
+    """Return row and column as one label; a bare number says little, unless it counts something."""
+    column = record.cell.column
+    stored = column == str(record.cell.config.coreset)
+    return f"{record.cell.row}, {'coreset ' if stored else ''}{column}"
+
+
+def _line(one: Reproduced, label: str, row: str, columns: Sequence[str]) -> Line:
+    figures: list[tuple[Record, Entry] | None] = []
+    method = ""
+    for column in columns:
+        record = one.record(row, column)
+        method = record.method if record else method
+        entries = {entry.metric: entry for entry in record.entries} if record else {}
+        for metric in one.experiment.metrics:
+            entry = entries.get(metric)
+            figures.append(None if record is None or entry is None else (record, entry))
+    return Line(label, method, tuple(figures))

@@ -1,0 +1,169 @@
+"""The report as one page that needs nothing else: tables, figures, and a little script."""
+
+from collections.abc import Sequence
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from string import Template
+
+from distillmatch.report.paper_agreement import agreement_figures
+from distillmatch.report.paper_figures import (
+    Figure,
+    accuracy_figures,
+    auroc_figures,
+    experiment_figures,
+    groups_shown,
+    matrix_figures,
+    quality_figures,
+)
+from distillmatch.report.paper_html import (
+    figures_html,
+    folded_figures_html,
+    grids_html,
+    method_switch,
+    metric_html,
+    others_html,
+    overview_html,
+    runs_html,
+    streams_html,
+    with_indices,
+)
+from distillmatch.report.paper_layout import grids
+from distillmatch.report.paper_streams import StreamPicture
+from distillmatch.report.paper_svg import DARK, LIGHT, STYLE, looks, marker
+from distillmatch.report.paper_tables import MEANINGS, METRICS, Paper, Reproduced, Verdict
+
+COUNTED: tuple[tuple[tuple[Verdict, ...], str, str, str], ...] = (
+    (("within",), "●", "within two deviations", "within"),
+    (("above", "below"), "▲▼", "beyond two deviations", "above"),
+    (("unjudged",), "◇", "not judged", "unjudged"),
+    (("open",), "○", "not yet run", "open"),
+)
+
+
+def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
+    """Return the whole page."""
+    template = (files("distillmatch.report") / "paper.html").read_text(encoding="utf-8")
+    figures = experiment_figures(paper)
+    return Template(template).substitute(
+        light=LIGHT,
+        dark=DARK,
+        figure_style=STYLE,
+        lead=escape(lead(paper)),
+        counts=_counts(paper),
+        switches=_switches(paper),
+        key=_key(paper),
+        overview=overview_html(paper.reproduced) + figures_html(agreement_figures(paper)),
+        experiments="\n".join(
+            _section(one, figures[one.experiment.name]) for one in paper.reproduced
+        ),
+        others=_others(paper),
+        diagnostics=_diagnostics(paper),
+        streams=_streams(pictures),
+        runs=runs_html(paper.results),
+        made=f"Made by distillmatch {escape(version('distillmatch'))} from "
+        f"{len(paper.results)} results.",
+    )
+
+
+def lead(paper: Paper) -> str:
+    """Return the state of the reproduction in one sentence."""
+    run = sum(one.cells_run for one in paper.reproduced)
+    cells = sum(len(one.records) for one in paper.reproduced)
+    runs = len(paper.results)
+    return (
+        f"{runs} run{'s' if runs != 1 else ''} beside the published figures: {run} of {cells} "
+        "cells of the paper’s tables and figures have at least one seed."
+    )
+
+
+def _counts(paper: Paper) -> str:
+    items = []
+    for verdicts, mark, words, kind in COUNTED:
+        count = sum(one.counted(*verdicts) for one in paper.reproduced)
+        items.append(
+            f'<li><b>{count}</b><span class="{kind}"><span aria-hidden="true">{mark}</span> '
+            f"{words}</span></li>"
+        )
+    return "".join(items)
+
+
+def _switches(paper: Paper) -> str:
+    methods = paper.methods
+    boxes = []
+    for method, look in zip(methods, looks(methods), strict=True):
+        mark = marker(8, 8, look.marker, size=4.5)
+        drawing = (
+            f'<svg class="plot" viewBox="0 0 16 16" aria-hidden="true"><g class="{look.color}">'
+            f"{mark}</g></svg>"
+        )
+        boxes.append(method_switch(method, drawing))
+    return "".join(boxes)
+
+
+def _key(paper: Paper) -> str:
+    used = {metric for one in paper.reproduced for metric in one.experiment.metrics}
+    meanings = "; ".join(
+        f"<b>{metric_html(metric)}</b>: {escape(MEANINGS[metric])}"
+        for metric in METRICS
+        if metric in used
+    )
+    return (
+        "A figure is judged by two published standard deviations: ● within them, ▲ higher, "
+        "▼ lower, ◇ published without one or not measured here, ○ not yet run. Several tables "
+        f'share some figures, and each counts them.</p><p class="note">In percent. {meanings}.'
+    )
+
+
+def _section(one: Reproduced, figures: Sequence[Figure]) -> str:
+    experiment = one.experiment
+    note = f'<p class="note">{with_indices(experiment.note)}</p>' if experiment.note else ""
+    source = f" · {escape(experiment.source)}" if experiment.source else ""
+    tables = grids_html(grids(one), figures, len(experiment.seeds))
+    name = escape(experiment.name)
+    return (
+        f'<section id="{name}"><p class="source"><code>{name}</code>{source}</p>'
+        f"<h2>{escape(experiment.title)}</h2>{note}\n"
+        f"{tables}</section>"
+    )
+
+
+def _others(paper: Paper) -> str:
+    if not paper.others:
+        return ""
+    figures = accuracy_figures(paper.others) + auroc_figures(
+        paper.others, "auroc-others", "other runs"
+    )
+    return (
+        '<section id="others"><h2>Other runs</h2><p class="note">Runs that belong to none of the '
+        f"experiments above.</p>{others_html(paper.others)}{figures_html(figures)}</section>"
+    )
+
+
+def _diagnostics(paper: Paper) -> str:
+    groups = groups_shown(paper)
+    quality, matrices = quality_figures(groups), matrix_figures(groups)
+    parts = []
+    if quality:
+        parts.append(
+            '<section id="quality"><h2>Pseudo-labels over tasks</h2><p class="note">Of the images '
+            "that the gate accepted in a task: how many there were, how many are truly of past "
+            "classes, and how many got their true class as label. The truth is for this diagnosis "
+            f"alone.</p>{figures_html(quality)}</section>"
+        )
+    if matrices:
+        parts.append(
+            '<section id="matrices"><h2>Accuracy matrices</h2><p class="note">R: accuracy on each '
+            "task’s test images after each task, predicting among all classes seen, mean over "
+            f"seeds.</p>{folded_figures_html(matrices)}</section>"
+        )
+    return "\n".join(parts)
+
+
+def _streams(pictures: Sequence[StreamPicture]) -> str:
+    if not pictures:
+        return ""
+    return (
+        '<section id="streams"><h2>Streams</h2><p class="note">What each task shows: labelled '
+        f"images above, unlabelled ones below.</p>{streams_html(pictures)}</section>"
+    )

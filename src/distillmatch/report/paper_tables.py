@@ -1,0 +1,307 @@
+"""The paper's cells with what the runs gave: published beside reproduced, and how they compare."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ResultError
+from distillmatch.metrics import equivalent_coreset, mean_and_deviation, memory_saving
+from distillmatch.report.comparison import BOUNDS, Group, Result, grouped, with_omega
+from distillmatch.run import read_result
+from distillmatch.sources.shapes import TRAIN_PER_CLASS
+from distillmatch.suite.catalogue import Cell, Experiment, Published
+from distillmatch.suite.identity import bound_config, identity
+from distillmatch.suite.ledger import Ledger, config_of
+from distillmatch.suite.schema import schema_problems
+
+Verdict = Literal["within", "above", "below", "unjudged", "open"]
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "within": ("●", "within two deviations"),
+    "above": ("▲", "beyond two deviations, higher"),
+    "below": ("▼", "beyond two deviations, lower"),
+    "unjudged": ("◇", "not judged: no published deviation, or not measured here"),
+    "open": ("○", "not yet run"),
+}
+"""The mark of each verdict: a shape and words, so that nothing hangs on colour."""
+
+METRICS = {
+    "A_N": "A_N",
+    "omega": "Ω",
+    "bwt": "BWT",
+    "fgt": "FGT",
+    "auroc": "AUROC",
+    "equivalent_coreset": "stored images",
+    "memory_saving": "saved per image",
+}
+MEANINGS = {
+    "A_N": "accuracy over all classes after the last task, higher is better",
+    "omega": "accuracy as a share of the bound's, mean over tasks, higher is better",
+    "bwt": "backward transfer, each task among its own classes, higher is better",
+    "fgt": "forgetting among all classes seen, lower is better",
+    "auroc": "how well the detector tells seen from unseen classes, mean over tasks",
+    "equivalent_coreset": "images that Base must store for the same Ω",
+    "memory_saving": "the same for each unlabelled image of a task",
+}
+NOT_OF_BOUNDS = ("bwt", "fgt")
+UNKNOWN_FIELD = "is no field of a result"
+MEMORY = ("equivalent_coreset", "memory_saving")
+IMAGES_PER_CLASS = {"cifar100": 500, "tiny-imagenet": 500, "shapes": TRAIN_PER_CLASS}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One metric of one cell: the published figure, and that of every seed that was run.
+
+    Some that were published are never measured here, such as the forgetting of a bound.
+    """
+
+    metric: str
+    published: Published | None
+    values: tuple[float, ...]
+    measured: bool = True
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds that were run."""
+        return mean_and_deviation(self.values)[0] if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over seeds, if there are several."""
+        return mean_and_deviation(self.values)[1] if self.values else None
+
+    @property
+    def difference(self) -> float | None:
+        """How much more the runs gave than was published."""
+        if self.mean is None or self.published is None:
+            return None
+        return self.mean - self.published.mean
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the mean lies within two published deviations of the published mean."""
+        if self.mean is None:
+            return "open" if self.measured else "unjudged"
+        difference = self.difference
+        if difference is None or self.published is None or self.published.deviation is None:
+            return "unjudged"
+        if abs(difference) <= 2 * self.published.deviation + 1e-9:
+            return "within"
+        return "above" if difference > 0 else "below"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One cell of a table with its runs, in the order of their seeds."""
+
+    cell: Cell
+    results: tuple[Result, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def method(self) -> str:
+        """The method of the cell."""
+        return self.cell.config.method
+
+    @property
+    def group(self) -> Group:
+        """The runs under the name of the table's row."""
+        return Group(self.method, self.cell.row, self.results)
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A table or figure of the paper with everything that was run of it."""
+
+    experiment: Experiment
+    records: tuple[Record, ...]
+
+    def record(self, row: str, column: str) -> Record | None:
+        """Return the cell at a row and a column; a table may leave some out."""
+        return next((r for r in self.records if (r.cell.row, r.cell.column) == (row, column)), None)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All figures of the table that were published."""
+        return [
+            entry
+            for record in self.records
+            for entry in record.entries
+            if entry.published is not None
+        ]
+
+    def counted(self, *verdicts: Verdict) -> int:
+        """Count the published figures with one of the verdicts."""
+        return sum(entry.verdict in verdicts for entry in self.entries)
+
+    @property
+    def cells_run(self) -> int:
+        """Count the cells with at least one run."""
+        return sum(bool(record.results) for record in self.records)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """All that a report shows: the experiments, and the runs that belong to none of them."""
+
+    reproduced: tuple[Reproduced, ...]
+    results: tuple[Result, ...]
+    others: tuple[Group, ...]
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that are shown anywhere, in the order of their first appearance."""
+        cells = [r.method for one in self.reproduced for r in one.records]
+        return list(dict.fromkeys([*cells, *(result["method"] for result in self.results)]))
+
+
+def read_results(paths: Sequence[Path]) -> list[Result]:
+    """Read results from files, from folders of runs, and from folders that are ledgers."""
+    found = []
+    for path in paths:
+        ledger = path.is_dir() and not (path / "result.json").exists()
+        files = Ledger(path).paths() if ledger else [path]
+        if not files:
+            raise ResultError(f"{path}: expected results of runs, found none in this folder")
+        for file in files:
+            result = read_result(file)
+            # A field that is not known here may come from a later version, and is left alone.
+            wrong = [one for one in schema_problems(result) if not one.endswith(UNKNOWN_FIELD)]
+            if wrong:
+                raise ResultError(f"{file}: expected a result of a run, but {wrong[0]}")
+            config_of(result, file)
+            found.append(result)
+    return found
+
+
+def gather(experiments: Sequence[Experiment], results: Iterable[Result]) -> Paper:
+    """Put every result into the cells it belongs to, with Ω where its bound is among them."""
+    known = with_omega(_once(results))
+    complete = [result for result in known if result["complete"]]
+    by_config: dict[str, list[Result]] = {}
+    for result in sorted(complete, key=lambda result: int(result["seed"])):
+        by_config.setdefault(_key_of(result), []).append(result)
+    used: set[str] = set()
+    reproduced = []
+    for experiment in experiments:
+        runs = {}
+        for cell in experiment.cells:
+            key = _key(cell.config)
+            used |= {key, _key(bound_config(cell.config))}
+            runs[cell.row, cell.column] = tuple(by_config.get(key, ()))
+        reproduced.append(_reproduced(experiment, runs))
+    others = [result for result in complete if _key_of(result) not in used]
+    return Paper(tuple(reproduced), tuple(known), tuple(grouped(others)))
+
+
+def metric_of(result: Result, metric: str) -> float | None:
+    """Return a figure of a run by the name that tables use; a bound has no BWT and FGT."""
+    if metric == "auroc":
+        seen = [task["detector"]["auroc"] for task in result["tasks"]]
+        known = [value for value in seen if value is not None]
+        return sum(known) / len(known) if known else None
+    if result["method"] in BOUNDS and metric in NOT_OF_BOUNDS:
+        return None
+    value: float | None = result["metrics"].get(metric)
+    return value
+
+
+def base_budget(reproduced: Reproduced) -> list[tuple[int, float]]:
+    """Return the Ω of Base at each coreset size that an experiment has and that was run."""
+    found: dict[int, float] = {}
+    for record in reproduced.records:
+        omegas = [metric_of(result, "omega") for result in record.results]
+        known = [value for value in omegas if value is not None]
+        if record.method == "base" and known:
+            found[record.cell.config.coreset] = mean_and_deviation(known)[0]
+    return sorted(found.items())
+
+
+def unlabeled_per_task(result: Result) -> int | None:
+    """Return how many unlabelled images a task shows on average; `None` for unknown sources."""
+    config = config_of(result, Path("result"))
+    images = IMAGES_PER_CLASS.get(config.source)
+    if images is None:
+        return None
+    labeled = config.labels_per_class or round((config.label_fraction or 0.2) * images)
+    count = (images - labeled) * len(result["classes"]) // len(result["task_sizes"])
+    return count if config.unlabeled_per_task is None else min(count, config.unlabeled_per_task)
+
+
+def shown(mean: float | None, deviation: float | None = None, decimals: int = 1) -> str:
+    """Return a figure as tables write it, ± the deviation if there is one."""
+    if mean is None:
+        return "–"
+    text = f"{mean:.{decimals}f}"
+    if deviation is not None:
+        text += f" ± {deviation:.{decimals}f}"
+    return text.replace("-", "−")
+
+
+def decimals_of(metric: str) -> int:
+    """Return the decimals that the paper gives a metric."""
+    return {"equivalent_coreset": 0, "memory_saving": 2}.get(metric, 1)
+
+
+def shown_difference(entry: Entry) -> str:
+    """Return a difference with its sign."""
+    if entry.difference is None:
+        return ""
+    return f"{entry.difference:+.{decimals_of(entry.metric)}f}".replace("-", "−")
+
+
+def _reproduced(
+    experiment: Experiment, runs: dict[tuple[str, str], tuple[Result, ...]]
+) -> Reproduced:
+    cells = [(cell, runs[cell.row, cell.column]) for cell in experiment.cells]
+    plain = tuple(Record(cell, results, ()) for cell, results in cells)
+    budget = base_budget(Reproduced(experiment, plain))
+    records = []
+    for cell, results in cells:
+        entries = []
+        for metric in experiment.metrics:
+            if metric in MEMORY and metric not in cell.published and cell.config.method == "base":
+                continue
+            values = [_figure(result, metric, budget) for result in results]
+            known = tuple(value for value in values if value is not None)
+            measured = not (cell.config.method in BOUNDS and metric in NOT_OF_BOUNDS)
+            entries.append(Entry(metric, cell.published.get(metric), known, measured))
+        records.append(Record(cell, results, tuple(entries)))
+    return Reproduced(experiment, tuple(records))
+
+
+def _figure(result: Result, metric: str, budget: Sequence[tuple[int, float]]) -> float | None:
+    if metric not in MEMORY:
+        return metric_of(result, metric)
+    reached = metric_of(result, "omega")
+    if reached is None or not budget:
+        return None
+    stored = equivalent_coreset([size for size, _ in budget], [y for _, y in budget], reached)
+    shown_in_a_task = unlabeled_per_task(result)
+    if stored is None or metric == "equivalent_coreset":
+        return stored
+    return None if shown_in_a_task is None else memory_saving(stored, shown_in_a_task)
+
+
+def _key_of(result: Result) -> str:
+    """Return what a run's cells are found by; a saved stream or a fold belongs to no cell."""
+    own = "/" in result["stream"]["fingerprint"]
+    return _key(config_of(result, Path("result"))) + (
+        result["stream"]["fingerprint"] if own else ""
+    )
+
+
+def _key(config: RunConfig) -> str:
+    return repr(sorted((k, v) for k, v in identity(config).items() if k != "seed"))
+
+
+def _once(results: Iterable[Result]) -> list[Result]:
+    """Leave out results that are given twice, as those of a ledger that is named again."""
+    seen: dict[str, Result] = {}
+    for result in results:
+        key = f"{_key_of(result)} {result['seed']} {result['stream']['fingerprint']}"
+        if key not in seen or (result["complete"] and not seen[key]["complete"]):
+            seen[key] = result
+    return list(seen.values())

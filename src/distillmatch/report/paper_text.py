@@ -1,0 +1,229 @@
+"""The report as text for other tools: Markdown, LaTeX with booktabs, and CSV."""
+
+import csv
+import re
+from collections.abc import Iterator
+from io import StringIO
+
+from distillmatch.report.comparison import SHOWN
+from distillmatch.report.paper_figures import stream_words
+from distillmatch.report.paper_layout import Grid, grids
+from distillmatch.report.paper_tables import (
+    METRICS,
+    VERDICTS,
+    Entry,
+    Paper,
+    Record,
+    Reproduced,
+    decimals_of,
+    metric_of,
+    shown,
+    shown_difference,
+)
+
+COLUMNS = (
+    "experiment",
+    "row",
+    "column",
+    "method",
+    "metric",
+    "published_mean",
+    "published_deviation",
+    "mean",
+    "deviation",
+    "seeds",
+    "difference",
+    "verdict",
+)
+OTHERS = "other runs"
+
+
+def markdown(paper: Paper) -> str:
+    """Return every table as Markdown, a line for each figure."""
+    marks = "; ".join(f"{mark} {meaning}" for mark, meaning in VERDICTS.values())
+    parts = ["# The paper, reproduced", f"In percent unless said otherwise. {marks}."]
+    for one in paper.reproduced:
+        experiment = one.experiment
+        parts.append(f"## {experiment.name}: {experiment.title}")
+        parts.append(f"{experiment.source}. {experiment.note}".strip().replace("..", "."))
+        lines = ["| row | column | metric | paper | here | seeds | difference | |"]
+        lines.append("|---|---|---|---:|---:|---:|---:|---|")
+        for record, entry in _figures(one):
+            decimals = decimals_of(entry.metric)
+            paper_figure = entry.published and shown(
+                entry.published.mean, entry.published.deviation, decimals
+            )
+            mark, meaning = VERDICTS[entry.verdict]
+            cells = [
+                record.cell.row,
+                record.cell.column,
+                METRICS[entry.metric],
+                paper_figure or "–",
+                shown(entry.mean, entry.deviation, decimals),
+                str(len(entry.values)),
+                shown_difference(entry) or "–",
+                f"{mark} {meaning}",
+            ]
+            lines.append(_markdown_row(cells))
+        parts.append("\n".join(lines))
+    if paper.others:
+        parts.append(f"## {OTHERS.capitalize()}")
+        lines = [
+            "| runs | stream | seeds | A_N | Ω | BWT | FGT |",
+            "|---|---|---:|---:|---:|---:|---:|",
+        ]
+        for group in paper.others:
+            entries = [_entry(group.results, metric) for metric in SHOWN]
+            figures = [shown(entry.mean, entry.deviation) for entry in entries]
+            words = stream_words(group.results[0])
+            lines.append(_markdown_row([group.name, words, str(len(group.results)), *figures]))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(paper: Paper) -> str:
+    """Return every table as LaTeX with booktabs, in a document that compiles as it is."""
+    parts = [
+        r"\documentclass{article}",
+        r"\usepackage[T1]{fontenc}",
+        r"\usepackage[utf8]{inputenc}",
+        r"\usepackage{booktabs,graphicx}",
+        r"\begin{document}",
+        r"% In each pair: published, reproduced. $\bullet$ within two published deviations,",
+        r"% $\uparrow$ and $\downarrow$ beyond them, $\circ$ published without a deviation.",
+    ]
+    for one in paper.reproduced:
+        parts += [_latex_table(grid, one) for grid in grids(one)]
+    return "\n".join([*parts, r"\end{document}"]) + "\n"
+
+
+def tidy_csv(paper: Paper) -> str:
+    """Return one line for each cell and metric, figures in full precision."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in paper.reproduced:
+        for record, entry in _figures(one):
+            place = [one.experiment.name, record.cell.row, record.cell.column, record.method]
+            writer.writerow([*place, *_csv_figures(entry)])
+    for group in paper.others:
+        place = [OTHERS, group.name, stream_words(group.results[0]), group.method]
+        for metric in SHOWN:
+            writer.writerow([*place, *_csv_figures(_entry(group.results, metric))])
+    return text.getvalue()
+
+
+def _figures(one: Reproduced) -> Iterator[tuple[Record, Entry]]:
+    for record in one.records:
+        for entry in record.entries:
+            yield record, entry
+
+
+def _entry(results: tuple[dict[str, object], ...], metric: str) -> Entry:
+    values = [metric_of(result, metric) for result in results]
+    return Entry(metric, None, tuple(value for value in values if value is not None))
+
+
+def _csv_figures(entry: Entry) -> list[object]:
+    published = entry.published
+    figures = [
+        published and published.mean,
+        published and published.deviation,
+        entry.mean,
+        entry.deviation,
+        len(entry.values),
+        entry.difference,
+    ]
+    kept = ["" if figure is None else f"{figure:.6g}" for figure in figures]
+    return [entry.metric, *kept, entry.verdict]
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "Ω": r"$\Omega$",
+    "ℓ": r"$\ell$",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+    "δ": r"$\delta$",
+    "τ": r"$\tau$",
+    "λ": r"$\lambda$",
+}
+_LATEX_MARKS = {
+    "within": r"$^{\bullet}$",
+    "above": r"$^{\uparrow}$",
+    "below": r"$^{\downarrow}$",
+    "unjudged": r"$^{\circ}$",
+    "open": "",
+}
+
+
+def latex_escaped(text: str) -> str:
+    """Return text that LaTeX sets as it stands."""
+    parts = re.split(r"((?<!\w)[Aℓ]_[A-Za-z]+)", text)
+    return "".join(
+        _latex_symbol(part) if number % 2 else "".join(_LATEX.get(c, c) for c in part)
+        for number, part in enumerate(parts)
+    )
+
+
+def _latex_symbol(symbol: str) -> str:
+    """Return a letter with its index as mathematics."""
+    letter, _, index = symbol.partition("_")
+    sign = r"\ell" if letter == "ℓ" else letter
+    return rf"${sign}_{{\mathrm{{{index}}}}}$" if len(index) > 1 else f"${sign}_{index}$"
+
+
+def _latex_table(grid: Grid, one: Reproduced) -> str:
+    caption = f"{one.experiment.title}. {grid.caption} ({one.experiment.source})."
+    pairs = len(grid.groups) * len(grid.metrics)
+    width = 2 * len(grid.metrics)
+    groups = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{latex_escaped(g)}}}" for g in grid.groups)
+    rules = " ".join(
+        rf"\cmidrule(lr){{{2 + n * width}-{1 + (n + 1) * width}}}" for n in range(len(grid.groups))
+    )
+    metrics = " & ".join(
+        rf"\multicolumn{{2}}{{c}}{{{latex_escaped(METRICS[m])}}}"
+        for _ in grid.groups
+        for m in grid.metrics
+    )
+    lines = [
+        r"\begin{table}[htbp]",
+        r"\centering",
+        rf"\caption{{{latex_escaped(caption)}}}",
+        r"\resizebox{\linewidth}{!}{%",
+        rf"\begin{{tabular}}{{l{'rr' * pairs}}}",
+        r"\toprule",
+    ]
+    if any(grid.groups):
+        lines += [rf" & {groups} \\", rules]
+    lines += [
+        rf" & {metrics} \\",
+        " & ".join(["", *["paper & here"] * pairs]) + r" \\",
+        r"\midrule",
+    ]
+    for line in grid.lines:
+        cells = [latex_escaped(line.label)]
+        for pair in line.figures:
+            cells.append("" if pair is None else _latex_pair(pair[1]))
+            if pair is None:
+                cells.append("")
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table}"]
+    return "\n".join(lines)
+
+
+def _latex_pair(entry: Entry) -> str:
+    decimals = decimals_of(entry.metric)
+    published = entry.published
+    left = shown(published.mean, published.deviation, decimals) if published else "–"
+    right = shown(entry.mean, entry.deviation, decimals)
+    mark = _LATEX_MARKS[entry.verdict] if published else ""
+    return f"{latex_escaped(left)} & {latex_escaped(right)}{mark}"
