@@ -9,7 +9,7 @@ from conftest import make_dataset
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
-from distillmatch.engine import engine as engine_module
+from distillmatch.engine import trainer as trainer_module
 from distillmatch.methods import Batch, TaskInfo, Training
 from distillmatch.methods.base import Base
 from distillmatch.streams import build_stream
@@ -25,14 +25,14 @@ class Refusing:
 def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_module, "CapturedStep", Refusing)
-    monkeypatch.setattr(engine_module, "batches", lambda *given: iter([None]))
-    monkeypatch.setattr(engine_module, "run_eagerly", lambda *given: torch.tensor([0.5]))
+    monkeypatch.setattr(trainer_module, "CapturedStep", Refusing)
+    monkeypatch.setattr(trainer_module, "batches", lambda *given: iter([None]))
+    monkeypatch.setattr(trainer_module, "run_eagerly", lambda *given: torch.tensor([0.5]))
     on_cuda = SimpleNamespace(
         placement=SimpleNamespace(device=torch.device("cuda")),
         training=SimpleNamespace(name="classifier"),
     )
-    steps = engine_module.EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]
+    steps = trainer_module.EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match=r"'classifier' cannot be captured .* is capturing$"):
         assert steps.run(None).tolist() == [0.5]  # type: ignore[arg-type]
     assert steps.run(None).tolist() == [0.5], "it is not tried again"  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from conftest import make_dataset
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
-from distillmatch.engine import engine as engine_module
+from distillmatch.engine import trainer as trainer_module
 from distillmatch.engine.steps import Step, run_eagerly
 from distillmatch.methods import method_names
 from distillmatch.streams import build_stream
@@ -41,7 +41,7 @@ def test_a_captured_step_does_what_the_eager_step_does(
         device="cuda", precision="float32", coreset=6, learning_rate=0.01,
     )  # fmt: skip
     captured = losses_of(config)
-    monkeypatch.setattr(engine_module, "CapturedStep", EagerStep)
+    monkeypatch.setattr(trainer_module, "CapturedStep", EagerStep)
     eager = losses_of(config)
     for one, other in zip(captured, eager, strict=True):
         assert one.keys() == other.keys()

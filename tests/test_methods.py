@@ -216,7 +216,7 @@ def test_only_the_oracle_declares_and_gets_the_truth() -> None:
 def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
     engine = engine_for(tiny_config(method="gd", coreset=6, epochs=4))
     states: list[dict[str, Tensor]] = []
-    inner = engine._train
+    inner = engine.trainer._train
 
     def watch(training: Any, *rest: Any) -> list[float]:
         network = engine.method.classifier
@@ -227,7 +227,7 @@ def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
             states.append({k: after[k] - before[k] for k in before})
         return losses
 
-    engine._train = watch  # type: ignore[method-assign,assignment]
+    engine.trainer._train = watch  # type: ignore[method-assign,assignment]
     list(engine.run())
     assert len(states) == 2, "every task but the first, which has no coreset yet"
     for change in states:

@@ -176,7 +176,7 @@ class _Prepared:
         self.images_per_step = config.batch + config.unlabeled_batch * (
             self.training.unlabeled + self.training.strong
         )
-        self.taker = self.engine.steps_of(self.training)
+        self.taker = self.engine.trainer.steps_of(self.training)
         self.epochs = Epochs(self.data, replace(self.training, schedule=Schedule(sys.maxsize, 0.1)))
         self.number = 0
 

@@ -31,6 +31,9 @@ class Placement:
         if config.precision == "bfloat16" and not on_cuda:
             raise ConfigError("precision 'bfloat16' needs a CUDA device, and torch sees none here")
         half = on_cuda and config.precision != "float32"
+        if on_cuda and not half:
+            # Of cuDNN's float32 gradients some are summed in whatever order they come.
+            torch.backends.cudnn.deterministic = True
         return cls(
             torch.device("cuda" if on_cuda else "cpu"), torch.bfloat16 if half else torch.float32
         )

@@ -35,10 +35,12 @@ def machine(placement: Placement) -> dict[str, Any]:
 
 def commit() -> dict[str, Any]:
     """Return the commit of the code that ran, and whether the tree had changes beside it."""
+    # Who copies a tree without its history, or with another one, can say what it is.
+    told = os.environ.get("DISTILLMATCH_COMMIT")
     here = Path(__file__).resolve().parent
     found = _git(here, "rev-parse", "HEAD")
-    if found is None or _git(here, "ls-files", "--error-unmatch", __file__) is None:
-        return {"id": os.environ.get("DISTILLMATCH_COMMIT", "unknown"), "dirty": None}
+    if told or found is None or _git(here, "ls-files", "--error-unmatch", __file__) is None:
+        return {"id": told or "unknown", "dirty": None}
     return {"id": found, "dirty": bool(_git(here, "status", "--porcelain", "--untracked-files=no"))}
 
 

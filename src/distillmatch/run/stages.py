@@ -68,7 +68,7 @@ class StagedSession(Session):
             self._begin(self.folder)
         finished = len(self.tally.tasks)
         left = [n for n in self.engine.tasks if n >= finished and n not in self._waiting]
-        progress = SharedProgress(self.engine.progress, len(self.engine.tasks))
+        progress = SharedProgress(self.engine.trainer.progress, len(self.engine.tasks))
         done = [number for number in self.engine.tasks if number not in left]
         progress.start(self.engine.work_of(self.engine.tasks), self.engine.work_of(done))
         stop: AbstractContextManager[StopRequest] = (

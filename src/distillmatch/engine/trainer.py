@@ -1,0 +1,221 @@
+"""Training: takes a method through one task, from epoch to epoch, and can be continued anywhere."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distillmatch.config import RunConfig
+from distillmatch.engine.data import Epoch, TaskData
+from distillmatch.engine.device import Placement
+from distillmatch.engine.epochs import Epochs
+from distillmatch.engine.graphs import why
+from distillmatch.engine.outcome import Judgement, Underway
+from distillmatch.engine.progress import NoProgress, Progress
+from distillmatch.engine.snapshot import (
+    Snapshot,
+    restore_method,
+    restore_optimizer,
+    restored_underway,
+    take_snapshot,
+)
+from distillmatch.engine.steps import (
+    CapturedStep,
+    Optimization,
+    Step,
+    batches,
+    run_eagerly,
+    training_mode,
+)
+from distillmatch.errors import TrainingError
+from distillmatch.methods import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.streams import Coreset
+
+Truth = Callable[[], NDArray[np.int64]]
+
+
+class Trainer:
+    """Runs the trainings of a task, one after another, on data that it is given.
+
+    `pause` is called wherever a snapshot can be taken: between epochs and between trainings. A
+    trainer that is given a snapshot by `resume` goes on from there as if nothing had happened.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        method: Method,
+        placement: Placement,
+        progress: Progress | None = None,
+        pause: Callable[[], None] | None = None,
+        first_task: int = 0,
+    ) -> None:
+        self.config = config
+        self.method = method
+        self.placement = placement
+        self.progress = progress or NoProgress()
+        self.underway = Underway(first_task)
+        self.work_done = 0.0
+        self._pause = pause or (lambda: None)
+        self._resumed: Snapshot | None = None
+
+    def resume(self, snapshot: Snapshot, truth: NDArray[np.int64]) -> None:
+        """Let `learn` begin where the snapshot was taken; `truth` is as for `learn`."""
+        self._resumed = snapshot
+        self.underway = restored_underway(snapshot, truth)
+
+    def snapshot(self, coreset: Coreset) -> Snapshot:
+        """Return all that the rest of the work depends on, as it is now."""
+        return take_snapshot(self.method, coreset, self.underway, self.work_done)
+
+    def begin(self, total: float) -> None:
+        """Show progress towards a total of work, as counted by `work_of`."""
+        if self._resumed is not None:
+            self.work_done = self._resumed.values["work"]
+        self.progress.start(total, self.work_done)
+
+    def learn(self, task: TaskInfo, data: TaskData, truth: Truth, doing: str) -> None:
+        """Run what is left of a task's trainings.
+
+        `truth` gives the classes of the unlabelled images where they are known, -1 elsewhere, for
+        diagnosis alone; `doing` names the task where progress is shown.
+        """
+        underway = self.underway
+        trainings = self._trainings(task, data)
+        for training in trainings[underway.trainings :]:
+            with underway.clock.phase(training.name):
+                self._train(training, data, task, truth, doing)
+            underway.trainings, underway.epochs = underway.trainings + 1, 0
+            self._pause()
+        self._resumed = None
+
+    def _trainings(self, task: TaskInfo, data: TaskData) -> list[Training]:
+        """Return a task's trainings, with the method as it was where a resumed run stopped.
+
+        A task that had not begun may start with fresh weights, so what was learned is put back
+        before its trainings are asked for; in one that had begun, after. What the finished
+        trainings counted beforehand is counted again, for the later ones may use it.
+        """
+        resumed, begun = self._resumed, self.underway.begun
+        if resumed is not None and not begun:
+            restore_method(resumed, self.method)
+            self._resumed = None
+        trainings = self.method.trainings(task)
+        if resumed is not None and begun:
+            restore_method(resumed, self.method)
+            if self.underway.trainings < len(trainings):
+                for finished in trainings[: self.underway.trainings]:
+                    if finished.before is not None:
+                        finished.before(data)
+        return trainings
+
+    def work_of(self, training: Training, steps: int) -> float:
+        """Return the images that a training will see in so many steps an epoch."""
+        return training.epochs * self._epoch_work(training, steps)
+
+    def steps_of(self, training: Training, resumed: Snapshot | None = None) -> "EpochSteps":
+        """Return what takes a training's steps, with a fresh optimizer."""
+        optimization = Optimization.of(
+            training, self.placement, self.config.momentum, self.config.weight_decay
+        )
+        return EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
+
+    def _train(
+        self, training: Training, data: TaskData, task: TaskInfo, truth: Truth, doing: str
+    ) -> list[float]:
+        """Run one training, or what is left of it, and return the mean loss of each epoch."""
+        underway = self.underway
+        if training.before is not None:
+            training.before(data)
+        judges = type(self.method).judge is not Method.judge
+        if judges and training.score_unlabeled is not None and underway.judgement is None:
+            scores = data.score(training.score_unlabeled, "unlabeled")
+            underway.judgement = self._judged(scores, task, truth)
+        resumed, self._resumed = self._resumed, None
+        steps = self.steps_of(training, resumed)
+        optimization = steps.step.optimization
+        underway.optimizer = optimization.optimizer
+        means = underway.losses.setdefault(training.name, [])
+        epochs = Epochs(data, training)
+        with training_mode(training):
+            for number in range(underway.epochs, training.epochs):
+                optimization.rate.fill_(training.schedule.rate(number))
+                epoch = epochs.take(number)
+                losses = steps.run(epoch)
+                epochs.prepare(number + 1)
+                means.append(_finite_mean(losses, task, training, number))
+                underway.epochs = number + 1
+                self._advance(
+                    self._epoch_work(training, epoch.steps),
+                    f"{doing} {training.name}",
+                )
+                self._pause()
+        underway.optimizer = None
+        if training.after is not None:
+            training.after(data)
+        return means
+
+    def _judged(self, scores: Scores, task: TaskInfo, truth: Truth) -> Judgement | None:
+        judged = self.method.judge(scores, task)
+        if judged is None:
+            return None
+        labels, accepted = judged
+        return Judgement(labels.cpu().numpy(), accepted.cpu().numpy(), truth())
+
+    def _advance(self, work: float, doing: str) -> None:
+        self.work_done += work
+        self.progress.advance(work, doing)
+
+    def _epoch_work(self, training: Training, steps: int) -> float:
+        unlabeled = self.config.unlabeled_batch * (training.unlabeled + training.strong)
+        return steps * (self.config.batch + unlabeled)
+
+
+class EpochSteps:
+    """Takes the steps of a training's epochs: captured once on CUDA, eagerly elsewhere."""
+
+    def __init__(self, step: Step, config: RunConfig, resumed: Snapshot | None) -> None:
+        self.step = step
+        self.sizes = (config.batch, config.unlabeled_batch)
+        self.capturable = step.placement.device.type == "cuda"
+        self.captured: CapturedStep | None = None
+        self.resumed = resumed
+
+    def run(self, epoch: Epoch) -> Tensor:
+        """Take all steps of an epoch and return their losses."""
+        if self.capturable and self.captured is None:
+            self.captured = self._capture(next(batches(epoch, *self.sizes)))
+        if self.resumed is not None:
+            # After the capture, whose trial steps leave the optimizer as good as new.
+            restore_optimizer(self.resumed, self.step.optimization.optimizer)
+            self.resumed = None
+        if self.captured is not None:
+            return self.captured.run(epoch, *self.sizes)
+        return run_eagerly(self.step, epoch, *self.sizes)
+
+    def _capture(self, example: Batch) -> CapturedStep | None:
+        """Capture the step; where that cannot be done, say why and let it run eagerly."""
+        try:
+            return CapturedStep(self.step, example)
+        except RuntimeError as error:
+            self.capturable = False
+            warnings.warn(
+                f"the step of training '{self.step.training.name}' cannot be captured as a CUDA "
+                f"graph and runs eagerly, which is slower: {why(error)}",
+                stacklevel=2,
+            )
+            return None
+
+
+def _finite_mean(losses: Tensor, task: TaskInfo, training: Training, epoch: int) -> float:
+    """Return the mean loss of an epoch, or say where it stopped being a number."""
+    values = losses.float().cpu().numpy()
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise TrainingError(
+            f"the loss became {values[wrong[0]]} in task {task.number + 1}, {training.name}, "
+            f"epoch {epoch + 1}, step {wrong[0] + 1}; a lower learning_rate may help"
+        )
+    return float(values.mean())
