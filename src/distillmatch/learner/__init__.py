@@ -1,0 +1,1 @@
+"""A learner that is fed one task after another, saved, closed, and fed again months later."""
