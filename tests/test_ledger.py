@@ -351,3 +351,31 @@ def test_the_cells_of_an_experiment_are_listed_with_both_figures(
     assert "17 of 18 runs are missing" in shown
     assert "cifar100-random10-uniform-base-seed1" in shown
     assert " cifar100-random10-uniform-dm-seed1" not in shown
+
+
+def test_results_made_elsewhere_are_added_all_or_none(
+    tmp_path: Path, base: Result, bound: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, result in (("one", base), ("two", bound)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+    files = [str(tmp_path / "one.json"), str(tmp_path / "two.json")]
+
+    def add(*files: str) -> int:
+        return main(["results", "add", *files, "--ledger", str(tmp_path / "ledger")])
+
+    broken = {**base, "metrics": {**base["metrics"], "A_N": 99.0}}
+    (tmp_path / "broken.json").write_text(json.dumps(broken), encoding="utf-8")
+    assert add(*files, str(tmp_path / "broken.json")) == 2
+    assert "broken.json: " in capsys.readouterr().err
+    assert not (tmp_path / "ledger").exists()
+    assert add(*files) == 0
+    assert add(*files) == 0, "the same again changes nothing"
+    ledger = Ledger(tmp_path / "ledger")
+    assert len(ledger.results()) == 2
+    again = {**base, "seconds": {**base["seconds"], "total": 1.0}}
+    (tmp_path / "one.json").write_text(json.dumps(again), encoding="utf-8")
+    assert add(files[0]) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert add(files[0], "--replace") == 0
+    assert again in ledger.results()
+    assert add() == 2

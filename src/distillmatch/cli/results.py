@@ -1,4 +1,4 @@
-"""`distillmatch results`: list, filter and compare what the ledger has, and check it."""
+"""`distillmatch results`: list, filter and compare what the ledger has, check it, add to it."""
 
 import argparse
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class Item:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe the command."""
     parser = commands.add_parser(
-        "results", help="list, filter and compare results of the ledger, or check them"
+        "results", help="list, filter and compare results of the ledger, check them, add some"
     )
     parser.add_argument(
         "files",
         nargs="*",
-        metavar="check | RESULT",
-        help="check: verify them instead of listing them; result files or folders of runs, "
-        "instead of the ledger's",
+        metavar="check | add | RESULT",
+        help="check: verify them instead of listing them; add: put these into the ledger; result "
+        "files or folders of runs, instead of the ledger's",
     )
     add_ledger_option(parser)
     parser.add_argument("--method", metavar="NAME", help="only results of this method")
@@ -54,11 +54,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="KEY=VALUE",
         help="only results with this value in their configuration",
     )
+    parser.add_argument(
+        "--replace", action="store_true", help="add: also where the ledger has the run already"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """List and compare the results that were asked for, or check them."""
+    """List and compare the results that were asked for, check them, or add them."""
+    if arguments.files[:1] == ["add"]:
+        _add([Path(file) for file in arguments.files[1:]], arguments)
+        return
     check = arguments.files[:1] == ["check"]
     if check:
         arguments.files = arguments.files[1:]
@@ -67,6 +73,28 @@ def run(arguments: argparse.Namespace) -> None:
         _check(items)
     else:
         _list(items)
+
+
+def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
+    """Put results of runs made elsewhere into the ledger: all of them, or none."""
+    from distillmatch.suite.checks import problems_of
+    from distillmatch.suite.ledger import Ledger, config_of
+
+    if not paths:
+        raise ConfigError("results add takes the result files or the folders of runs")
+    ledger = Ledger(ledger_folder(arguments))
+    results = [_item(path).result for path in paths]
+    for path, result in zip(paths, results, strict=True):
+        problems = problems_of(result, None, {})
+        if problems:
+            raise ResultError(f"{path}: {problems[0]}")
+        if ledger.find(config_of(result, path)) not in (None, result) and not arguments.replace:
+            there = ledger.path_of(config_of(result, path))
+            raise ResultError(
+                f"{there} has this run from elsewhere; --replace takes {path} instead"
+            )
+    for result in results:
+        print(ledger.add(result))
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Item]:

@@ -1,4 +1,4 @@
-"""The state of reproduction as the README shows it: a table and one figure, made from a ledger."""
+"""The state of reproduction as the README shows it: tables and one figure, made from a ledger."""
 
 from pathlib import Path
 
@@ -6,11 +6,13 @@ from distillmatch.errors import ConfigError, explain_disk_errors
 from distillmatch.files import write_atomically
 from distillmatch.report.paper_agreement import agreement_file
 from distillmatch.report.paper_page import lead
-from distillmatch.report.paper_tables import Paper, Reproduced
+from distillmatch.report.paper_tables import VERDICTS, Paper, Record, Reproduced
 
 BEGIN = "<!-- reproduction: made by distillmatch report --readme -->"
 END = "<!-- reproduction: end -->"
 FIGURE = Path("docs") / "reproduction.svg"
+MAIN_TABLE, MAIN_COLUMN = "table-2a", "10 tasks"
+"""The paper's first setting, which the README shows in figures."""
 
 
 def state(paper: Paper) -> str:
@@ -20,14 +22,15 @@ def state(paper: Paper) -> str:
         [
             lead(paper),
             "",
+            *_main_figures(paper),
             "| | cells run | figures within 2 σ | beyond | not judged | not yet run |",
             "|---|---:|---:|---:|---:|---:|",
             *rows,
             "",
             f"![Reproduced against published figures]({FIGURE.as_posix()})",
             "",
-            "σ is the published deviation over seeds; a figure without one is not judged. "
-            "Tables share runs, and each counts them.",
+            "● within two published deviations σ, ▲ higher, ▼ lower, ◇ published without a "
+            "deviation and so not judged. Tables share runs, and each counts them.",
         ]
     )
 
@@ -48,6 +51,36 @@ def update_readme(readme: Path, paper: Paper) -> None:
     new = readme_with(text, paper, readme)
     write_atomically(readme.parent / FIGURE, agreement_file(paper), "drawing the state")
     write_atomically(readme, new, "writing the state")
+
+
+def _main_figures(paper: Paper) -> list[str]:
+    """Return the main setting's figures: published, and here with the number of seeds."""
+    one = next((one for one in paper.reproduced if one.experiment.name == MAIN_TABLE), None)
+    if one is None:
+        return []
+    records = [record for record in one.records if record.cell.column == MAIN_COLUMN]
+    return [
+        f"{one.experiment.title}, {MAIN_COLUMN}, in percent:",
+        "",
+        "| | A_N published | here | Ω published | here | seeds |",
+        "|---|---:|---:|---:|---:|---:|",
+        *(_figures(record) for record in records),
+        "",
+    ]
+
+
+def _figures(record: Record) -> str:
+    cells = []
+    for entry in record.entries:
+        published = entry.published
+        cells.append("–" if published is None else _spread(published.mean, published.deviation))
+        mean, mark = entry.mean, VERDICTS[entry.verdict][0]
+        cells.append("–" if mean is None else f"{_spread(mean, entry.deviation)} {mark}")
+    return f"| {record.cell.row} | {' | '.join(cells)} | {len(record.results)} |"
+
+
+def _spread(mean: float, deviation: float | None) -> str:
+    return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
 
 
 def _row(one: Reproduced) -> str:
