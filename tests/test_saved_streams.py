@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import make_dataset
 
-from distillmatch.config import StreamConfig
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.streams import build_stream, experience, read_stream, save_stream
 from distillmatch.streams import validation_folds as folds_of
@@ -23,6 +23,13 @@ def test_a_saved_stream_is_read_back_as_it_was(tmp_path: Path) -> None:
         assert one.classes == other.classes and one.unlabeled_classes == other.unlabeled_classes
         for name in ("labeled", "unlabeled", "test"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_stream_of_a_run_is_saved_without_what_is_the_runs(tmp_path: Path) -> None:
+    dataset = make_dataset()
+    built = build_stream(dataset, RunConfig(tasks=4, method="gd", epochs=3))
+    save_stream(built, tmp_path / "stream.json")
+    assert read_stream(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
 
 
 def test_a_validation_fold_can_be_saved_too(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def save_stream(stream: Stream, path: Path) -> None:
         "version": VERSION,
         "fingerprint": stream.fingerprint,
         "evaluated_on": stream.evaluated_on,
-        "config": stream.config.model_dump(mode="json"),
+        "config": stream.config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
         "tasks": [
             {
                 "classes": list(task.classes),

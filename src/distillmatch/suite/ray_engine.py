@@ -5,6 +5,7 @@ lost with its node goes on from its checkpoint on another.
 """
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -76,10 +77,10 @@ def do_run(record: dict[str, Any], board: Any, checkpoint_seconds: float) -> dic
 
 
 class RayEngine:
-    """Works off a queue by tasks on the cluster that `RAY_ADDRESS` names or that runs here.
+    """Works off a queue by tasks on the cluster that `RAY_ADDRESS` names.
 
-    A run takes one CPU, or its share of a GPU where it is to use one. Where there is no cluster,
-    one is started on this machine for the time of the call.
+    A run takes one CPU, or its share of a GPU where it is to use one. Without an address a cluster
+    of this machine alone is started for the time of the call.
     """
 
     def __init__(
@@ -102,7 +103,12 @@ class RayEngine:
         self.queue.gather()
         own = not ray.is_initialized()
         if own:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            ray.init(
+                # Left to itself, Ray waits minutes for a cluster that was here once.
+                address=os.environ.get("RAY_ADDRESS", "local"),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         try:
             # Ray has handlers of its own, set by `init`; within the block a stop is a request.
             with StopRequest() as stop:
