@@ -29,7 +29,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
     monkeypatch.setattr(trainer_module, "batches", lambda *given: iter([None]))
     monkeypatch.setattr(trainer_module, "run_eagerly", lambda *given: torch.tensor([0.5]))
     on_cuda = SimpleNamespace(
-        placement=SimpleNamespace(device=torch.device("cuda")),
+        placement=SimpleNamespace(captures=True),
         training=SimpleNamespace(name="classifier"),
     )
     steps = trainer_module.EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]

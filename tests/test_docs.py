@@ -114,7 +114,14 @@ def test_every_mentioned_command_exists(page: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
 def test_every_mentioned_option_exists(page: Path) -> None:
     """Of the pages that are about options; others speak of other tools too."""
-    if page.stem not in ("equations", "methods", "result", "own-method", "own-source"):
+    if page.stem not in (
+        "equations",
+        "methods",
+        "result",
+        "own-method",
+        "own-source",
+        "own-network",
+    ):
         return
     known = {f"--{name.replace('_', '-')}" for name in RunConfig.model_fields}
     known |= {"--out", "--bound", "--quiet", "--config", "--draw", "--help"}
@@ -217,7 +224,11 @@ def code_of(source: str, name: str) -> str:
 
 @pytest.mark.parametrize(
     ("page", "example", "name"),
-    [("own-method", "own_method.py", "LwfMatch"), ("own-source", "own_source.py", "stripes")],
+    [
+        ("own-method", "own_method.py", "LwfMatch"),
+        ("own-source", "own_source.py", "stripes"),
+        ("own-network", "own_network.py", "SmallNet"),
+    ],
 )
 def test_the_code_in_a_page_is_that_of_its_example(page: str, example: str, name: str) -> None:
     source = (ROOT / "examples" / example).read_text("utf-8")

@@ -23,7 +23,7 @@ from distillmatch.losses import (
     threshold_at_tpr,
     weighted_cross_entropy_sum,
 )
-from distillmatch.networks import Detector, WideResNet, build_network, frozen_statistics
+from distillmatch.networks import Detector, Network, build_network, frozen_statistics
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,7 +36,7 @@ BATCH = 16
 
 
 def all_losses(
-    network: WideResNet, teacher: WideResNet, detector: Detector, images: Tensor, labels: Tensor
+    network: Network, teacher: Network, detector: Detector, images: Tensor, labels: Tensor
 ) -> Tensor:
     """Return every loss and the sum of its gradients, the distance all parameters would move."""
     weak = network(images)[:, :SEEN].float()
@@ -110,5 +110,5 @@ def test_a_captured_frozen_forward_leaves_the_statistics_alone() -> None:
         with torch.cuda.graph(graph):
             network(images)
     graph.replay()
-    assert network.last_norm.running_mean.eq(0).all()
-    assert network.last_norm.running_var.eq(1).all()
+    assert network.get_buffer("backbone.last_norm.running_mean").eq(0).all()
+    assert network.get_buffer("backbone.last_norm.running_var").eq(1).all()

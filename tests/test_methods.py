@@ -213,6 +213,24 @@ def test_only_the_oracle_declares_and_gets_the_truth() -> None:
         assert not engine_for(tiny_config(gate=gate)).method.needs_truth
 
 
+@pytest.mark.parametrize("coreset", [0, 6])
+def test_the_energy_gate_accepts_what_scores_like_the_labelled_images(coreset: int) -> None:
+    config = tiny_config(gate="energy", tasks=3, coreset=coreset, true_positive_rate=0.5)
+    engine = engine_for(config)
+    assert "detector" not in engine.method.networks
+    for outcome in engine.run():
+        if outcome.task.last:
+            break
+        seen, threshold = outcome.task.seen, engine.method.values["threshold"]
+        passes = engine.task_data(outcome.task.number)
+        if coreset:
+            continue  # what is stored has changed since the threshold was set
+        logits = passes.score(lambda i: {"z": engine.method.classifier(i)}, "labeled", 4)["z"]
+        energies = logits[:, :seen].double().exp().sum(1).log()
+        assert float((energies >= threshold - 1e-4).double().mean()) >= 0.5
+        assert float((energies > threshold + 1e-4).double().mean()) <= 0.5
+
+
 def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
     engine = engine_for(tiny_config(method="gd", coreset=6, epochs=4))
     states: list[dict[str, Tensor]] = []

@@ -15,6 +15,7 @@ from distillmatch.networks import (
     DeconfHead,
     Detector,
     Head,
+    Network,
     WideResNet,
     build_network,
     frozen_statistics,
@@ -50,7 +51,7 @@ def parameter_count(depth: int, width: int, classes: int) -> int:
     ("depth", "width", "classes"), [(10, 1, 10), (10, 2, 3), (16, 1, 1), (22, 2, 20), (28, 2, 100)]
 )
 def test_parameters_are_those_of_the_architecture(depth: int, width: int, classes: int) -> None:
-    network = WideResNet(depth, width, classes)
+    network = build_network(f"wrn-{depth}-{width}", classes)
     counted = sum(parameter.numel() for parameter in network.parameters())
     assert counted == parameter_count(depth, width, classes)
 
@@ -73,8 +74,10 @@ def test_any_image_size_gives_one_logit_a_class(size: int) -> None:
 
 def test_two_groups_halve_the_resolution() -> None:
     network = build_network("wrn-16-1", 2)
-    maps, shortcut = network.first(images(1, 32)), None
-    for block in network.blocks:
+    backbone = network.backbone
+    assert isinstance(backbone, WideResNet)
+    maps, shortcut = backbone.first(images(1, 32)), None
+    for block in backbone.blocks:
         maps, shortcut = block(maps, shortcut)
     assert maps.shape == (1, 64, 8, 8)
     assert shortcut is not None and shortcut.shape == maps.shape
@@ -101,7 +104,7 @@ def test_weights_depend_on_the_generator_alone() -> None:
     second = build_network("wrn-10-1", 4, "scaled-cosine", seeded(5)).state_dict()
     other = build_network("wrn-10-1", 4, "scaled-cosine", seeded(6)).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
-    assert not torch.equal(first["first.weight"], other["first.weight"])
+    assert not torch.equal(first["backbone.first.weight"], other["backbone.first.weight"])
     assert not torch.equal(first["head.classes.weight"], other["head.classes.weight"])
 
 
@@ -119,7 +122,11 @@ def test_a_name_gives_depth_and_width(name: str, depth_and_width: tuple[int, int
         ("wrn-27-2", "6k + 4 and at least 10; near 27 that is 22 or 28"),
         ("wrn-4-2", "near 4 that is 10"),
         ("wrn-28-0", "width must be at least 1"),
-        ("resnet-18", "wrn-DEPTH-WIDTH, for example 'wrn-28-2', not 'resnet-18'"),
+        (
+            "resnet-18",
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', torchvision:NAME, timm:NAME, "
+            "or your own as module:name, not 'resnet-18'",
+        ),
         ("wrn-28", "not 'wrn-28'"),
         ("wrn-28-2 ", "not 'wrn-28-2 '"),
         ("", "not ''"),
@@ -140,7 +147,7 @@ def test_an_unknown_head_or_no_class_is_refused() -> None:
 
 def test_every_head_can_be_named() -> None:
     assert set(get_args(Head)) == {"linear", *get_args(Similarity)}
-    assert type(build_network("wrn-10-1", 2)) is WideResNet
+    assert type(build_network("wrn-10-1", 2)) is Network
 
 
 def test_batch_norm_agrees_with_torchs() -> None:
@@ -187,13 +194,14 @@ def test_one_forward_with_separate_statistics_does_for_two() -> None:
 
 def test_statistics_move_again_after_a_frozen_forward_even_a_failed_one() -> None:
     network = build_network("wrn-10-1", 3)
+    mean = network.get_buffer("backbone.last_norm.running_mean")
     with pytest.raises(RuntimeError), frozen_statistics(network):
         network(torch.zeros(2, 5, 8, 8))
     with frozen_statistics(network), frozen_statistics(network):
         network(images(2))
-    assert network.last_norm.running_mean.eq(0).all()
+    assert mean.eq(0).all()
     network(images(2))
-    assert not network.last_norm.running_mean.eq(0).all()
+    assert not mean.eq(0).all()
 
 
 def test_frozen_statistics_do_not_disturb_evaluation() -> None:
@@ -313,3 +321,47 @@ def test_a_network_survives_being_saved_and_loaded() -> None:
     other = build_network("wrn-10-1", 3, "cosine", seeded(1))
     other.load_state_dict(dict(network.state_dict()))
     assert torch.equal(network.eval()(images(2)), other.eval()(images(2)))
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_a_grown_network_keeps_what_it_learned_and_starts_new_classes_afresh(head: Head) -> None:
+    network = build_network("wrn-10-1", 3, head, seeded(0))
+    network(images(4))
+    network.eval()
+    before = network(images(5, seed=1))
+    network.grow(403, seeded(2))
+    assert network.class_count == 403
+    after = network(images(5, seed=1))
+    torch.testing.assert_close(after[:, :3], before)
+    rows = network.head.slots.weight.detach()[3:]
+    assert rows.shape == (400, network.feature_count)
+    # The deviation of a uniform number within ± b is b / √3.
+    expected = sqrt(1 / 64 / 3) if head == "linear" else sqrt(2 / 64)
+    assert float(rows.std()) == pytest.approx(expected, rel=0.02)
+    if network.head.slots.bias is not None:
+        assert network.head.slots.bias.shape == (403,)
+        assert network.head.slots.bias[3:].eq(0).all()
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("head", ["linear", "inner"])
+def test_new_classes_start_as_the_generator_says(head: Head) -> None:
+    one, two, other = (build_network("wrn-10-1", 2, head, seeded(0)) for _ in range(3))
+    for network, seed in ((one, 1), (two, 1), (other, 2)):
+        network.grow(5, seeded(seed))
+    assert torch.equal(one.head.slots.weight, two.head.slots.weight)
+    assert not torch.equal(one.head.slots.weight, other.head.slots.weight)
+    two.grow(5, seeded(3))
+    assert torch.equal(one.head.slots.weight, two.head.slots.weight)
+
+
+def test_a_frozen_network_stays_frozen_when_it_grows() -> None:
+    network = build_network("wrn-10-1", 2, "inner").requires_grad_(False).double()
+    network.grow(3)
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    assert network(images(2).double()).dtype == torch.float64
+
+
+def test_a_network_cannot_lose_classes() -> None:
+    with pytest.raises(ConfigError, match="of 4 classes cannot be made one of 2"):
+        build_network("wrn-10-1", 4).grow(2)

@@ -139,7 +139,7 @@ METHODS = "base, dm, dr, e2e, gd, offline, offline-unlabeled"
         ("--source", "nowhere:load", "source 'nowhere:load': there is no module 'nowhere'"),
         ("--source", "own_source:load", "module 'own_source' has no 'load'"),
         ("--source", ":load", "source must be module:name, not ':load'"),
-        ("--network", "resnet", "network must be named wrn-DEPTH-WIDTH"),
+        ("--network", "resnet", "network must be wrn-DEPTH-WIDTH"),
     ],
 )
 def test_a_wrong_name_is_one_sentence_and_exit_code_2(

@@ -5,11 +5,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from PIL import Image
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import DiskError
-from distillmatch.sources import ClassTree, Dataset, folder
+from distillmatch.sources import ClassTree, Dataset, decoding, folder
 from distillmatch.sources.cache import (
     Contents,
     Selection,
@@ -207,9 +206,11 @@ def test_a_disk_that_fills_up_is_said_and_nothing_is_left(
 def test_a_disk_that_fills_up_while_decoding_is_said_and_nothing_is_left(
     config: StreamConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make: Callable[..., IO[bytes]] = tempfile.TemporaryFile
+    spool: Any = decoding._Spool
     monkeypatch.setattr(
-        tempfile, "TemporaryFile", lambda **options: FullDisk(make(**options), 5000)
+        decoding,
+        "_Spool",
+        lambda images, *others: spool(FullDisk(images, 5000), *others),
     )
     with pytest.raises(DiskError, match=r"no space left on the disk of .* while decoding"):
         folder.load(config)
@@ -280,8 +281,8 @@ def test_a_forbidden_cache_folder_is_said(config: StreamConfig, tmp_path: Path) 
         folder.load(config.replace(cache_dir=tmp_path / "forbidden"))
 
 
-def test_a_cancelled_build_leaves_nothing(
-    config: StreamConfig, monkeypatch: pytest.MonkeyPatch
+def test_a_cancelled_build_leaves_only_what_the_next_one_goes_on_from(
+    config: StreamConfig, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
 ) -> None:
     def fsync(descriptor: int) -> None:
         raise KeyboardInterrupt
@@ -289,7 +290,13 @@ def test_a_cancelled_build_leaves_nothing(
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(KeyboardInterrupt):
         folder.load(config)
-    assert cached_files(config) == []
+    (left,) = cached_files(config)
+    assert left.name.endswith(".decoding")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    assert len(folder.load(config).train) == 10
+    assert len(decoded) == 12
+    (path,) = cached_files(config)
+    assert path.name.endswith(".images")
 
 
 def test_builds_at_the_same_time_end_in_one_whole_cache(config: StreamConfig) -> None:

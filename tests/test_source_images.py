@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from distillmatch.sources.images import BadImageError, ImageFile, decode_all, decode_image
+from distillmatch.sources.decoding import decode_all
+from distillmatch.sources.images import BadImageError, ImageFile, decode_image
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

@@ -46,6 +46,10 @@ class TrainingError(DistillMatchError):
     """A training could not go on, such as when its loss stopped being a number."""
 
 
+class LearnerError(DistillMatchError, ValueError):
+    """A learner was given what it cannot use, or a folder holds no learner that can be read."""
+
+
 @contextmanager
 def explain_disk_errors(doing: str, where: Path) -> Iterator[None]:
     """Turn a full or unwritable disk met while `doing` something into one sentence."""

@@ -13,7 +13,7 @@ from distillmatch.bench.hardware import Floor, floor_of, mean_seconds
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Placement
 from distillmatch.engine.data import Epoch
-from distillmatch.engine.epochs import Epochs
+from distillmatch.engine.epochs import Epochs, Place
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.steps import batches, training_mode
 from distillmatch.methods import Batch, Scores, TaskInfo, Training
@@ -37,6 +37,8 @@ class Speed:
 class TrainBenchmark:
     """The plain float32 loop and the engine, and where the engine's time goes.
 
+    `streamed` is the engine where none of the images stays on the device: each part of an epoch is
+    fetched from where the source has them.
     `shares` are those of views, scores and steps measured each alone; on a GPU the views and scores
     of the next epoch are made beside the steps of this one, so that the engine takes less than all
     of them one after the other, by the factor `overlap`.
@@ -50,6 +52,7 @@ class TrainBenchmark:
     images_per_step: int
     plain: Speed
     engine: Speed
+    streamed: Speed
     shares: dict[str, float]
     overlap: float
     evaluation_seconds: float
@@ -60,6 +63,11 @@ class TrainBenchmark:
         """How many times faster the engine is than the plain loop."""
         return self.plain.milliseconds_per_step / self.engine.milliseconds_per_step
 
+    @property
+    def streamed_ratio(self) -> float:
+        """How many times as long a step takes whose images have to be fetched."""
+        return self.streamed.milliseconds_per_step / self.engine.milliseconds_per_step
+
 
 def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> TrainBenchmark:
     """Time the classifier's training in the second task, about `seconds` for each way.
@@ -69,11 +77,12 @@ def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> Tra
     plain = _plain_loop(config.replace(precision="float32", epochs=1), dataset, seconds)
     engine = _Prepared(config.replace(epochs=1), dataset)
     engine.take_epoch()  # captures the step, and lets libraries choose their kernels
-    fixed = engine.epochs.take(0)
-    views = engine.time(lambda: engine.data.epoch(engine.training, 0), seconds / 4)
-    drawing = engine.time(lambda: engine.epochs.take(0), seconds / 4)
+    fixed = engine.first_part()
+    views = engine.time(engine.first_views, seconds / 4)
+    drawing = engine.time(engine.first_part, seconds / 4)
     training = engine.time(lambda: engine.take_steps(fixed), seconds / 4)
     whole = engine.time(engine.take_epoch, seconds)
+    streamed = _streamed(config, dataset, seconds)
     started = time.perf_counter()
     engine.evaluate()
     parts = {"views": views, "scoring": max(0.0, drawing - views), "training": training}
@@ -88,8 +97,9 @@ def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> Tra
         images_per_step=engine.images_per_step,
         plain=plain,
         engine=engine.speed(whole / engine.steps),
+        streamed=streamed,
         shares={name: spent / total for name, spent in parts.items()},
-        overlap=total / whole,
+        overlap=total * engine.steps / fixed.steps / whole,
         evaluation_seconds=time.perf_counter() - started,
         floor=floor_of(placement, engine.training.network, lambda: engine.eager_step(fixed)),
     )
@@ -182,12 +192,19 @@ class _Prepared:
 
     def take_epoch(self) -> None:
         """Do all that the engine does for an epoch, and prepare the next as it does."""
-        epoch = self.epochs.take(self.number)
         with training_mode(self.training):
-            losses = self.taker.run(epoch)
+            losses = [self.taker.run(part) for part in self.epochs.parts(self.number)]
         self.number += 1
-        self.epochs.prepare(self.number)
-        losses.cpu()
+        torch.cat(losses).cpu()
+
+    def first_part(self) -> Epoch:
+        """Make the views and scores of an epoch's first part, which most often is all of it."""
+        return self.epochs.take(Place(0, 0))
+
+    def first_views(self) -> None:
+        """Make those views alone."""
+        first = self.data.parts(self.training)[0]
+        self.data.views(self.training, self.data.draft(self.training, 0, first))
 
     def take_steps(self, epoch: Epoch) -> None:
         """Take the steps of an epoch that is there already."""
@@ -225,12 +242,20 @@ class _Prepared:
         )
 
 
+def _streamed(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
+    """Time the engine with all images left where the source has them."""
+    prepared = _Prepared(config.replace(epochs=1, resident_bytes=0), dataset)
+    prepared.take_epoch()
+    return prepared.speed(prepared.time(prepared.take_epoch, seconds) / prepared.steps)
+
+
 def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
     """Time the loop that one would write first: each step makes its views and asks its models."""
     prepared = _Prepared(config, dataset)
     training, data, placement = prepared.training, prepared.data, prepared.engine.placement
     labeled, unlabeled = data.sets[training.labeled], data.sets["unlabeled"]
-    assert labeled.labels is not None
+    all_labeled, all_unlabeled, labels = labeled.pixels, unlabeled.pixels, labeled.labels
+    assert labels is not None
     optimizer = torch.optim.SGD(
         training.network.parameters(),
         lr=training.schedule.learning_rate,
@@ -247,19 +272,19 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
         nonlocal counter
         counter += 1
         rows = torch.randint(len(labeled), (config.batch,), device=placement.device)
-        images = weak_views(labeled.pixels[rows], view_key(counter, "labelled"), data.normalization)
+        images = weak_views(all_labeled[rows], view_key(counter, "labelled"), data.normalization)
         weak, strong = data.nothing(), None
         if training.unlabeled:
             chosen = torch.randint(
                 len(unlabeled), (config.unlabeled_batch,), device=placement.device
             )
-            pixels = unlabeled.pixels[chosen]
+            pixels = all_unlabeled[chosen]
             weak = weak_views(pixels, view_key(counter, "unlabelled"), data.normalization)
             if training.strong:
                 strong = strong_views(pixels, view_key(counter, "strong"), data.normalization)
         batch = Batch(
             images,
-            labeled.labels[rows],  # type: ignore[index]
+            labels[rows],
             weak,
             strong,
             ask(training.score_images, images),

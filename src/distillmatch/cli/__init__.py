@@ -5,7 +5,22 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from distillmatch.cli import bench, compare, demo, report, results, run, stream, suite, tune, views
+from distillmatch.cli import (
+    bench,
+    compare,
+    demo,
+    export,
+    inspect,
+    learn,
+    predict,
+    report,
+    results,
+    run,
+    stream,
+    suite,
+    tune,
+    views,
+)
 from distillmatch.cli.options import Parser
 from distillmatch.errors import DistillMatchError
 
@@ -20,18 +35,19 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
-    for command in (stream, views, run, compare, demo, bench, report, tune, suite, results):
+    of_the_paper = (stream, views, run, compare, demo, bench, report, tune, suite, results)
+    for command in (*of_the_paper, learn, predict, inspect, export):
         command.add_parser(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; wrong input ends it with one sentence and exit code 2."""
+    """Run one command and return its exit code; wrong input ends it with one sentence and 2."""
     # Threads of torch that spin while they wait starve each other on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         parsed = make_parser().parse_args(arguments)
-        parsed.run(parsed)
+        code: int | None = parsed.run(parsed)
     except DistillMatchError as error:
         sentence = " ".join(str(error).split())
         print(f"distillmatch: error: {sentence}", file=sys.stderr)
@@ -43,4 +59,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("distillmatch: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return code or 0

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from distillmatch.cli.bench_plan import add_plan_parser
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
@@ -41,6 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     train.add_argument("--json", action="store_true", help="print JSON instead of tables")
     add_config_options(train, RunConfig)
     train.set_defaults(run=run_train)
+    add_plan_parser(kinds)
 
 
 def run_views(arguments: argparse.Namespace) -> None:
@@ -106,7 +108,8 @@ def run_train(arguments: argparse.Namespace) -> None:
         growth = measure_growth(config, dataset, arguments.seconds)
         growth["runs at once"] = measure_side_by_side(config, dataset, arguments.seconds)
     if arguments.json:
-        print(json.dumps({**asdict(measured), "ratio": measured.ratio, "growth": growth}, indent=2))
+        ratios = {"ratio": measured.ratio, "streamed_ratio": measured.streamed_ratio}
+        print(json.dumps({**asdict(measured), **ratios, "growth": growth}, indent=2))
         return
     table = Table(
         title=f"{measured.method}, {measured.network}, {measured.images_per_step} images a step, "
@@ -117,6 +120,7 @@ def run_train(arguments: argparse.Namespace) -> None:
     for name, speed, ratio in (
         ("plain float32", measured.plain, 1.0),
         (f"engine {measured.precision}", measured.engine, measured.ratio),
+        ("engine, images fetched", measured.streamed, measured.ratio / measured.streamed_ratio),
     ):
         peak = speed.peak_device_bytes
         table.add_row(

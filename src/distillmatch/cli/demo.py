@@ -1,4 +1,7 @@
-"""`distillmatch demo`: the paper in miniature, on the embedded data, in two minutes at most."""
+"""`distillmatch demo`: the paper in miniature, on the embedded data, in two minutes at most.
+
+`distillmatch demo own` is the other one: three months of a learner for one's own images.
+"""
 
 import argparse
 from pathlib import Path
@@ -6,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from distillmatch.cli.own_demo import run_own
 from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
@@ -31,12 +35,27 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Describe the command."""
     parser = commands.add_parser("demo", help="the paper in miniature: train, compare, report")
     parser.add_argument(
-        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder (default: demo)"
+        "what",
+        nargs="?",
+        choices=("own",),
+        metavar="own",
+        help="instead: three months of a learner for your own images, in under a minute",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder (default: demo; of own, demo-own)"
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Run the demo that was asked for."""
+    if arguments.what == "own":
+        run_own(arguments.out or Path("demo-own"))
+    else:
+        run_paper(arguments.out or Path("demo"))
+
+
+def run_paper(out: Path) -> None:
     """Draw the stream and its views, train four methods, and write the report."""
     from distillmatch.report.comparison import (
         comparison_table,
@@ -49,7 +68,6 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.run import read_result
 
     require_matplotlib()
-    out: Path = arguments.out
     configs = [RunConfig(**SETTINGS, method=method) for method in METHODS]
     dataset = load_source(configs[0])
     draw_stream(dataset, build_stream(dataset, configs[0]), out / "stream.png")

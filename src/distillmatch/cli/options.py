@@ -15,10 +15,21 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence."""
+    """A parser whose errors are one sentence; `intermixed`, options may stand among a list."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, intermixed: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self._intermixed = intermixed
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse, with options and positional words in any order where that was asked for."""
+        if not self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = False  # what follows parses twice, by this very method
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = True
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage like every other wrong input."""

@@ -4,6 +4,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,6 +15,9 @@ from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
 from distillmatch.streams import read_stream, read_stream_config
+
+if TYPE_CHECKING:
+    from distillmatch.engine.distributed import Ranks
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -68,7 +72,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the configuration that the options describe."""
+    """Run the configuration that the options describe, alone or with others under torchrun."""
+    from distillmatch.engine.distributed import started_by_torchrun
+    from distillmatch.run.ranks import joined_ranks
+
+    if not started_by_torchrun():
+        _run(arguments, None)
+        return
+    with joined_ranks() as ranks:
+        for option in ("seeds", "runs_per_gpu", "at_once"):
+            if getattr(arguments, option) is not None:
+                raise ConfigError(
+                    f"--{option.replace('_', '-')} cannot be given under torchrun, whose processes "
+                    "compute one run together"
+                )
+        if not ranks.first:
+            arguments.quiet, arguments.tensorboard = True, False
+        _run(arguments, ranks)
+
+
+def _run(arguments: argparse.Namespace, ranks: "Ranks | None") -> None:
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.run import Interrupted, bound_of, read_result
     from distillmatch.run import run as run_config
@@ -84,7 +107,8 @@ def run(arguments: argparse.Namespace) -> None:
     events = TensorBoard(arguments.out) if arguments.tensorboard else nullcontext()
     dataset = stream = None
     if arguments.stream:
-        dataset = load_source(config)
+        with nullcontext() if ranks is None else ranks.one_before_others():
+            dataset = load_source(config)
         stream = read_stream(arguments.stream, dataset)
     try:
         with events:
@@ -99,9 +123,11 @@ def run(arguments: argparse.Namespace) -> None:
                 checkpoint_seconds=arguments.checkpoint_seconds,
                 tell=_tell,
                 at_once=arguments.at_once,
+                ranks=ranks,
             )
     except Interrupted as stop:
-        _tell(str(stop))
+        if ranks is None or ranks.first:
+            _tell(str(stop))
         end_process(stop)
     finally:
         if progress is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distillmatch.run.side_by_side import Job
     from distillmatch.suite.queue import Entry, Queue
 
-PASSED_ON = (*LOCATION_KEYS, "device", "precision")
+PASSED_ON = (*LOCATION_KEYS, "device", "precision", "resident_bytes")
 """What may differ from machine to machine: given here, it holds for every run."""
 
 

@@ -5,11 +5,12 @@ wrong with a value is said in one sentence that names the key and what it may be
 """
 
 from distillmatch.config.base import Config, allowed_values, impossible, parse_yaml, read_yaml
-from distillmatch.config.run import RunConfig
+from distillmatch.config.run import UNRECORDED_KEYS, RunConfig
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 __all__ = [
     "LOCATION_KEYS",
+    "UNRECORDED_KEYS",
     "Config",
     "RunConfig",
     "StreamConfig",

@@ -4,22 +4,24 @@ Every point where the paper and its authors' release differ is a field here whos
 reading this project decided on; the preset `release` sets all of them to the release's.
 """
 
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from distillmatch.config.base import (
     Count,
+    CountOrZero,
     NotNegative,
     Positive,
     Share,
     Switch,
     impossible,
 )
-from distillmatch.config.stream import StreamConfig
+from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 Preset = Literal["protocol", "release"]
-Gate = Literal["detector", "softmax", "everything", "truth"]
+Gate = Literal["detector", "softmax", "energy", "everything", "truth"]
 Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
 TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved"]
@@ -45,6 +47,9 @@ RELEASE: dict[str, Any] = {
 }
 """The release's reading of every point in which it and the paper differ, or the paper is silent."""
 
+UNRECORDED_KEYS = (*LOCATION_KEYS, "resident_bytes")
+"""What changes no figure of a result: where things lie on a disk or in memory."""
+
 PRESETS: dict[str, dict[str, Any]] = {"protocol": {}, "release": RELEASE}
 
 
@@ -61,7 +66,13 @@ class RunConfig(StreamConfig):
         default_factory=dict, description="settings of your own method, as name=value"
     )
 
-    network: str = Field("wrn-28-2", description="wide residual network, wrn-DEPTH-WIDTH")
+    network: str = Field(
+        "wrn-28-2",
+        description="wrn-DEPTH-WIDTH, torchvision:NAME, timm:NAME, or your own module:name",
+    )
+    pretrained: Path | None = Field(
+        None, description="file of weights that every network's backbone starts from"
+    )
     epochs: Count = Field(
         200, description="epochs a task; the whole schedule follows in proportion"
     )
@@ -84,6 +95,11 @@ class RunConfig(StreamConfig):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="of convolutions (default: bfloat16 on CUDA, float32 elsewhere)"
+    )
+    resident_bytes: CountOrZero | None = Field(
+        None,
+        description="most bytes of a task's images that are kept on the device; of more, what a "
+        "step needs is fetched (default: a quarter of a GPU's memory, 2 GiB on a CPU)",
     )
 
     pseudo_labels: Switch = Field(

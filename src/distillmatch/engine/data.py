@@ -1,6 +1,9 @@
-"""A task's data on the device: image sets, the order of an epoch, and its views."""
+"""A task's data: image sets, the order of an epoch, and its views, made in parts that fit."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, lcm
 
 import numpy as np
 import torch
@@ -8,27 +11,57 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distillmatch.engine.device import Placement
-from distillmatch.engine.scoring import score_in_pieces
+from distillmatch.engine.scoring import piece_size, score_in_pieces
+from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
 from distillmatch.methods import ImageSet, Scores, Training
 from distillmatch.methods.method import ScoreFunction, count_labels
 from distillmatch.randomness import permutation
+from distillmatch.sources.rows import ImageRows
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
+
+Labeled = tuple[ImageRows | list[ImageRows], NDArray[np.int64]]
+"""Images, in one or several arrays that follow each other, and their labels."""
+
+VIEWS_SHARE = 8
+"""The views of one part of an epoch may take one part in so many of what images may."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images with their labels, on the device; unlabelled ones have no labels."""
+    """Some images of a store, with their labels on the device; unlabelled ones have no labels."""
 
-    pixels: Tensor
+    store: ImageStore
+    rows: Rows
     labels: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.rows)
+
+    def fetch(self, chosen: Rows) -> Tensor:
+        """Do what the host can do beforehand to have some of the images."""
+        return self.store.fetch(self.rows[chosen])
+
+    @property
+    def pixels(self) -> Tensor:
+        """All images, on the device."""
+        return self.store.deliver(self.store.fetch(self.rows))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A part of an epoch before its views are made: which images its steps take."""
+
+    number: int
+    steps: range
+    labeled: Rows
+    images: Tensor
+    unlabeled: Rows | None = None
+    unlabeled_images: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """All the views of one epoch, in the order the steps take them."""
+    """The views of an epoch, or of a part of one, in the order the steps take them."""
 
     steps: int
     images: Tensor
@@ -44,15 +77,17 @@ class TaskData:
 
     All draws are functions of the seed, the task, the training and the epoch: there is no state
     that an interruption could lose. `truth` is kept apart and given only to methods that need it.
+    Images stay on the device if they take at most `resident_bytes`; how an epoch is cut into parts
+    changes nothing about its views.
     """
 
     def __init__(
         self,
         task: int,
         classes: int,
-        labeled: tuple[NDArray[np.uint8], NDArray[np.int64]],
-        stored: tuple[NDArray[np.uint8], NDArray[np.int64]],
-        unlabeled: NDArray[np.uint8],
+        labeled: Labeled,
+        stored: Labeled,
+        unlabeled: ImageRows | list[ImageRows],
         *,
         normalization: Normalization,
         placement: Placement,
@@ -60,6 +95,7 @@ class TaskData:
         batch: int,
         unlabeled_batch: int,
         truth: NDArray[np.int64] | None = None,
+        resident_bytes: int | None = None,
     ) -> None:
         self.task = task
         self.classes = classes
@@ -68,62 +104,93 @@ class TaskData:
         self.seed = seed
         self.batch = batch
         self.unlabeled_batch = unlabeled_batch
-        all_images = np.concatenate([labeled[0], stored[0]])
-        all_labels = np.concatenate([labeled[1], stored[1]])
-        first = _first_halves(all_labels)
+        self.limit = resident_limit(resident_bytes, placement)
+        of_labels, of_unlabeled = make_stores(
+            [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)],
+            placement,
+            self.limit,
+        )
+        labels = np.concatenate([labeled[1], stored[1]])
+        everything, first = np.arange(len(labels)), _first_halves(labels)
+
+        def labeled_set(rows: Rows) -> Images:
+            return Images(of_labels, rows, placement.tensor(labels[rows]))
+
         self.sets: dict[ImageSet, Images] = {
-            "labeled": self._images(all_images, all_labels),
-            "new": self._images(*labeled),
-            "coreset": self._images(*stored),
-            "first-half": self._images(all_images[first], all_labels[first]),
-            "second-half": self._images(all_images[~first], all_labels[~first]),
-            "unlabeled": self._images(unlabeled),
+            "labeled": labeled_set(everything),
+            "new": labeled_set(everything[: len(labeled[1])]),
+            "coreset": labeled_set(everything[len(labeled[1]) :]),
+            "first-half": labeled_set(everything[first]),
+            "second-half": labeled_set(everything[~first]),
+            "unlabeled": Images(of_unlabeled, np.arange(len(of_unlabeled))),
         }
         self.truth = None if truth is None else placement.tensor(truth)
-
-    def _images(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64] | None = None) -> Images:
-        return Images(
-            self.placement.tensor(pixels).permute(0, 3, 1, 2),
-            None if labels is None else self.placement.tensor(labels),
-        )
+        # An epoch in parts asks for its order and its round again and again.
+        self._permutation = lru_cache(maxsize=3)(permutation)
 
     def steps(self, training: Training) -> int:
         """Return the steps of an epoch: one pass over the labelled images."""
         return -(-len(self.sets[training.labeled]) // self.batch)
 
-    def epoch(
+    def parts(self, training: Training) -> list[range]:
+        """Cut the steps of an epoch so that the views of each part fit in memory.
+
+        Parts end where pieces that are scored together end, so that scores are the same to the last
+        bit however an epoch is cut.
+        """
+        steps = self.steps(training)
+        per_step = self.batch + self.unlabeled_batch * (training.unlabeled + training.strong)
+        fitting = self.limit // VIEWS_SHARE // (per_step * self._view_bytes())
+        size = self._piece_size()
+        whole = lcm(*(size // gcd(size, batch) for batch in (self.batch, self.unlabeled_batch)))
+        count = max(1, fitting // whole) * whole
+        return [range(start, min(start + count, steps)) for start in range(0, steps, count)]
+
+    def draft(self, training: Training, number: int, steps: range) -> Draft:
+        """Draw which images some steps of an epoch take, and fetch them as far as the host can."""
+        chosen, others = self.sets[training.labeled], self.sets["unlabeled"]
+        order = self._labeled_order(training, number, steps)
+        images = chosen.fetch(order)
+        if not (training.unlabeled and len(others)):
+            return Draft(number, steps, order, images)
+        order_u = self._unlabeled_order(training, number, steps)
+        return Draft(number, steps, order, images, order_u, others.fetch(order_u))
+
+    def views(
         self,
         training: Training,
-        number: int,
+        draft: Draft,
         score_images: ScoreFunction | None = None,
         score_unlabeled: ScoreFunction | None = None,
     ) -> Epoch:
-        """Draw an epoch: which images each step takes, their views, and what is known of them."""
-        steps = self.steps(training)
-        chosen = self.sets[training.labeled]
+        """Make the views of a part of an epoch, and say what is known of them."""
+        chosen, number, steps = self.sets[training.labeled], draft.number, draft.steps
         assert chosen.labels is not None
-        order = self.placement.tensor(self._labeled_order(training, number, steps))
-        images = self._weak(chosen.pixels[order], training.name, number, "labelled")
-        unlabeled, strong = self.nothing(), None
-        of_unlabeled: Scores = {}
-        if training.unlabeled and len(self.sets["unlabeled"]):
-            order_u = self.placement.tensor(self._unlabeled_order(training, number, steps))
-            pixels = self.sets["unlabeled"].pixels[order_u]
-            unlabeled = self._weak(pixels, training.name, number, "unlabelled")
+        pixels = chosen.store.deliver(draft.images)
+        first = steps.start * self.batch
+        images = self._weak(pixels, training.name, number, "labelled", first)
+        unlabeled = self.nothing()
+        strong = self.nothing() if training.strong else None
+        if draft.unlabeled_images is not None:
+            pixels = self.sets["unlabeled"].store.deliver(draft.unlabeled_images)
+            first = steps.start * self.unlabeled_batch
+            unlabeled = self._weak(pixels, training.name, number, "unlabelled", first)
             if training.strong:
                 key = view_key(self.seed, "strong", self.task, training.name, number)
-                strong = strong_views(pixels, key, self.normalization, dtype=self.placement.dtype)
-            of_unlabeled = {} if score_unlabeled is None else score_unlabeled(unlabeled)
-            if self.truth is not None:
-                of_unlabeled["truth"] = self.truth[order_u]
-        else:
-            strong = self.nothing() if training.strong else None
-            if score_unlabeled is not None:
-                of_unlabeled = score_unlabeled(unlabeled)
+                strong = strong_views(
+                    pixels,
+                    key,
+                    self.normalization,
+                    dtype=self.placement.dtype,
+                    positions=_positions(first, pixels),
+                )
+        of_unlabeled: Scores = {} if score_unlabeled is None else score_unlabeled(unlabeled)
+        if draft.unlabeled is not None and self.truth is not None:
+            of_unlabeled["truth"] = self.truth[self.placement.tensor(draft.unlabeled)]
         return Epoch(
-            steps=steps,
+            steps=len(steps),
             images=images,
-            labels=chosen.labels[order],
+            labels=chosen.labels[self.placement.tensor(draft.labeled)],
             unlabeled=unlabeled,
             strong=strong,
             of_images={} if score_images is None else score_images(images),
@@ -132,10 +199,13 @@ class TaskData:
 
     def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
         """Score weak views of every image of a set, outside of training."""
+        chosen = self.sets[over]
         passes = []
         for view in range(views):
-            images = self._weak(self.sets[over].pixels, f"pass over {over}", view, "pass")
-            passes.append(score_in_pieces(score, images, self.placement))
+            for part in self._passed(len(chosen)):
+                pixels = chosen.store.deliver(chosen.fetch(np.arange(part.start, part.stop)))
+                images = self._weak(pixels, f"pass over {over}", view, "pass", part.start)
+                passes.append(score_in_pieces(score, images, self.placement))
         scores = {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
         if over == "unlabeled" and self.truth is not None:
             scores["truth"] = self.truth.repeat(views)
@@ -147,36 +217,61 @@ class TaskData:
         assert labels is not None, "the unlabelled set has no labels to count"
         return count_labels(labels, self.classes)
 
-    def _labeled_order(self, training: Training, epoch: int, steps: int) -> NDArray[np.int64]:
+    def _passed(self, count: int) -> Iterator[range]:
+        """Cut a pass over a set as an epoch is cut; one over no images has an empty part."""
+        size = self._piece_size()
+        fitting = self.limit // VIEWS_SHARE // self._view_bytes() // size
+        step = max(1, fitting) * size
+        for start in range(0, max(1, count), step):
+            yield range(start, min(start + step, count))
+
+    def _piece_size(self) -> int:
+        return piece_size(self.placement.scoring_batch, self.sets["unlabeled"].store.side)
+
+    def _view_bytes(self) -> int:
+        side = self.sets["unlabeled"].store.side
+        return 3 * side * side * self.placement.dtype.itemsize
+
+    def _labeled_order(self, training: Training, epoch: int, steps: range) -> Rows:
         """Return every labelled image once; the last step is filled up with more of the same order.
 
         Steps of equal shape can be captured, and normalization never meets a tiny batch.
         """
-        order = permutation(
-            len(self.sets[training.labeled]), self.seed, "epoch", self.task, training.name, epoch
-        )
-        return np.resize(order, steps * self.batch)
+        count = len(self.sets[training.labeled])
+        order = self._permutation(count, self.seed, "epoch", self.task, training.name, epoch)
+        return order[np.arange(steps.start * self.batch, steps.stop * self.batch) % count]
 
-    def _unlabeled_order(self, training: Training, epoch: int, steps: int) -> NDArray[np.int64]:
+    def _unlabeled_order(self, training: Training, epoch: int, steps: range) -> Rows:
         """Return the next images of a stream that goes round independently of the epochs."""
-        count, taken = len(self.sets["unlabeled"]), steps * self.unlabeled_batch
-        start, end = epoch * taken, (epoch + 1) * taken
-        rounds = range(start // count, -(-end // count))
-        orders = [
-            permutation(count, self.seed, "round", self.task, training.name, number)
-            for number in rounds
-        ]
-        offset = start - rounds.start * count
-        return np.concatenate(orders)[offset : offset + taken]
+        count, before = len(self.sets["unlabeled"]), epoch * self.steps(training)
+        start = (before + steps.start) * self.unlabeled_batch
+        end = (before + steps.stop) * self.unlabeled_batch
+        pieces = []
+        for number in range(start // count, -(-end // count)):
+            order = self._permutation(count, self.seed, "round", self.task, training.name, number)
+            pieces.append(order[max(0, start - number * count) : end - number * count])
+        return np.concatenate(pieces)
 
-    def _weak(self, pixels: Tensor, name: str, epoch: int, purpose: str) -> Tensor:
+    def _weak(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
         key = view_key(self.seed, "weak", purpose, self.task, name, epoch)
-        return weak_views(pixels, key, self.normalization, dtype=self.placement.dtype)
+        positions = _positions(first, pixels)
+        return weak_views(
+            pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
+        )
 
     def nothing(self) -> Tensor:
         """Return views of no images."""
-        shape = (0, *self.sets["unlabeled"].pixels.shape[1:])
+        side = self.sets["unlabeled"].store.side
+        shape = (0, 3, side, side)
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.placement.device)
+
+
+def _listed(images: ImageRows | list[ImageRows]) -> list[ImageRows]:
+    return images if isinstance(images, list) else [images]
+
+
+def _positions(first: int, pixels: Tensor) -> Tensor:
+    return torch.arange(first, first + len(pixels))
 
 
 def _first_halves(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.data import TaskData
+from distillmatch.engine.data import Labeled, TaskData
 from distillmatch.engine.device import Placement
+from distillmatch.engine.distributed import Ranks
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.factory import NetworkFactory
 from distillmatch.engine.outcome import TaskOutcome, Underway
@@ -35,7 +36,8 @@ class Engine:
 
     Its trainer calls `pause` wherever a snapshot can be taken, and an engine that is given one by
     `resume` goes on from there as if nothing had happened. With `only`, of a method whose tasks are
-    independent, that one task is learned.
+    independent, that one task is learned. With `ranks` it computes its part of a run that all of
+    them take the same way through.
     """
 
     def __init__(
@@ -46,15 +48,16 @@ class Engine:
         progress: Progress | None = None,
         pause: Callable[[], None] | None = None,
         only: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config = config
         self.dataset = dataset
         self.stream = stream
-        self.placement = Placement.of(config)
+        self.placement = Placement.of(config, ranks)
         self.normalization = Normalization.of(dataset.train.images)
         classes = sum(stream.task_sizes)
-        factory = NetworkFactory(config.network, classes, config.seed, self.placement)
-        self.method = make_method(config, factory)
+        self.factory = NetworkFactory.of(config, classes, dataset.image_size, self.placement)
+        self.method = make_method(config, self.factory)
         self.coreset = Coreset(config.coreset, dataset.image_size)
         self.tasks = range(len(stream)) if only is None else range(only, only + 1)
         self.trainer = Trainer(
@@ -143,25 +146,23 @@ class Engine:
             truth = np.concatenate(
                 [true_slots_of_unlabeled(self.dataset, self.stream, one.task) for one in given]
             )
-        stored = (self.coreset.images, self.coreset.labels)
+        stored: Labeled = (self.coreset.images, self.coreset.labels)
         earlier = given[:-1]
         if earlier:
-            stored = (
-                np.concatenate([one.images for one in earlier]),
-                np.concatenate([one.labels for one in earlier]),
-            )
+            stored = [one.images for one in earlier], np.concatenate([e.labels for e in earlier])
         return TaskData(
             task.number,
             task.seen,
             (given[-1].images, given[-1].labels),
             stored,
-            np.concatenate([one.unlabeled for one in given]),
+            [one.unlabeled for one in given],
             normalization=self.normalization,
             placement=self.placement,
             seed=self.config.seed,
             batch=self.config.batch,
             unlabeled_batch=self.config.unlabeled_batch,
             truth=truth,
+            resident_bytes=self.config.resident_bytes,
         )
 
     def work_of(self, tasks: Iterable[int]) -> float:

@@ -1,59 +1,119 @@
-"""The epochs of a training: their views and scores, made while the epoch before is learned."""
+"""The epochs of a training: their views and scores, made while those before are learned."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 
-from distillmatch.engine.data import Epoch, TaskData
+from distillmatch.engine.data import Draft, Epoch, TaskData
 from distillmatch.engine.scoring import CapturedScores
+from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Training
 from distillmatch.methods.method import ScoreFunction
 
+AHEAD = 2
+"""Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
+
+
+class Place(NamedTuple):
+    """A part of an epoch."""
+
+    epoch: int
+    part: int
+
 
 class Epochs:
-    """Draws a training's epochs; on CUDA the next one on a stream beside the steps of this one.
+    """Draws a training's epochs in parts: most often one, more where the views would not fit.
 
-    An epoch's tensors belong to the stream they were made on: whoever takes one must have waited
-    for its last step before the one after the next is prepared. `Engine` does, as it reads the
-    losses of every epoch.
+    Images that do not lie on the device are fetched by a thread, `AHEAD` parts ahead. On CUDA views
+    and scores of the next part are made on a stream beside the steps of this one. A part's tensors
+    belong to that stream, so they are used again only once the steps that read them are done.
     """
 
     def __init__(self, data: TaskData, training: Training) -> None:
         self.data = data
         self.training = training
+        self.ranges = data.parts(training)
         self.score_images = self._captured(training.score_images)
         self.score_unlabeled = self._captured(training.score_unlabeled)
-        self.prepared: tuple[int, Epoch] | None = None
+        self.prepared: tuple[Place, Epoch] | None = None
         self.begun = False
         self.stream: torch.cuda.Stream | None = None
-        if data.placement.device.type == "cuda":
+        if data.placement.captures:
             self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.steps_done: deque[torch.cuda.Event] = deque(maxlen=2)
+        self.drafts: dict[Place, Future[Draft]] = {}
+        self.fetcher: ThreadPoolExecutor | None = None
+        used = [data.sets[training.labeled]] + [data.sets["unlabeled"]] * training.unlabeled
+        if any(isinstance(images.store, StreamedStore) for images in used):
+            self.fetcher = ThreadPoolExecutor(1, thread_name_prefix="fetch")
 
-    def take(self, number: int) -> Epoch:
-        """Return an epoch, the prepared one if it is that."""
-        if self.prepared is None or self.prepared[0] != number:
-            self._draw(number)
+    def parts(self, number: int) -> Iterator[Epoch]:
+        """Yield the parts of an epoch; when one is asked for, the steps of the last are queued."""
+        for part in range(len(self.ranges)):
+            place = Place(number, part)
+            yield self.take(place)
+            if self.stream is not None:
+                # The one after the next may take the memory of this one.
+                self.steps_done.append(torch.cuda.current_stream().record_event())
+            self._prepare(self._after(place))
+
+    def take(self, place: Place) -> Epoch:
+        """Return a part, the prepared one if it is that."""
+        if self.prepared is None or self.prepared[0] != place:
+            self._draw(place)
         assert self.prepared is not None
         epoch, self.prepared = self.prepared[1], None
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
         return epoch
 
-    def prepare(self, number: int) -> None:
-        """Begin to make an epoch, where that can be done beside the steps already queued."""
-        if self.stream is not None and number < self.training.epochs:
-            self._draw(number)
+    def _prepare(self, place: Place) -> None:
+        """Begin to make a part, where that can be done beside the steps already queued."""
+        if self.stream is not None and place.epoch < self.training.epochs:
+            self._draw(place)
 
-    def _draw(self, number: int) -> None:
+    def _after(self, place: Place) -> Place:
+        last = place.part + 1 == len(self.ranges)
+        return Place(place.epoch + 1, 0) if last else Place(place.epoch, place.part + 1)
+
+    def _draw(self, place: Place) -> None:
+        draft = self._draft(place)
         if self.stream is None:
-            self.prepared = number, self._epoch(number)
+            self.prepared = place, self._views(draft)
             return
         if not self.begun:  # later, only for what is constant while a network is trained
             self.stream.wait_stream(torch.cuda.current_stream())
             self.begun = True
+        if len(self.steps_done) == 2:
+            self.stream.wait_event(self.steps_done[0])
         with torch.cuda.stream(self.stream):
-            self.prepared = number, self._epoch(number)
+            self.prepared = place, self._views(draft)
 
-    def _epoch(self, number: int) -> Epoch:
-        return self.data.epoch(self.training, number, self.score_images, self.score_unlabeled)
+    def _draft(self, place: Place) -> Draft:
+        """Return a part's images as far as the host can have them, and have the next ones fetched.
+
+        Of what was fetched for another order than the parts are now taken in, nothing is kept.
+        """
+        if self.fetcher is None:
+            return self.data.draft(self.training, place.epoch, self.ranges[place.part])
+        wanted = [place]
+        while len(wanted) <= AHEAD:
+            wanted.append(self._after(wanted[-1]))
+        self.drafts = {
+            one: self.drafts.get(one) or self._fetch(self.fetcher, one)
+            for one in wanted
+            if one is place or one.epoch < self.training.epochs
+        }
+        return self.drafts.pop(place).result()
+
+    def _fetch(self, fetcher: ThreadPoolExecutor, place: Place) -> "Future[Draft]":
+        return fetcher.submit(self.data.draft, self.training, place.epoch, self.ranges[place.part])
+
+    def _views(self, draft: Draft) -> Epoch:
+        return self.data.views(self.training, draft, self.score_images, self.score_unlabeled)
 
     def _captured(self, score: ScoreFunction | None) -> ScoreFunction | None:
         if score is None:

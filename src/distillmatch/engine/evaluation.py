@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from distillmatch.engine.device import Placement
+from distillmatch.engine.scoring import piece_size
 from distillmatch.methods import Method, TaskInfo
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream, evaluation_part
@@ -32,10 +33,11 @@ def evaluate(
     placement: Placement,
 ) -> Outputs:
     """Show a method all test images, in large batches."""
-    parts = [evaluation_part(dataset, stream, number) for number in range(len(stream))]
-    outputs, scores = [], []
-    size = placement.scoring_batch
-    for part in parts:
+    outputs, scores, labels = [], [], []
+    size = piece_size(placement.scoring_batch, dataset.image_size)
+    for number in range(len(stream)):
+        part = evaluation_part(dataset, stream, number)
+        labels.append(part.labels)
         for start in range(0, len(part), size):
             pixels = placement.tensor(part.images[start : start + size])
             images = plain_views(pixels.permute(0, 3, 1, 2), normalization, dtype=placement.dtype)
@@ -46,7 +48,7 @@ def evaluate(
                 scores.append(score.float().cpu().numpy())
     return Outputs(
         logits=np.concatenate(outputs),
-        labels=np.concatenate([part.labels for part in parts]),
+        labels=np.concatenate(labels),
         familiarity=np.concatenate(scores) if scores else None,
-        seen=sum(len(part) for part in parts[: task.number + 1]),
+        seen=sum(map(len, labels[: task.number + 1])),
     )

@@ -11,11 +11,24 @@ from distillmatch.methods import Scores
 from distillmatch.methods.method import ScoreFunction
 
 TRIALS = 1
+LARGE_SIDE = 64
+"""The largest side of images of which a whole scoring batch is taken at once."""
+
+
+def piece_size(scoring_batch: int, side: int) -> int:
+    """Return how many images of a size are scored at once: of large ones fewer, by powers of 2.
+
+    What a network keeps of a piece, to perturb its images, grows with their pixels.
+    """
+    size = scoring_batch
+    while size > 1 and size * side * side > scoring_batch * LARGE_SIDE * LARGE_SIDE:
+        size //= 2
+    return size
 
 
 def score_in_pieces(score: ScoreFunction, images: Tensor, placement: Placement) -> Scores:
     """Score images in pieces that fill the device."""
-    size = placement.scoring_batch
+    size = piece_size(placement.scoring_batch, images.shape[-1])
     with torch.no_grad(), placement.autocast():
         pieces = [
             score(images[start : start + size]) for start in range(0, max(1, len(images)), size)
@@ -33,7 +46,7 @@ class CapturedScores:
         self.score = score
         self.placement = placement
         self.doing = doing
-        self.capturable = placement.device.type == "cuda"
+        self.capturable = placement.captures
         self.by_count: dict[int, tuple[Tensor, CapturedWork[Scores]]] = {}
 
     def __call__(self, images: Tensor) -> Scores:

@@ -59,6 +59,8 @@ class Step:
             loss = self.training.loss(batch)
         self.optimization.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.placement.ranks is not None:
+            self.placement.ranks.average(self.optimization.parameters)
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.optimization.parameters, self.training.clip)
         self.optimization.optimizer.step()

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -103,6 +104,8 @@ class Trainer:
             restore_method(resumed, self.method)
             self._resumed = None
         trainings = self.method.trainings(task)
+        if self.placement.ranks is not None:
+            trainings = [self.placement.ranks.shared_training(one) for one in trainings]
         if resumed is not None and begun:
             restore_method(resumed, self.method)
             if self.underway.trainings < len(trainings):
@@ -142,15 +145,14 @@ class Trainer:
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
                 optimization.rate.fill_(training.schedule.rate(number))
-                epoch = epochs.take(number)
-                losses = steps.run(epoch)
-                epochs.prepare(number + 1)
-                means.append(_finite_mean(losses, task, training, number))
+                losses = []
+                for part in epochs.parts(number):
+                    losses.append(steps.run(part))
+                    self._advance(
+                        self._epoch_work(training, part.steps), f"{doing} {training.name}"
+                    )
+                means.append(_finite_mean(torch.cat(losses), task, training, number))
                 underway.epochs = number + 1
-                self._advance(
-                    self._epoch_work(training, epoch.steps),
-                    f"{doing} {training.name}",
-                )
                 self._pause()
         underway.optimizer = None
         if training.after is not None:
@@ -179,7 +181,7 @@ class EpochSteps:
     def __init__(self, step: Step, config: RunConfig, resumed: Snapshot | None) -> None:
         self.step = step
         self.sizes = (config.batch, config.unlabeled_batch)
-        self.capturable = step.placement.device.type == "cuda"
+        self.capturable = step.placement.captures
         self.captured: CapturedStep | None = None
         self.resumed = resumed
 

@@ -1,1 +1,7 @@
-"""A learner that is fed one task after another, saved, closed, and fed again months later."""
+"""A learner for one's own images: fed a task at a time, saved, closed, and fed again next month."""
+
+from distillmatch.learner.estimator import ContinualLearner
+from distillmatch.learner.explanation import Example, Explanation
+from distillmatch.learner.state import learn, read_state
+
+__all__ = ["ContinualLearner", "Example", "Explanation", "learn", "read_state"]

@@ -29,6 +29,7 @@ from distillmatch.losses.global_distillation import (
 )
 from distillmatch.losses.scores import (
     choose_epsilon,
+    energy_score,
     max_similarity,
     perturb,
     softmax_confidence,
@@ -42,6 +43,7 @@ __all__ = [
     "confidence_calibration",
     "consistency_loss",
     "distillmatch_loss",
+    "energy_score",
     "ensemble_target",
     "ensemble_target_from_logits",
     "hard_distillation",

@@ -19,6 +19,11 @@ def softmax_confidence(logits: Tensor, seen: int) -> Tensor:
     return logits[:, :seen].softmax(dim=1).amax(dim=1)
 
 
+def energy_score(logits: Tensor, seen: int) -> Tensor:
+    """Return log Σ_k exp z_k over the seen classes, the negative free energy of a classifier."""
+    return logits[:, :seen].logsumexp(dim=1)
+
+
 def perturb(inputs: Tensor, score_gradient: Tensor, epsilon: Tensor | float) -> Tensor:
     """Return x + ε · sign(∂S/∂x), the input moved to where its score is higher."""
     return inputs + epsilon * score_gradient.sign()

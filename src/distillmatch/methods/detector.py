@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from distillmatch.config import RunConfig
 from distillmatch.losses import (
     choose_epsilon,
     max_similarity,
@@ -80,7 +81,6 @@ class FamiliarityDetector:
     def calibrate(self, passes: Passes, task: TaskInfo) -> None:
         """Choose ε, then set τ_OoD to the score that δ of the held-out images reach."""
         config = self.method.config
-        default = 0.05 if config.coreset else 0.5
         frozen = self.method.frozen_copy("past detector", of="detector")
         assert isinstance(frozen, Detector)
 
@@ -94,7 +94,7 @@ class FamiliarityDetector:
         means = [float(passes.score(at(e), held_out)[SCORE].mean()) for e in EPSILONS]
         self.method.values["epsilon"] = choose_epsilon(EPSILONS, means, config.epsilon_rule)
         scores = passes.score(at(self.method.values["epsilon"]), held_out, CALIBRATION_VIEWS)[SCORE]
-        rate = config.true_positive_rate or default
+        rate = true_positive_rate(config)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
     def ask_past(self, images: Tensor) -> Scores:
@@ -106,6 +106,11 @@ class FamiliarityDetector:
         frozen = self.method.networks["past detector"]
         assert isinstance(frozen, Detector)
         return perturbed_score(frozen, images, classes, self.method.values["epsilon"])
+
+
+def true_positive_rate(config: RunConfig) -> float:
+    """Return δ, the share of familiar images that a gate is set to accept."""
+    return config.true_positive_rate or (0.05 if config.coreset else 0.5)
 
 
 def perturbed_score(detector: Detector, images: Tensor, classes: int, epsilon: float) -> Tensor:

@@ -1,5 +1,7 @@
 """DM, DistillMatch: the paper's method."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -63,6 +65,11 @@ class DistillMatch(KeepsPast):
             before=lambda passes: self.balance(passes, task),
         )
         trainings = [classifier, *fine_tuning(self.config, task, self.classifier, HIGH_RATE)]
+        if self.gate is not None and not task.last:
+            gate = self.gate
+            trainings[-1] = replace(
+                trainings[-1], after=lambda passes: gate.calibrate(passes, task)
+            )
         if self.detector is not None and not task.last:
             trainings.append(
                 self.detector.training(

@@ -33,10 +33,10 @@ class DistillationAndRetrospection(KeepsPast):
             loss=lambda batch: self.loss(batch, task),
             schedule=schedule,
             unlabeled=task.past > 0,
-            score_images=self.ask_past if task.past else None,
-            score_unlabeled=self.ask_past if task.past else None,
+            score_images=self.asking(task),
+            score_unlabeled=self.asking(task),
         )
-        if not task.past:
+        if not (task.past and task.new):
             return [training]
         return [teacher_training(self, task, calibrated=False), training]
 
@@ -47,10 +47,13 @@ class DistillationAndRetrospection(KeepsPast):
         if not task.past:
             return supervised
         config, student = self.config, torch.cat([labeled, unlabeled])
-        past, new = past_logits_of_all(batch), past_logits_of_all(batch, TEACHER)
+        past = past_logits_of_all(batch)
         if config.dr_distillation == "per-task":
             of_past = local_distillation(config, task, past, student)
         else:
             of_past = past_distillation(past, student, task.past, config.temperature, squared=False)
+        if not task.new:
+            return supervised + of_past
+        new = past_logits_of_all(batch, TEACHER)
         of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
         return supervised + of_past + of_new

@@ -6,9 +6,13 @@ import torch
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.losses import accepted, softmax_confidence
-from distillmatch.methods.detector import FamiliarityDetector
-from distillmatch.methods.method import Method, Scores, TaskInfo
+from distillmatch.losses import accepted, energy_score, softmax_confidence, threshold_at_tpr
+from distillmatch.methods.detector import (
+    CALIBRATION_VIEWS,
+    FamiliarityDetector,
+    true_positive_rate,
+)
+from distillmatch.methods.method import Method, Passes, Scores, TaskInfo
 
 GATE = "gate"
 TRUTH = "truth"
@@ -19,6 +23,10 @@ class Gate(ABC):
 
     def __init__(self, method: Method) -> None:
         self.method = method
+
+    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
+        """Set what the next task needs, once the classifier of this one is trained."""
+        return
 
     @abstractmethod
     def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor | None:
@@ -61,6 +69,32 @@ class SoftmaxGate(Gate):
         return accepted(scores[GATE], self.method.values["threshold"])
 
 
+class EnergyGate(Gate):
+    """The classifier's own free energy (Liu et al. 2020): no detector is trained or asked.
+
+    The threshold is the score that δ of the labelled images reach, though the classifier was
+    trained on them: their scores are higher than those of new images of the same classes.
+    """
+
+    def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor:
+        """Return the energy over the classes that were learned."""
+        return energy_score(self.method.networks[network](images), classes)
+
+    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
+        """Set the threshold to the score that δ of the labelled images reach."""
+
+        def score(images: Tensor) -> Scores:
+            return {GATE: self.familiarity(images, task.seen, "classifier")}
+
+        scores = passes.score(score, "labeled", CALIBRATION_VIEWS)[GATE]
+        rate = true_positive_rate(self.method.config)
+        self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Compare with the calibrated threshold."""
+        return accepted(scores[GATE], self.method.values["threshold"])
+
+
 class OpenGate(Gate):
     """Everything is accepted: what the method is without a gate."""
 
@@ -85,8 +119,9 @@ def make_gate(config: RunConfig, method: Method, detector: FamiliarityDetector |
     """Return the configured gate."""
     if detector is not None:
         return DetectorGate(method, detector)
-    gates: dict[str, type[SoftmaxGate | OpenGate]] = {
+    gates: dict[str, type[SoftmaxGate | EnergyGate | OpenGate]] = {
         "softmax": SoftmaxGate,
+        "energy": EnergyGate,
         "everything": OpenGate,
         "truth": TruthGate,
     }

@@ -40,17 +40,16 @@ class GlobalDistillation(KeepsPast):
             loss=lambda batch: self.loss(batch, task, weights),
             schedule=schedule,
             unlabeled=task.past > 0,
-            score_images=self.ask_past if task.past else None,
-            score_unlabeled=self.ask_past if task.past else None,
+            score_images=self.asking(task),
+            score_unlabeled=self.asking(task),
             before=weights.count,
         )
         if not task.past:
             return [training]
-        return [
-            teacher_training(self, task, calibrated=self.config.calibration),
-            training,
-            *fine_tuning(self.config, task, self.classifier, rate),
-        ]
+        trainings = [training, *fine_tuning(self.config, task, self.classifier, rate)]
+        if not task.new:
+            return trainings
+        return [teacher_training(self, task, calibrated=self.config.calibration), *trainings]
 
     def loss(self, batch: Batch, task: TaskInfo, weights: LabelWeights) -> Tensor:
         """Cross entropy and Q together, distillation of the past, distillation of the new task."""
@@ -59,8 +58,13 @@ class GlobalDistillation(KeepsPast):
         if not task.past:
             return supervised / len(labeled)
         config, student = self.config, torch.cat([labeled, unlabeled])
-        past, new = past_logits_of_all(batch), past_logits_of_all(batch, TEACHER)
+        past = past_logits_of_all(batch)
         of_past = past_distillation(past, student, task.past, config.temperature)
+        if not task.new:  # Q is then what the past model says
+            target = batch.of_unlabeled["past"][:, : task.past].softmax(dim=1)
+            of_all = soft_global_distillation(unlabeled, target)
+            return (supervised + of_all) / (len(labeled) + len(unlabeled)) + of_past
+        new = past_logits_of_all(batch, TEACHER)
         of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
         target = ensemble_target_from_logits(
             batch.of_unlabeled["past"],

@@ -17,6 +17,7 @@ from distillmatch.methods.method import (
     ImageSet,
     Method,
     Passes,
+    ScoreFunction,
     Scores,
     TaskInfo,
     Training,
@@ -42,6 +43,15 @@ class KeepsPast(Method):
     def ask_past(self, images: Tensor) -> Scores:
         """Return the logits of the frozen networks."""
         return {name: self.networks[name](images) for name in self.asked}
+
+    def asking(self, task: TaskInfo) -> ScoreFunction | None:
+        """Return what asks the frozen networks in a task: in the first one there is nothing to ask.
+
+        A task that only brings more images of known classes has no teacher, so that is not asked.
+        """
+        if not task.past:
+            return None
+        return self.ask_past if task.new else lambda images: {"past": self.networks["past"](images)}
 
     def end_task(self, task: TaskInfo) -> None:
         """Keep the classifier."""

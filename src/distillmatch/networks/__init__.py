@@ -1,12 +1,15 @@
-"""Networks: wide residual networks by name, with a linear or a DeConf head."""
+"""Networks: a backbone by name, with a linear or a DeConf head."""
 
 from distillmatch.networks.deconf import DeconfHead, Detector
-from distillmatch.networks.names import Head, build_network, parse_network
+from distillmatch.networks.names import Head, build_network, check_network, parse_network
+from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.normalization import (
     BatchNorm,
     frozen_statistics,
     separate_statistics,
+    shared_statistics,
 )
+from distillmatch.networks.pretrained import PretrainedWeights, weights_digest
 from distillmatch.networks.wide_resnet import WideResNet
 
 __all__ = [
@@ -14,9 +17,15 @@ __all__ = [
     "DeconfHead",
     "Detector",
     "Head",
+    "LinearHead",
+    "Network",
+    "PretrainedWeights",
     "WideResNet",
     "build_network",
+    "check_network",
     "frozen_statistics",
     "parse_network",
     "separate_statistics",
+    "shared_statistics",
+    "weights_digest",
 ]

@@ -5,11 +5,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distillmatch.config.run import Similarity
+from distillmatch.networks.initial_weights import draw_normal, initialize
+from distillmatch.networks.network import ClassHead, Network
 from distillmatch.networks.normalization import BatchNorm
-from distillmatch.networks.wide_resnet import WideResNet
 
 
-class DeconfHead(nn.Module):
+class DeconfHead(ClassHead):
     """A head whose logits are f_k = h_k / g, the dividend from the classes, the divisor not.
 
     With feature z and class weight w_k, `similarity` names h_k:
@@ -22,7 +23,13 @@ class DeconfHead(nn.Module):
     The divisor is g = sigmoid(BN(u·z + c)), one number for each image.
     """
 
-    def __init__(self, features: int, classes: int, similarity: Similarity) -> None:
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        similarity: Similarity,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         self.similarity = similarity
         self.classes = nn.Linear(features, classes, bias=similarity == "inner")
@@ -31,6 +38,20 @@ class DeconfHead(nn.Module):
         if similarity == "scaled-cosine":
             self.scale = nn.Linear(features, 1, bias=False)
             self.scale_norm = BatchNorm(1)
+        initialize(self, generator)
+        self.draw(self.classes.weight, generator)
+
+    @property
+    def slots(self) -> nn.Linear:
+        """The layer that has a row of weights for each class."""
+        return self.classes
+
+    def draw(self, rows: Tensor, generator: torch.Generator | None) -> None:
+        """Draw the initial weights of classes.
+
+        A cosine learns the slower the longer its weight, so they start as long as the authors'.
+        """
+        draw_normal(rows, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return f = h / g, the logits the network is trained on."""
@@ -60,24 +81,13 @@ class DeconfHead(nn.Module):
         return cosine
 
 
-class Detector(WideResNet):
-    """A wide residual network with a DeConf head: φ, which scores how familiar an image is."""
+class Detector(Network):
+    """A network with a DeConf head: φ, which scores how familiar an image is."""
 
     head: DeconfHead
 
-    def __init__(
-        self,
-        depth: int,
-        width: int,
-        classes: int,
-        *,
-        similarity: Similarity = "cosine",
-        generator: torch.Generator | None = None,
-    ) -> None:
-        head = DeconfHead(64 * width, classes, similarity)
-        super().__init__(depth, width, classes, head=head, generator=generator)
-        # A cosine learns the slower the longer its weight, so the weight starts as long as theirs.
-        nn.init.kaiming_normal_(head.classes.weight, nonlinearity="relu", generator=generator)
+    def __init__(self, backbone: nn.Module, head: DeconfHead) -> None:
+        super().__init__(backbone, head)
 
     def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return h, a column for each class slot, and g, a single column."""

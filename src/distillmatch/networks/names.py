@@ -1,16 +1,32 @@
-"""Networks by name: `wrn-28-2` is the paper's, `wrn-10-1` a small one for a CPU."""
+"""Networks by name: `wrn-28-2` is the paper's, `wrn-10-1` a small one; others have a colon."""
 
 import re
+from threading import RLock
 from typing import Literal, get_args, overload
 
 import torch
+from torch import nn
 
 from distillmatch.config.run import Similarity
 from distillmatch.errors import ConfigError
-from distillmatch.networks.deconf import Detector
+from distillmatch.networks.deconf import DeconfHead, Detector
+from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
+from distillmatch.networks.network import LinearHead, Network
+from distillmatch.networks.pretrained import PretrainedWeights
 from distillmatch.networks.wide_resnet import WideResNet
 
 Head = Literal["linear", "cosine", "inner", "euclidean", "scaled-cosine"]
+
+_global_numbers = RLock()
+"""Held while a network is made: foreign modules draw from torch's global generator."""
+
+
+def check_network(name: str) -> None:
+    """Say in one sentence what is wrong with a network's name, if anything is."""
+    if ":" in name:
+        find_maker(name)
+    else:
+        parse_network(name)
 
 
 def parse_network(name: str) -> tuple[int, int]:
@@ -18,7 +34,8 @@ def parse_network(name: str) -> tuple[int, int]:
     match = re.fullmatch(r"wrn-([0-9]{1,4})-([0-9]{1,3})", name)
     if match is None:
         raise ConfigError(
-            f"network must be named wrn-DEPTH-WIDTH, for example 'wrn-28-2', not {name!r}"
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', torchvision:NAME, timm:NAME, "
+            f"or your own as module:name, not {name!r}"
         )
     depth, width = int(match[1]), int(match[2])
     if depth < 10 or depth % 6 != 4:
@@ -39,27 +56,66 @@ def build_network(
     classes: int,
     head: Literal["linear"] = "linear",
     generator: torch.Generator | None = None,
-) -> WideResNet: ...
+    *,
+    image_size: int = 32,
+    weights: PretrainedWeights | None = None,
+) -> Network: ...
 
 
 @overload
 def build_network(
-    name: str, classes: int, head: Similarity, generator: torch.Generator | None = None
+    name: str,
+    classes: int,
+    head: Similarity,
+    generator: torch.Generator | None = None,
+    *,
+    image_size: int = 32,
+    weights: PretrainedWeights | None = None,
 ) -> Detector: ...
 
 
 def build_network(
-    name: str, classes: int, head: Head = "linear", generator: torch.Generator | None = None
-) -> WideResNet:
+    name: str,
+    classes: int,
+    head: Head = "linear",
+    generator: torch.Generator | None = None,
+    *,
+    image_size: int = 32,
+    weights: PretrainedWeights | None = None,
+) -> Network:
     """Build a network by name with so many class slots; any head but `linear` gives a `Detector`.
 
-    The weights depend on the state of `generator` (torch's global one if none) and nothing else.
+    The weights depend on the state of `generator` (torch's global one if none) and nothing else;
+    with `weights` the backbone has those. `image_size` is that of the images it will be shown.
     """
-    depth, width = parse_network(name)
     if classes < 1:
         raise ConfigError(f"a network must have at least 1 class, not {classes}")
     if head not in get_args(Head):
         raise ConfigError(f"head must be one of {', '.join(get_args(Head))}, not {head!r}")
-    if head == "linear":
-        return WideResNet(depth, width, classes, generator=generator)
-    return Detector(depth, width, classes, similarity=head, generator=generator)
+    with _global_numbers:
+        backbone, features = _backbone(name, generator, image_size, weights)
+        if head == "linear":
+            return Network(backbone, LinearHead(features, classes, generator))
+        return Detector(backbone, DeconfHead(features, classes, head, generator))
+
+
+def _backbone(
+    name: str,
+    generator: torch.Generator | None,
+    image_size: int,
+    weights: PretrainedWeights | None,
+) -> tuple[nn.Module, int]:
+    if ":" not in name:
+        depth, width = parse_network(name)
+        ours = WideResNet(depth, width, generator=generator)
+        if weights is not None:
+            weights.load_into(ours, name)
+        return ours, ours.feature_count
+    seed = None
+    if generator is not None:
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+    backbone, features = make_backbone(name, image_size, seed)
+    # Before its normalization is exchanged, so that the file's names are the library's.
+    if weights is not None:
+        weights.load_into(backbone, name)
+    return with_own_normalization(backbone, name), features

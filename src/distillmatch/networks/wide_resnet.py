@@ -4,29 +4,19 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.networks.convolution import Convolution, rounded_weights
+from distillmatch.networks.initial_weights import initialize
 from distillmatch.networks.normalization import BatchNorm
 
 
 class WideResNet(nn.Module):
-    """A wide residual network WRN-`depth`-`width` with its head, for images of any size.
+    """A wide residual network WRN-`depth`-`width` without its head, for images of any size.
 
     A first convolution to 16 channels; three groups of (depth - 4) / 6 residual blocks with
     16, 32 and 64 times `width` channels, the second and third at half the resolution of the one
-    before; then the mean over all positions and the head. `classes` counts the slots of the head,
-    in the order they are learned; who uses the outputs cuts them to the classes seen so far.
+    before; then the mean over all positions, a vector of 64 times `width` features.
     """
 
-    head: nn.Module
-
-    def __init__(
-        self,
-        depth: int,
-        width: int,
-        classes: int,
-        *,
-        head: nn.Module | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, depth: int, width: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         blocks = (depth - 4) // 6
         self.feature_count = 64 * width
@@ -39,10 +29,9 @@ class WideResNet(nn.Module):
                 channels = group_channels
         self.blocks = nn.ModuleList(groups)
         self.last_norm = BatchNorm(channels)
-        self.head = nn.Linear(channels, classes) if head is None else head
         initialize(self, generator)
 
-    def features(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
         with rounded_weights(self.convolutions):
             maps: Tensor = self.first(images)
@@ -57,16 +46,6 @@ class WideResNet(nn.Module):
     def convolutions(self) -> list[Convolution]:
         """All convolutions, in order."""
         return [layer for layer in self.modules() if isinstance(layer, Convolution)]
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of every class slot for each image.
-
-        The head leaves mixed precision: losses and thresholds want logits in float32.
-        """
-        features = self.features(images)
-        with torch.autocast(features.device.type, enabled=False):
-            logits: Tensor = self.head(features.to(self.last_norm.weight.dtype))
-        return logits
 
 
 class _Block(nn.Module):
@@ -93,22 +72,3 @@ class _Block(nn.Module):
             maps, activated = self.norm1.add_and_activate(maps, shortcut)
         kept = maps if self.shortcut is None else self.shortcut(activated)
         return self.conv2(self.norm2.activate(self.conv1(activated))), kept
-
-
-def initialize(network: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw the weights of all convolutions and linear layers; set linear biases to zero.
-
-    Convolutions: normal with variance 2 / (channels out · kernel area). Linear layers: uniform
-    within ± 1 / √(features in). Normalization starts as the identity. Without a `generator` the
-    numbers come from torch's global one.
-    """
-    for layer in network.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(
-                layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
-            )
-        elif isinstance(layer, nn.Linear):
-            bound = layer.in_features**-0.5
-            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)

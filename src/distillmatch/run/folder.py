@@ -81,8 +81,13 @@ class RunFolder:
         self.log.note(event, sentence=sentence, **fields)
         self._tell(sentence)
 
-    def find(self, resume: Resume, config: RunConfig, fingerprint: str) -> Found:
-        """Return what there is to go on from; refuse what belongs to another run."""
+    def find(
+        self, resume: Resume, config: RunConfig, fingerprint: str, weights: str | None = None
+    ) -> Found:
+        """Return what there is to go on from; refuse what belongs to another run.
+
+        `fingerprint` and `weights` are the hashes of the data and of the pretrained weights.
+        """
         if resume == "no":
             self.clear()
             (self.path / RESULT).unlink(missing_ok=True)
@@ -92,7 +97,7 @@ class RunFolder:
         stages = self._read_stages_head()
         for record in (result, None if checkpoint is None else checkpoint.values, stages):
             if record is not None:
-                self._check_same_run(record, config, fingerprint)
+                self._check_same_run(record, config, fingerprint, weights)
         if result is not None and result["complete"]:
             self.clear()
             return Found(result=result)
@@ -120,7 +125,9 @@ class RunFolder:
             return None
         return read_record(path, "head of stages", STAGES_FORMAT, STAGES_VERSION, RunFolderError)
 
-    def _check_same_run(self, record: dict[str, Any], config: RunConfig, fingerprint: str) -> None:
+    def _check_same_run(
+        self, record: dict[str, Any], config: RunConfig, fingerprint: str, weights: str | None
+    ) -> None:
         differences = differing_keys(record["config"], config)
         if differences:
             listed = ", ".join(
@@ -136,6 +143,11 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path} holds a run on other data: its fingerprint is {there} there and "
                 f"{fingerprint} here; choose another folder, or resume 'no' to start over"
+            )
+        if record.get("pretrained_sha256") != weights:
+            raise RunFolderError(
+                f"{self.path} holds a run from other weights: {config.pretrained} has changed; "
+                "choose another folder, or resume 'no' to start over"
             )
 
 

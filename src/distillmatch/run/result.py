@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.config import UNRECORDED_KEYS, RunConfig
 from distillmatch.engine import TaskOutcome
 from distillmatch.errors import ResultError
 from distillmatch.files import read_record, write_atomically
@@ -57,7 +57,7 @@ STREAM_KEYS = (
 
 def recorded_config(config: RunConfig) -> dict[str, Any]:
     """Return the configuration as results and checkpoints record it, without paths."""
-    return config.model_dump(mode="json", exclude=set(LOCATION_KEYS))
+    return config.model_dump(mode="json", exclude=set(UNRECORDED_KEYS))
 
 
 def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[str, Any]:

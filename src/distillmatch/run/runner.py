@@ -9,11 +9,13 @@ from typing import Any, get_args
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Progress
+from distillmatch.engine.distributed import Ranks
 from distillmatch.errors import ConfigError, StreamError
 from distillmatch.methods import find_method
-from distillmatch.networks import parse_network
+from distillmatch.networks import check_network, weights_digest
 from distillmatch.run.folder import Found, Resume, RunFolder
 from distillmatch.run.interruption import StopRequest
+from distillmatch.run.ranks import SharedStop, check_ranks, found_by_first
 from distillmatch.run.result import Bound, Tally, describe_stream, write_result
 from distillmatch.run.session import Session
 from distillmatch.run.stages import StagedSession
@@ -37,6 +39,7 @@ def run(
     tell: Callable[[str], None] | None = None,
     stop: StopRequest | None = None,
     at_once: int | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, Any]:
     """Run a configuration and return its result.
 
@@ -56,23 +59,32 @@ def run(
 
     The tasks of a method with `independent_tasks`, such as the offline bound, are learned side by
     side, `at_once` of them; unless that is given, all of them on a GPU and one on a CPU.
+
+    With `ranks` this is one of several processes that compute the run together, as
+    `distillmatch.run.ranks.joined_ranks` gives them; all call this alike. The first of them has the
+    folder and speaks, all return the result.
     """
     _check_options(out, resume, checkpoint_seconds, at_once)
     # What is wrong with these is better said before any data are fetched and any folder is made.
     method = find_method(config.method)
-    parse_network(config.network)
-    placement = Placement.of(config)
+    check_network(config.network)
+    weights = None if config.pretrained is None else weights_digest(config.pretrained)
+    placement = Placement.of(config, ranks)
     if at_once not in (None, 1) and not method.independent_tasks:
         raise ConfigError(
             f"at_once must be 1 with method '{config.method}', not {at_once}: each of its tasks "
             "builds on the one before it"
         )
+    if ranks is not None:
+        check_ranks(ranks, config, method, at_once)
     start = time.perf_counter()
     say = tell or logging.getLogger("distillmatch").warning
-    with RunFolder(Path(out), say) if out is not None else nullcontext() as folder:
+    leads = ranks is None or ranks.first
+    with RunFolder(Path(out), say) if out is not None and leads else nullcontext() as folder:
         if dataset is None:
-            dataset = load_source(config)
-            for problem in dataset.problems:
+            with nullcontext() if ranks is None else ranks.one_before_others():
+                dataset = load_source(config)
+            for problem in dataset.problems if leads else ():
                 say(f"left out: {problem}")
         verify(dataset)
         identity = dataset.fingerprint
@@ -85,10 +97,11 @@ def run(
         _check_bound(bound, described)
         found = Found()
         if folder is not None:
-            found = folder.find(resume, config, identity)
-            if found.result is not None:
-                folder.tell(f"{out} holds this run, finished: its result was read, nothing was run")
-                return _with_bound(found.result, bound, stream, folder)
+            found = folder.find(resume, config, identity, weights)
+        if ranks is not None:
+            found = found_by_first(ranks, found, identity)
+        if found.result is not None:
+            return _finished(found.result, bound, stream, folder)
         given: dict[str, Any] = {
             "start": start,
             "bound": bound,
@@ -98,13 +111,15 @@ def run(
             "stop": stop,
         }
         whole = (config, dataset, stream, described)
+        if ranks is not None:
+            with SharedStop(ranks) as given["stop"]:
+                return Session(*whole, ranks=ranks, **given).run_from(found)
         count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
         if method.independent_tasks and (count > 1 or found.stages is not None):
             session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)
         else:
             session = Session(*whole, **given)
-        session.resume(found)
-        return session.run()
+        return session.run_from(found)
 
 
 def _check_options(
@@ -128,13 +143,16 @@ def _check_bound(bound: Bound | None, described: dict[str, Any]) -> None:
         )
 
 
-def _with_bound(
-    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder
+def _finished(
+    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder | None
 ) -> dict[str, Any]:
-    """Return a finished result with the metrics that a bound adds to it."""
+    """Return a finished result, with the metrics that a bound adds to it."""
+    if folder is not None:
+        folder.tell(f"{folder.path} holds this run, finished: its result was read, nothing was run")
     if bound is None:
         return result
     tally = Tally.restored(stream.task_sizes, result)
     result = {**result, "metrics": tally.metrics(bound)}
-    write_result(result, folder.path)
+    if folder is not None:
+        write_result(result, folder.path)
     return result

@@ -5,6 +5,7 @@ from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot
+from distillmatch.engine.distributed import Ranks
 from distillmatch.run.checkpoints import Checkpoint
 from distillmatch.run.folder import Found, RunFolder
 from distillmatch.run.interruption import StopRequest
@@ -27,7 +28,8 @@ class Session:
 
     `start` is when the session began, by `time.perf_counter`; between tasks a checkpoint is written
     every `checkpoint_seconds`, unless that is 0. Without a `stop` that it shares with others, it
-    hears of signals itself. With `only` it takes the engine through that task alone.
+    hears of signals itself. With `only` it takes the engine through that task alone. With `ranks`
+    it is one of several that do the same, of which the first has the folder.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class Session:
         checkpoint_seconds: float,
         stop: StopRequest | None = None,
         only: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.folder = folder
         self.bound = bound
-        self.engine = Engine(config, dataset, stream, progress, self._between_epochs, only)
+        self.engine = Engine(config, dataset, stream, progress, self._between_epochs, only, ranks)
         self.tally = Tally(stream.task_sizes)
+        weights = self.engine.factory.weights
         self.head: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -57,6 +61,7 @@ class Session:
             "method": config.method,
             "seed": config.seed,
             "uses_truth": self.engine.method.needs_truth,
+            "pretrained_sha256": weights.sha256 if weights else None,
             "classes": [stream.class_names[c] for c in stream.class_order],
             "task_sizes": list(stream.task_sizes),
             "versions": versions(),
@@ -96,6 +101,11 @@ class Session:
         self.tally = Tally.restored(self.tally.task_sizes, values["results"])
         self._earlier_seconds = values["seconds"]
         self._earlier_peak = values["peak_device_bytes"]
+
+    def run_from(self, found: Found) -> dict[str, Any]:
+        """Go on from what the folder holds, to the result."""
+        self.resume(found)
+        return self.run()
 
     def run(self) -> dict[str, Any]:
         """Learn what is left of the tasks and return the result."""
@@ -158,6 +168,7 @@ class Session:
         values = {
             "config": self.head["config"],
             "stream": self.head["stream"],
+            "pretrained_sha256": self.head["pretrained_sha256"],
             "made_with": self._made_with(),
             "seconds": self._seconds(),
             "peak_device_bytes": self._peak(),
@@ -169,6 +180,8 @@ class Session:
     def _between_epochs(self) -> None:
         """Write a checkpoint if one is due or if the run is to stop."""
         folder, wait = self.folder, self._checkpoint_seconds
+        if self._stop is not None:
+            self._stop.settle()
         asked = self._stop is not None and self._stop.asked
         if folder is not None and self._notes is not None:
             self._notes.update(self.engine.underway, self.tally.tasks)

@@ -130,7 +130,8 @@ class StagedSession(Session):
             )
             if folder is not None:
                 fingerprint = self.head["stream"]["fingerprint"]
-                stage.resume(folder.find("auto", engine.config, fingerprint))
+                weights = self.head["pretrained_sha256"]
+                stage.resume(folder.find("auto", engine.config, fingerprint, weights))
             record = stage.run()
         with self._adding:
             self._add(number, record)
@@ -159,7 +160,7 @@ class StagedSession(Session):
 
     def _keep_head(self) -> None:
         if self.folder is not None:
-            kept = {key: self.head[key] for key in ("config", "stream")}
+            kept = {key: self.head[key] for key in ("config", "stream", "pretrained_sha256")}
             self.folder.write_stages_head({**kept, "seconds": self._seconds()})
 
     def _tell(self, sentence: str) -> None:

@@ -1,15 +1,19 @@
 """The cache: images decoded once, in one file that later starts map from disk.
 
-The file holds the images of the training part, those of the test part, everything else about the
-data set as JSON, and a footer: the JSON's hash, its length and a mark. It appears whole or not at
-all, and is believed only if footer, JSON, size and key agree; otherwise it is made again.
+The file holds the images of the training part, those of the test part, the labels of both,
+everything else about the data set as JSON, and a footer: the JSON's hash, its length and a mark. It
+appears whole or not at all, and is believed only if footer, JSON, labels, size and key agree;
+otherwise it is made again. Until it appears, what it is made of lies in a folder beside it.
 """
 
 import hashlib
 import json
 import os
+import shutil
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, DistillMatchError, SourceError
+from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
 from distillmatch.files import atomic_file
-from distillmatch.sources.dataset import ClassTree, Dataset, Part, fingerprint
+from distillmatch.sources.dataset import PIECE_BYTES, ClassTree, Dataset, Part, fingerprint
 
-VERSION = 1
+if sys.platform != "win32":
+    import fcntl
+
+VERSION = 2
 _MARK = b"dmimages"
 _FOOTER = struct.Struct("<32sQ8s")
-_CHUNK = 1024
+_LABEL = np.dtype("<i8")
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,16 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         if hashlib.sha256(described).digest() != digest:
             return None
         about = json.loads(described)
-        if about["version"] != VERSION or about["key"] != key:
-            return None
         shape = tuple(about["shape"])
-        if int(np.prod(shape)) != size - _FOOTER.size - length:
+        of_images, of_labels = int(np.prod(shape)), shape[0] * _LABEL.itemsize
+        whole = of_images + of_labels == size - _FOOTER.size - length
+        if about["version"] != VERSION or about["key"] != key or not whole:
+            return None
+        labels = np.fromfile(path, _LABEL, shape[0], offset=of_images)
+        if hashlib.sha256(labels.data).hexdigest() != about["labels"]:
             return None
         images: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r", shape=shape)
-        return _dataset(about, images)
+        return _dataset(about, images, labels)
     except (OSError, struct.error, ValueError, KeyError, TypeError, DistillMatchError):
         return None
 
@@ -103,13 +113,15 @@ def write_cache(
     rows = np.concatenate([contents.train.rows, contents.test.rows])
     shape = (len(rows), *images.shape[1:])
     with atomic_file(path, doing) as file:
-        for start in range(0, len(rows), _CHUNK):
-            file.write(np.ascontiguousarray(images[rows[start : start + _CHUNK]]).data)
+        count = max(1, PIECE_BYTES // int(np.prod(shape[1:])))
+        for start in range(0, len(rows), count):
+            file.write(np.ascontiguousarray(images[rows[start : start + count]]).data)
         file.flush()
         written: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r", shape=shape)
         about = _about(key, contents, written)
         described = json.dumps(about).encode()
         file.seek(0, os.SEEK_END)
+        file.write(_labels(contents).data)
         file.write(described)
         digest = hashlib.sha256(described).digest()
         file.write(_FOOTER.pack(digest, len(described), _MARK))
@@ -117,6 +129,51 @@ def write_cache(
     if dataset is None:
         raise SourceError(f"{path}: expected the images just written, found them changed")
     return dataset
+
+
+@contextmanager
+def workshop(path: Path, doing: str) -> Iterator[Path]:
+    """Hold the folder in which a cache is prepared; whoever comes second waits for the first.
+
+    It is gone when the cache is made or cannot be made. If the process ends before, by a signal or
+    by Ctrl-C, it stays for the next one to go on from.
+    """
+    folder = path.with_name(f"{path.name}.decoding")
+    with explain_disk_errors(doing, folder):
+        descriptor = _hold(folder)
+    try:
+        yield folder
+    except DistillMatchError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a folder, made if need be, as long as the descriptor is open; not so on Windows."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":
+            return None
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # another process was done with it in this moment
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+
+
+def _labels(contents: Contents) -> NDArray[np.int64]:
+    return np.concatenate([contents.train.labels, contents.test.labels]).astype(_LABEL)
 
 
 def _about(key: str, contents: Contents, images: NDArray[np.uint8]) -> dict[str, Any]:
@@ -131,8 +188,8 @@ def _about(key: str, contents: Contents, images: NDArray[np.uint8]) -> dict[str,
         "key": key,
         "shape": images.shape,
         "name": contents.name,
-        "train_labels": contents.train.labels.tolist(),
-        "test_labels": contents.test.labels.tolist(),
+        "train": split,
+        "labels": hashlib.sha256(_labels(contents).data).hexdigest(),
         "class_names": contents.class_names,
         "tree": None if contents.tree is None else asdict(contents.tree),
         "label_fraction": contents.label_fraction,
@@ -141,15 +198,16 @@ def _about(key: str, contents: Contents, images: NDArray[np.uint8]) -> dict[str,
     }
 
 
-def _dataset(about: Mapping[str, Any], images: NDArray[np.uint8]) -> Dataset:
+def _dataset(
+    about: Mapping[str, Any], images: NDArray[np.uint8], labels: NDArray[np.int64]
+) -> Dataset:
     """Make the data set that `_about` described."""
-    train_labels = np.array(about["train_labels"], dtype=np.int64)
-    test_labels = np.array(about["test_labels"], dtype=np.int64)
+    split = about["train"]
     tree = about["tree"]
     return Dataset(
         name=about["name"],
-        train=Part(images[: len(train_labels)], train_labels),
-        test=Part(images[len(train_labels) :], test_labels),
+        train=Part(images[:split], labels[:split]),
+        test=Part(images[split:], labels[split:]),
         class_names=tuple(about["class_names"]),
         tree=None if tree is None else ClassTree(**{key: tuple(tree[key]) for key in tree}),
         label_fraction=about["label_fraction"],

@@ -12,6 +12,8 @@ from distillmatch.errors import SourceError
 
 UNKNOWN = -1
 """The label of a training image that nobody has labelled."""
+PIECE_BYTES = 12 * 2**20
+"""How much is read at once of images that may be more than fit in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +153,7 @@ def fingerprint(parts: Sequence[Part], class_names: Sequence[str], tree: ClassTr
     for part in parts:
         digest.update(repr(part.images.shape).encode())
         digest.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
-        for start in range(0, len(part), 4096):
-            digest.update(np.ascontiguousarray(part.images[start : start + 4096]).data)
+        count = max(1, PIECE_BYTES // int(np.prod(part.images.shape[1:])))
+        for start in range(0, len(part), count):
+            digest.update(np.ascontiguousarray(part.images[start : start + count]).data)
     return digest.hexdigest()

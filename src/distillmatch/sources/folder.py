@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,14 @@ from distillmatch.sources.cache import (
     cache_folder,
     cache_key,
     read_cache,
+    workshop,
     write_cache,
 )
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.sources.images import Decoded, ImageFile, decode_all
+from distillmatch.sources.decoding import Decoded, decode_resumably
+from distillmatch.sources.images import ImageFile
 from distillmatch.sources.tree_file import Branches, check_branches, class_tree, read_branches
-from distillmatch.sources.walk import FoundFile, list_files, shown
+from distillmatch.sources.walk import FileTable, FoundFile, list_files, shown
 
 SIDE = 32
 HELD_OUT = 5
@@ -53,12 +55,16 @@ def load(config: StreamConfig) -> Dataset:
         check_branches(branches, [group.name for group in found.labeled], tree)
     place = cache_key(*map(str, folders), side, branches is not None)
     cache = cache_folder(config) / f"folder-{place}.images"
-    key = cache_key(side, branches, found)
+    key = cache_key(side, branches, found.digest())
     dataset = read_cache(cache, key)
     if dataset is None:
-        with decode_all(found.image_files(), side, cache.parent, _DOING) as decoded:
-            contents = _arrange(config, found, decoded, branches)
-            dataset = write_cache(cache, key, decoded.images, contents, _DOING)
+        files = _ImageFiles(found.files())
+        with workshop(cache, _DOING) as folder:
+            dataset = read_cache(cache, key)
+            if dataset is None:
+                with decode_resumably(files, side, folder, key, _DOING) as decoded:
+                    contents = _arrange(config, found, decoded, branches)
+                    dataset = write_cache(cache, key, decoded.images, contents, _DOING)
     if config.bad_images == "stop":
         _stop_at(dataset.problems)
     return dataset
@@ -99,39 +105,85 @@ class _Folders(NamedTuple):
         )
 
 
-class _ClassFolder(NamedTuple):
+class ClassFolder(NamedTuple):
     """The images of one class, in the training or in the test folder."""
 
     path: str
     name: str
-    files: tuple[FoundFile, ...]
+    files: "FoundFiles"
+
+
+class FoundFiles(Sequence[FoundFile]):
+    """Some files of tables, one after another, each made an object only when it is asked for."""
+
+    def __init__(self, chosen: Sequence[tuple[FileTable, NDArray[np.int64]]]) -> None:
+        self.chosen = chosen
+        self.ends = np.cumsum([len(rows) for _, rows in chosen], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @overload
+    def __getitem__(self, number: int) -> FoundFile: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[FoundFile]: ...
+    def __getitem__(self, number: int | slice) -> FoundFile | list[FoundFile]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        which = int(np.searchsorted(self.ends, number, side="right"))
+        table, rows = self.chosen[which]
+        return table[int(rows[number - (self.ends[which] - len(rows))])]
+
+
+class _ImageFiles(Sequence[ImageFile]):
+    """Found files as what is decoded."""
+
+    def __init__(self, found: FoundFiles) -> None:
+        self.found = found
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @overload
+    def __getitem__(self, number: int) -> ImageFile: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[ImageFile]: ...
+    def __getitem__(self, number: int | slice) -> ImageFile | list[ImageFile]:
+        if isinstance(number, slice):
+            return [ImageFile.at(file.path) for file in self.found[number]]
+        return ImageFile.at(self.found[number].path)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """All that was found, before any image is opened; its `repr` tells one state from another."""
+    """All that was found, before any image is opened."""
 
-    labeled: tuple[_ClassFolder, ...]
-    test: tuple[_ClassFolder, ...]
-    unlabeled: tuple[FoundFile, ...]
+    labeled: tuple[ClassFolder, ...]
+    test: tuple[ClassFolder, ...]
+    unlabeled: tuple[FileTable, ...]
     problems: tuple[str, ...]
 
-    def image_files(self) -> list[ImageFile]:
+    def files(self) -> FoundFiles:
         """Return every file to decode: labelled, then test, then unlabelled."""
-        files = [file for group in (*self.labeled, *self.test) for file in group.files]
-        files += self.unlabeled
-        return [ImageFile.at(file.path) for file in files]
+        chosen = [pair for group in (*self.labeled, *self.test) for pair in group.files.chosen]
+        return FoundFiles(chosen + [(table, np.arange(len(table))) for table in self.unlabeled])
+
+    def digest(self) -> str:
+        """Return a hash that tells one state of the folders from another."""
+        tables = {id(table): table for table, _ in self.files().chosen}
+        return cache_key(*(table.digest() for table in tables.values()), self.problems)
 
 
 def _find(folders: _Folders) -> _Found:
-    labeled, problems = _find_classes(folders.labeled)
+    labeled, problems = find_classes(folders.labeled)
     if not labeled:
         raise SourceError(
             f"{folders.labeled}: expected one folder of images for each class, found none"
         )
-    test: tuple[_ClassFolder, ...] = ()
+    test: tuple[ClassFolder, ...] = ()
     if folders.test:
-        test, more = _find_classes(folders.test)
+        test, more = find_classes(folders.test)
         problems += more
         known = {_same(group.name) for group in labeled}
         for group in test:
@@ -140,34 +192,42 @@ def _find(folders: _Folders) -> _Found:
                     f"{shown(group.path)}: expected a class of {folders.labeled}, "
                     f"which has no '{group.name}'"
                 )
-    unlabeled: list[FoundFile] = []
+    unlabeled: list[FileTable] = []
     for folder in folders.unlabeled:
         listing = list_files(folder)
-        unlabeled += listing.files
+        unlabeled.append(listing.files)
         problems += listing.problems
-        if not listing.files:
+        if not len(listing.files):
             problems.append(f"{folder}: a folder of unlabelled images without any")
     return _Found(labeled, test, tuple(unlabeled), tuple(problems))
 
 
-def _find_classes(root: Path) -> tuple[tuple[_ClassFolder, ...], list[str]]:
+def find_classes(root: Path) -> tuple[tuple[ClassFolder, ...], list[str]]:
     """Return the class folders in order of their names, and what is wrong in there.
 
     Names that differ only in letter case or in how accents are encoded are the same name.
     """
     files, folders, problems = list_files(root)
-    of_folder: dict[str, list[FoundFile]] = {
+    of_folder: dict[str, list[NDArray[np.int64]]] = {
         folder: [] for folder in folders if Path(folder).parent == root
     }
     skipped = len(str(root).rstrip(os.sep)) + 1
-    for file in files:
-        first, _, below = file.path[skipped:].partition(os.sep)
-        if below:
-            of_folder[str(root / first)].append(file)
+    start = 0
+    for (folder, _), end in zip(files.folders, files.ends.tolist(), strict=True):
+        first = folder[skipped:].partition(os.sep)[0]
+        if first:
+            of_folder[str(root / first)].append(np.arange(start, end))
         else:
-            problems.append(f"{shown(file.path)}: not in the folder of a class")
-    classes: dict[str, _ClassFolder] = {}
-    groups = (_ClassFolder(path, _name(path), tuple(inside)) for path, inside in of_folder.items())
+            problems += [
+                f"{shown(files[number].path)}: not in the folder of a class"
+                for number in range(start, end)
+            ]
+        start = end
+    classes: dict[str, ClassFolder] = {}
+    groups = (
+        ClassFolder(path, _name(path), FoundFiles([(files, rows) for rows in inside]))
+        for path, inside in of_folder.items()
+    )
     for group in sorted(groups, key=lambda group: (group.name, group.path)):
         twin = classes.setdefault(_same(group.name), group)
         if twin is not group:
@@ -182,18 +242,12 @@ def _arrange(
 ) -> Contents:
     """Make both parts of what could be decoded; a class with nothing left is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(found.labeled)}
-    part, label, name = [], [], []
-    for kind, groups in ((_LABELED, found.labeled), (_TEST, found.test)):
-        for group in groups:
-            part += [kind] * len(group.files)
-            label += [number_of[_same(group.name)]] * len(group.files)
-            name += [file.name for file in group.files]
-    part += [_UNLABELED] * len(found.unlabeled)
-    label += [UNKNOWN] * len(found.unlabeled)
-    name += [file.name for file in found.unlabeled]
-
-    kind_of_row = np.array(part, dtype=np.int64)[decoded.files]
-    label_of_row = np.array(label, dtype=np.int64)[decoded.files]
+    runs = [(_LABELED, number_of[_same(g.name)], len(g.files)) for g in found.labeled]
+    runs += [(_TEST, number_of[_same(g.name)], len(g.files)) for g in found.test]
+    runs += [(_UNLABELED, UNKNOWN, len(table)) for table in found.unlabeled]
+    part, label, lengths = np.array(runs, dtype=np.int64).T
+    kind_of_row = np.repeat(part, lengths)[decoded.files]
+    label_of_row = np.repeat(label, lengths)[decoded.files]
     kept = np.unique(label_of_row[kind_of_row == _LABELED])
     problems = [*found.problems, *decoded.problems]
     for number, group in enumerate(found.labeled):
@@ -208,9 +262,10 @@ def _arrange(
         )
 
     if config.test_dir is None:
-        names = [name[file] for file in decoded.files]
-        for number in kept:
-            rows = np.flatnonzero((kind_of_row == _LABELED) & (label_of_row == number))
+        files = found.files()
+        labeled = np.flatnonzero(kind_of_row == _LABELED)  # class after class
+        for rows in np.split(labeled, np.flatnonzero(np.diff(label_of_row[labeled])) + 1):
+            names = [files[int(file)].name for file in decoded.files[rows]]
             kind_of_row[_held_out(rows, names)] = _TEST
     new_number = np.full(len(found.labeled) + 1, UNKNOWN, dtype=np.int64)
     new_number[kept] = np.arange(len(kept))
@@ -236,8 +291,9 @@ def _held_out(rows: NDArray[np.intp], names: Sequence[str]) -> NDArray[np.intp]:
     if len(rows) < 2:
         return rows[:0]
     count = max(1, round(len(rows) / HELD_OUT))
-    by_hash = sorted(rows, key=lambda row: hashlib.sha256(names[row].encode(*_ANY_NAME)).digest())
-    return np.array(by_hash[:count], dtype=np.intp)
+    hashes = [hashlib.sha256(name.encode(*_ANY_NAME)).digest() for name in names]
+    by_hash = sorted(range(len(rows)), key=hashes.__getitem__)
+    return rows[by_hash[:count]]
 
 
 def _stop_at(problems: Sequence[str]) -> None:

@@ -6,13 +6,7 @@ over white, sixteen-bit grey is scaled to eight, and of an animation the first p
 """
 
 import io
-import os
-import tempfile
-import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -21,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from distillmatch.errors import explain_disk_errors
-from distillmatch.sources.progress import show_progress
 from distillmatch.sources.walk import shown
 
 Image.init()
@@ -42,7 +34,6 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION = 0x0112
-_CHUNK_BYTES = 32 * 2**20
 
 
 class BadImageError(Exception):
@@ -50,24 +41,16 @@ class BadImageError(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image yet to be decoded: what to call it, and how to open it."""
+    """An image yet to be decoded: what to call it, how to open it, and its path if it has one."""
 
     where: str
     open: Callable[[], BinaryIO]
+    path: str | None = None
 
     @classmethod
     def at(cls, path: str) -> "ImageFile":
         """Return the image in the file at `path`."""
-        return cls(shown(path), partial(_open, path))
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """What came of a list of files: `images[i]` is file `files[i]`; `problems` has the others."""
-
-    images: NDArray[np.uint8]
-    files: NDArray[np.intp]
-    problems: tuple[str, ...]
+        return cls(shown(path), partial(_open, path), path)
 
 
 def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
@@ -77,7 +60,7 @@ def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
     file.seek(0)
     try:
         with Image.open(file, formats=FORMATS) as image:
-            return _square(image, side)
+            return square(image, side)
     except BadImageError:
         raise
     except UnidentifiedImageError:
@@ -89,68 +72,23 @@ def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
         raise BadImageError(f"the image is damaged ({reason})") from None
 
 
-@contextmanager
-def decode_all(
-    files: Sequence[ImageFile], side: int, folder: Path, doing: str
-) -> Iterator[Decoded]:
-    """Decode many files with little memory: the images lie in a nameless file in `folder`.
-
-    The file, and with it the images, is gone when the block ends, however it ends.
-    """
-    with explain_disk_errors(doing, folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryFile(dir=folder) as spool,
-            closing(_decode_in_order(files, side, doing)) as results,
-        ):
-            good: list[int] = []
-            problems: list[str] = []
-            for number, result in enumerate(results):
-                if isinstance(result, str):
-                    problems.append(f"{files[number].where}: {result}")
-                else:
-                    spool.write(result.data)
-                    good.append(number)
-            spool.flush()
-            shape = (len(good), side, side, 3)
-            images: NDArray[np.uint8] = np.empty(shape, dtype=np.uint8)
-            if good:
-                images = np.memmap(spool, dtype=np.uint8, mode="r", shape=shape)
-            yield Decoded(images, np.array(good, dtype=np.intp), tuple(problems))
-
-
-def _decode_in_order(
-    files: Sequence[ImageFile], side: int, doing: str
-) -> Generator[NDArray[np.uint8] | str]:
-    """Yield for each file its image or the reason why there is none, a bounded number ahead."""
-
-    def decode(file: ImageFile) -> NDArray[np.uint8] | str:
-        try:
-            with file.open() as opened:
-                return decode_image(opened, side)
-        except BadImageError as error:
-            return str(error)
-        except OSError as error:
-            return error.strerror or str(error)
-
-    ahead = min(1024, max(16, _CHUNK_BYTES // (side * side * 3)))
-    workers = min(8, os.cpu_count() or 1)
-    with (
-        warnings.catch_warnings(),
-        ThreadPoolExecutor(workers) as pool,
-        show_progress(doing, len(files)) as progress,
-    ):
-        warnings.simplefilter("ignore")  # what is wrong with a file is in its result
-        for start in range(0, len(files), ahead):
-            yield from pool.map(decode, files[start : start + ahead])
-            progress(min(start + ahead, len(files)))
+def decode_file(file: ImageFile, side: int) -> NDArray[np.uint8] | str:
+    """Return the image that a file holds, or the reason why there is none."""
+    try:
+        with file.open() as opened:
+            return decode_image(opened, side)
+    except BadImageError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _open(path: str) -> BinaryIO:
     return Path(path).open("rb")
 
 
-def _square(image: Image.Image, side: int) -> NDArray[np.uint8]:
+def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
+    """Return an opened image as uint8 of shape (side, side, 3), or raise `BadImageError`."""
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise BadImageError(_too_large())

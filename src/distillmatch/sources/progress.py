@@ -21,9 +21,12 @@ PATIENCE = 1.0
 
 @contextmanager
 def show_progress(
-    doing: str, total: int | None, in_bytes: bool = False
+    doing: str, total: int | None, in_bytes: bool = False, done: int = 0
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes how much is done by now, and draws it where a person looks on."""
+    """Yield a function that takes how much is done by now, and draws it where a person looks on.
+
+    What was `done` before does not count for the time left.
+    """
     console = Console(stderr=True)
     amount: ProgressColumn = DownloadColumn() if in_bytes else MofNCompleteColumn()
     bar = Progress(
@@ -36,7 +39,7 @@ def show_progress(
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task(doing, total=total)
+    task = bar.add_task(doing, total=total, completed=done)
     begin = time.monotonic()
     drawn = False
 

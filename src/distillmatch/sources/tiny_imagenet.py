@@ -25,10 +25,12 @@ from distillmatch.sources.cache import (
     cache_folder,
     cache_key,
     read_cache,
+    workshop,
     write_cache,
 )
 from distillmatch.sources.dataset import Dataset
-from distillmatch.sources.images import ImageFile, decode_all
+from distillmatch.sources.decoding import decode_resumably
+from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import list_files, shown
 
 FOLDER = "tiny-imagenet-200"
@@ -48,7 +50,10 @@ def load(config: StreamConfig) -> Dataset:
         cache = cache_folder(config) / f"{FOLDER}-{cache_key(str(place.resolve()), side)}.images"
         key = cache_key(side, files.stamps)
         dataset = read_cache(cache, key)
-        return dataset or _decode(files, side, cache, key)
+        if dataset is None:
+            with workshop(cache, _DOING) as folder:
+                dataset = read_cache(cache, key) or _decode(files, side, cache, key, folder)
+        return dataset
 
 
 class _Files(Protocol):
@@ -164,7 +169,7 @@ def _open(place: Path) -> Iterator[_Files]:
         yield _ZipFiles(place, archive)
 
 
-def _decode(files: _Files, side: int, cache: Path, key: str) -> Dataset:
+def _decode(files: _Files, side: int, cache: Path, key: str, folder: Path) -> Dataset:
     wnids = [line.strip() for line in _lines(files, "wnids.txt") if line.strip()]
     repeated = [wnid for wnid, count in Counter(wnids).items() if count > 1]
     if repeated or not wnids:
@@ -176,7 +181,7 @@ def _decode(files: _Files, side: int, cache: Path, key: str) -> Dataset:
     train, test = _training(files, present, wnids), _validation(files, present, wnids)
     names = [*train.names, *test.names]
     images = [ImageFile(files.where(name), partial(files.open, name)) for name in names]
-    with decode_all(images, side, cache.parent, _DOING) as decoded:
+    with decode_resumably(images, side, folder, key, _DOING) as decoded:
         if decoded.problems:
             more = len(decoded.problems) - 1
             raise SourceError(decoded.problems[0] + (f" (and {more} more)" if more else ""))

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.errors import StreamError
-from distillmatch.sources.dataset import Dataset, Part
+from distillmatch.sources.dataset import Dataset
+from distillmatch.sources.rows import ImageRows, choose_rows
 from distillmatch.streams.stream import Stream
 
 
@@ -15,15 +16,15 @@ class Experience:
     """One task as a learner sees it.
 
     Labels are places in the learning order, so that the classes of task `n` follow those of the
-    tasks before it. The arrays are copies: the labels of the unlabelled images cannot be reached
-    from here.
+    tasks before it. The arrays are copies, or say where in a mapped file the images are: the labels
+    of the unlabelled images cannot be reached from here.
     """
 
     task: int
     task_sizes: tuple[int, ...]
-    images: NDArray[np.uint8]
+    images: ImageRows
     labels: NDArray[np.int64]
-    unlabeled: NDArray[np.uint8]
+    unlabeled: ImageRows
 
     @property
     def past(self) -> int:
@@ -36,6 +37,17 @@ class Experience:
         return sum(self.task_sizes)
 
 
+@dataclass(frozen=True, eq=False)
+class EvaluationPart:
+    """One task's test images, and their labels as places in the learning order."""
+
+    images: ImageRows
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
 def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
     """Return what a learner is given of one task (numbered from 0)."""
     check_source(dataset, stream)
@@ -43,18 +55,18 @@ def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
     return Experience(
         task=task,
         task_sizes=stream.task_sizes[: task + 1],
-        images=dataset.train.images[chosen.labeled].copy(),
+        images=choose_rows(dataset.train.images, chosen.labeled),
         labels=stream.slots(dataset.train.labels[chosen.labeled]),
-        unlabeled=dataset.train.images[chosen.unlabeled].copy(),
+        unlabeled=choose_rows(dataset.train.images, chosen.unlabeled),
     )
 
 
-def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> Part:
+def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPart:
     """Return one task's test images, with labels as places in the learning order."""
     check_source(dataset, stream)
     part = dataset.test if stream.evaluated_on == "test" else dataset.train
     chosen = stream.tasks[task].test
-    return Part(part.images[chosen].copy(), stream.slots(part.labels[chosen]))
+    return EvaluationPart(choose_rows(part.images, chosen), stream.slots(part.labels[chosen]))
 
 
 def true_slots_of_unlabeled(dataset: Dataset, stream: Stream, task: int) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from distillmatch.run.result import recorded_config
 from distillmatch.streams.orders import DEFAULT_TASKS
 
 BOUND = "offline"
-PLACE_KEYS = ("device", "precision")
+PLACE_KEYS = ("device", "precision", "resident_bytes")
 """Where a run was made; results of one configuration agree wherever they come from."""
 UNLABELED_KEYS = (
     "unlabeled",
@@ -43,6 +43,7 @@ USED_BY_BOUND = (
     "label_fraction",
     "seed",
     "network",
+    "pretrained",
     "epochs",
     "batch",
     "learning_rate",
@@ -50,6 +51,7 @@ USED_BY_BOUND = (
     "weight_decay",
     "device",
     "precision",
+    "resident_bytes",
 )
 LONGEST = 90
 """Characters of a name; file systems allow 255 bytes, and people read less."""

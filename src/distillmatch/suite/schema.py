@@ -20,6 +20,7 @@ FIELDS = {
     "method": "text",
     "seed": "whole number",
     "uses_truth": "true or false",
+    "pretrained_sha256": "text or null",
     "classes": "list of texts",
     "task_sizes": "list of whole numbers",
     "versions.*": "text",
@@ -61,6 +62,9 @@ FIELDS = {
     "memory.peak_device_bytes": "whole number or null",
 }
 """The kind of each; `[]` stands for each entry of a list, `*` for names that depend on the run."""
+
+OPTIONAL = ("pretrained_sha256",)
+"""Fields that results made before they existed do without."""
 
 _OPEN = tuple(name.removesuffix(".*") for name in FIELDS if name.endswith(".*"))
 
@@ -113,7 +117,7 @@ def schema_problems(result: dict[str, Any]) -> list[str]:
     found: dict[str, list[Any]] = {}
     for name, value in leaves(result):
         found.setdefault(name, []).append(value)
-    problems = [f"{name} is missing" for name in FIELDS if name not in found]
+    problems = [f"{name} is missing" for name in FIELDS if name not in (*found, *OPTIONAL)]
     for number, task in enumerate(result.get("tasks") or (), start=1):
         present = {name for name, _ in leaves(task, "tasks[]")}
         problems += [

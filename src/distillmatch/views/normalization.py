@@ -12,7 +12,7 @@ from torch import Tensor
 from distillmatch.views.batches import pieces, to_images, to_pixels
 
 Channels = tuple[float, float, float]
-_CHUNK = 4096
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def plain_views(
 
 
 def _pieces(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    for start in range(0, len(images), _CHUNK):
-        yield images[start : start + _CHUNK]
+    count = max(1, _CHUNK_BYTES // int(np.prod(images.shape[1:])))
+    for start in range(0, len(images), count):
+        yield images[start : start + count]
 
 
 def _channels(values: NDArray[np.float64]) -> Channels:

@@ -1,0 +1,46 @@
+"""`distillmatch export`: a learner's classifier as a file for other programs."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from distillmatch.cli.learner_options import add_state
+from distillmatch.errors import ConfigError
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser("export", help="write a learner's classifier for other programs")
+    add_state(parser)
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="write ONNX (extra: onnx)")
+    parser.add_argument("--torch", type=Path, metavar="FILE", help="write torch.export's .pt2")
+    parser.add_argument(
+        "--pixels",
+        choices=("uint8", "float"),
+        default="uint8",
+        help="images that the file takes: bytes, or floats from 0 to 1 (default: uint8)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the files that were asked for."""
+    if arguments.onnx is None and arguments.torch is None:
+        raise ConfigError("export needs --onnx FILE or --torch FILE, or both")
+    from distillmatch.learner.estimator import ContinualLearner
+    from distillmatch.learner.export import export_onnx, export_torch
+
+    learner = ContinualLearner.load(
+        arguments.state, device="cpu", allow_import=arguments.allow_import
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    for path, write in ((arguments.onnx, export_onnx), (arguments.torch, export_torch)):
+        if path is not None:
+            write(learner, path, arguments.pixels)
+            console.print(
+                f"{path}: {len(learner.classes_)} classes, images (count, 3, "
+                f"{learner.image_size_}, {learner.image_size_}) of {arguments.pixels}, "
+                f"{path.stat().st_size / 1e6:.1f} MB",
+                markup=False,
+            )

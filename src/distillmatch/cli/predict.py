@@ -1,0 +1,138 @@
+"""`distillmatch predict`: what a learner says of image files."""
+
+import argparse
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from distillmatch.cli.learner_options import add_device_option, add_state
+from distillmatch.errors import ConfigError
+from distillmatch.sources.walk import list_files, shown
+
+if TYPE_CHECKING:
+    from distillmatch.learner.prediction import Prediction
+
+COLUMNS = ("image", "label", "probability", "error")
+_PIECE = 65536
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "predict",
+        help="label images by a learner of your own",
+        intermixed=True,
+    )
+    add_state(parser)
+    parser.add_argument(
+        "images",
+        nargs="*",
+        metavar="IMAGES",
+        help="files and folders; names come from standard input for - or nothing, one a line",
+    )
+    parser.add_argument(
+        "-0",
+        dest="null",
+        action="store_true",
+        help="names on standard input end with a zero byte, as `find -print0` writes them",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a JSON object a line")
+    form.add_argument("--csv", action="store_true", help="print CSV with a head")
+    parser.add_argument(
+        "--reject", action="store_true", help="label what looks like no learned class 'unknown'"
+    )
+    add_device_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a row for every image; return 1 if some could not be read."""
+    if arguments.null and arguments.images not in ([], ["-"]):
+        raise ConfigError("-0 is for names on standard input, so no others can be given")
+    names = _names(arguments.images, b"\0" if arguments.null else b"\n")
+    from distillmatch.learner.estimator import ContinualLearner
+    from distillmatch.learner.prediction import predict_files
+
+    learner = ContinualLearner.load(
+        arguments.state, device=arguments.device, allow_import=arguments.allow_import
+    )
+    predictions = predict_files(learner, names, arguments.reject)
+    row = _json if arguments.json else _csv if arguments.csv else _plain
+    out = sys.stdout.buffer
+    if arguments.csv:
+        out.write(_as_csv(COLUMNS))
+    failed = 0
+    for prediction in predictions:
+        out.write(row(prediction))
+        if prediction.error:
+            failed += 1
+            _tell(f"{shown(prediction.name)}: {prediction.reason}")
+    out.flush()
+    if failed:
+        _tell(f"{failed} image{'s' if failed > 1 else ''} could not be read")
+    return 1 if failed else 0
+
+
+def _names(given: list[str], end: bytes) -> Iterator[str]:
+    """Yield the names of files; a folder stands for all files below it."""
+    for name in given or ["-"]:
+        if name == "-":
+            yield from _from(sys.stdin.buffer, end)
+        elif Path(name).is_dir():
+            found = list_files(Path(name))
+            yield from (file.path for file in found.files)
+            for problem in found.problems:
+                _tell(problem)
+        else:
+            yield name
+
+
+def _from(stream: BinaryIO, end: bytes) -> Iterator[str]:
+    """Yield names as they come, so that a slow writer is answered before it is done."""
+    rest = b""
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    while piece := read(_PIECE):
+        *names, rest = (rest + piece).split(end)
+        yield from (os.fsdecode(_trimmed(name, end)) for name in names if _trimmed(name, end))
+    if _trimmed(rest, end):
+        yield os.fsdecode(_trimmed(rest, end))
+
+
+def _trimmed(name: bytes, end: bytes) -> bytes:
+    """Drop the carriage return that a list written on Windows has before each line's end."""
+    return name.removesuffix(b"\r") if end == b"\n" else name
+
+
+def _plain(prediction: "Prediction") -> bytes:
+    said = f"error: {prediction.error}"
+    if prediction.probability is not None:
+        said = f"{prediction.probability:6.1%}  {shown(prediction.label or '')}"
+    return f"{shown(prediction.name)}  {said}\n".encode()
+
+
+def _json(prediction: "Prediction") -> bytes:
+    """Return one line of ASCII; bytes of a name that are no UTF-8 become lone surrogates."""
+    values = (prediction.name, prediction.label, prediction.probability, prediction.error)
+    return (json.dumps(dict(zip(COLUMNS, values, strict=True))) + "\n").encode()
+
+
+def _csv(prediction: "Prediction") -> bytes:
+    probability = "" if prediction.probability is None else f"{prediction.probability:.6f}"
+    return _as_csv((prediction.name, prediction.label or "", probability, prediction.error or ""))
+
+
+def _as_csv(cells: tuple[str, ...]) -> bytes:
+    """Return a row; a name keeps the bytes it has on the disk."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _tell(sentence: str) -> None:
+    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,93 @@
+"""How well a learner does on images with labels: classes old and new, and what was forgotten."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distillmatch.learner.estimator import ContinualLearner
+from distillmatch.learner.explanation import Label
+from distillmatch.learner.inputs import Pixels
+from distillmatch.sources.images import ImageFile
+
+On = Literal["test", "held-out"]
+
+
+@dataclass(frozen=True, eq=False)
+class TestImages:
+    """Images to measure with, and where they are from."""
+
+    __test__ = False  # not one of pytest's
+
+    on: On
+    images: Pixels
+    labels: Sequence[Label]
+
+
+def hold_out(
+    files: Sequence[ImageFile], labels: Sequence[Label], share: float
+) -> NDArray[np.bool_]:
+    """Mark a share of each class's files, rounded; of every class one at least is left.
+
+    Those are chosen whose names have the smallest hashes: no seed decides, and the choice stays
+    when files are added.
+    """
+    held = np.zeros(len(files), bool)
+    by_label: dict[Label, list[int]] = {}
+    for place, label in enumerate(labels):
+        by_label.setdefault(label, []).append(place)
+    for places in by_label.values():
+        count = min(round(share * len(places)), len(places) - 1)
+        places.sort(key=lambda place: _hash(files[place]))
+        held[places[:count]] = True
+    return held
+
+
+def measure(
+    learner: ContinualLearner, tests: TestImages, added: Sequence[Label], before: dict[Label, float]
+) -> dict[str, Any]:
+    """Return accuracies in percent over all classes, those before the task and those it added.
+
+    `before` is what `accuracy_by_class` gave before the task: what is `forgotten` is measured on
+    the same images. Labels that the learner never saw are counted and left out.
+    """
+    now = accuracy_by_class(learner, tests)
+    counts = Counter(tests.labels)
+    old = [label for label in now if label not in added]
+
+    def mean(of: dict[Label, float], labels: Sequence[Label]) -> float | None:
+        weights = [counts[label] for label in labels]
+        return float(np.average([of[n] for n in labels], weights=weights)) if labels else None
+
+    then, still = mean(before, old) if before else None, mean(now, old)
+    return {
+        "on": tests.on,
+        "images": sum(counts[label] for label in now),
+        "all": mean(now, list(now)),
+        "old": still,
+        "new": mean(now, [label for label in now if label in added]),
+        "old_before": then,
+        "forgotten": None if then is None or still is None else then - still,
+        "by_class": {str(label): value for label, value in now.items()},
+        "unknown": {str(label): n for label, n in sorted(counts.items()) if label not in now},
+    }
+
+
+def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:
+    """Return the percentage of images recognised, of each class that the learner knows."""
+    known = learner.classes_.tolist()
+    answers = learner.predict(tests.images).tolist()
+    right = Counter(
+        label for label, answer in zip(tests.labels, answers, strict=True) if label == answer
+    )
+    counts = Counter(tests.labels)
+    return {label: 100 * right[label] / counts[label] for label in known if counts[label]}
+
+
+def _hash(file: ImageFile) -> bytes:
+    return hashlib.sha256(Path(file.where).name.encode()).digest()

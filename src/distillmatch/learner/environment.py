@@ -1,0 +1,113 @@
+"""The environment: unlabelled images, however many come, in bounded memory."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from distillmatch.errors import LearnerError
+from distillmatch.learner.inputs import (
+    Items,
+    Pixels,
+    files_below,
+    open_images,
+    read_usable,
+)
+from distillmatch.randomness import permutation
+from distillmatch.sources.images import ImageFile
+from distillmatch.sources.walk import shown
+
+WHAT = "unlabelled images"
+AT_ONCE = 8
+"""Images of a stream that are held as they came; they may be large."""
+
+
+@dataclass(frozen=True, eq=False)
+class Environment:
+    """The unlabelled images that a task is learned with.
+
+    `seen` is how many there were to choose from, or came before enough were there; `unreadable`
+    of them were files that are no image.
+    """
+
+    images: Pixels
+    seen: int = 0
+    unreadable: int = 0
+
+
+def look_around(given: Any, side: int, limit: int, seed: int, task: int) -> Environment:
+    """Take at most `limit` unlabelled images from whatever was given.
+
+    Of a folder, a list or an array they are drawn at random, and only those drawn are decoded.
+    Anything else that can be iterated over may never end: its first images are taken.
+    """
+    if given is None:
+        return Environment(_nothing(side))
+    if isinstance(given, str | Path | list | tuple | np.ndarray | torch.Tensor):
+        return _chosen(_opened(given), side, limit, seed, task)
+    if isinstance(given, Iterable):
+        return _first(iter(given), side, limit)
+    raise LearnerError(
+        f"unlabeled must be a folder, an array, a list or an iterator, not {type(given).__name__}"
+    )
+
+
+def _opened(given: Any) -> Items:
+    """Return a sequence of images; folders in a list stand for all images below them."""
+    paths = given if isinstance(given, list | tuple) else [given]
+    if not all(isinstance(path, str | Path) for path in paths):
+        return open_images(given, WHAT)
+    files: list[ImageFile] = []
+    for path in (Path(path).expanduser() for path in paths):
+        if not path.exists():
+            raise LearnerError(f"{shown(path)}: expected {WHAT} there, found nothing")
+        files += files_below(path) if path.is_dir() else [ImageFile.at(str(path))]
+    return files
+
+
+def _chosen(items: Items, side: int, limit: int, seed: int, task: int) -> Environment:
+    count = len(items)
+    if count > limit:
+        chosen = np.sort(permutation(count, seed, "environment", task)[:limit])
+        items = items[chosen] if isinstance(items, np.ndarray) else [items[i] for i in chosen]
+    images, problems = read_usable(items, side, WHAT)
+    return Environment(images, count, len(problems))
+
+
+def _first(stream: Iterator[Any], side: int, limit: int) -> Environment:
+    """Take images, or batches of them, until so many were seen or no more come."""
+    # Untouched memory costs nothing: only what is filled is ever there.
+    images = np.empty((limit, side, side, 3), np.uint8)
+    count = seen = unreadable = 0
+    while seen < limit:
+        given = _next_of(stream, min(AT_ONCE, limit - seen))
+        if not given:
+            break
+        for items in given:
+            read, problems = read_usable(open_images(items, WHAT), side, WHAT)
+            kept = read[: limit - count]
+            images[count : count + len(kept)] = kept
+            count += len(kept)
+            seen += len(read) + len(problems)
+            unreadable += len(problems)
+        del given, items, read  # before more of them come
+    return Environment(images[:count], seen, unreadable)
+
+
+def _next_of(stream: Iterator[Any], most: int) -> list[Any]:
+    """Return a stream's next images as a list in a list, then the batch that ended it, if any."""
+    singles: list[Any] = []
+    for item in stream:
+        if isinstance(item, np.ndarray | torch.Tensor) and item.ndim == 4:
+            return [singles, item]
+        singles.append(item)
+        if len(singles) == most:
+            break
+    return [singles] if singles else []
+
+
+def _nothing(side: int) -> Pixels:
+    return np.empty((0, side, side, 3), np.uint8)

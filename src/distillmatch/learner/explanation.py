@@ -1,0 +1,35 @@
+"""What a learner took from its environment in a task, as it can be shown to a person."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Label = str | int
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """An unlabelled image that was accepted, what it was taken for, and how familiar it looked.
+
+    `image` is uint8, (side, side, 3). `score` is the detector's, where the method has one.
+    """
+
+    image: NDArray[np.uint8]
+    label: Label
+    score: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What the environment contributed to one task.
+
+    `seen` unlabelled images were met, `accepted` of them were taken for classes of earlier tasks,
+    `by_class` says for which. A first task accepts nothing: there is no class to recognise yet.
+    """
+
+    name: str
+    seen: int
+    accepted: int
+    by_class: dict[Label, int]
+    examples: list[Example]

@@ -1,0 +1,235 @@
+"""What a learner may be given as images: arrays, tensors, PIL images, paths, folders.
+
+Whatever comes becomes squares of RGB bytes: the short side is scaled and the long side cropped, as
+`distillmatch.sources.images` does it for files. Numbers are bytes from 0 to 255, or floats from 0
+to 1. One image alone goes in a list.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from distillmatch.errors import LearnerError
+from distillmatch.sources.decoders import decode_in_pieces
+from distillmatch.sources.images import BadImageError, ImageFile, decode_file, square
+from distillmatch.sources.progress import show_progress
+from distillmatch.sources.walk import list_files, shown
+
+Pixels = NDArray[np.uint8]
+Items = Sequence[Any] | NDArray[Any]
+"""Images yet to be read: an array of them, or a list of files, PIL images and arrays."""
+
+CHUNK = 1024
+"""Images that are read at once where not all are wanted at once."""
+SMALLEST, LARGEST, STEP = 8, 64, 4
+"""Between which sides, and in which steps, the first image decides the size of all."""
+_COLOR, _GREY = 3, 1
+
+
+def open_images(given: Any, what: str = "images") -> Items:
+    """Return what was given as a sequence that `read_images` reads; nothing is decoded yet."""
+    if isinstance(given, str | Path):
+        return _from_path(Path(given), what)
+    if isinstance(given, torch.Tensor):
+        return _batch(given.detach().cpu().numpy(), what, channels_first=True)
+    if isinstance(given, np.ndarray) and given.dtype.kind not in "OUS":
+        return _batch(given, what, channels_first=False)
+    if isinstance(given, list | tuple | np.ndarray):
+        return [_item(one, what) for one in given]
+    raise LearnerError(
+        f"{what} must be an array or tensor, a list of images or paths, or a folder, "
+        f"not {_kind(given)}"
+    )
+
+
+def read_images(items: Items, side: int, what: str = "images") -> Pixels:
+    """Read opened images as uint8 of shape (count, side, side, 3); refuse what is no image."""
+    images, problems = read_usable(items, side, what)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise LearnerError(f"{problems[0]}{more}")
+    return images
+
+
+def read_usable(items: Items, side: int, what: str = "images") -> tuple[Pixels, list[str]]:
+    """Read those opened images that can be read, and say what is wrong with the others."""
+    if isinstance(items, np.ndarray):
+        return _resized(_as_bytes(items, what), side), []
+    images = np.empty((len(items), side, side, 3), np.uint8)
+    count, problems = 0, []
+    for number, one in enumerate(_results(items, side, what)):
+        if isinstance(one, str):
+            item = items[number]
+            where = item.where if isinstance(item, ImageFile) else f"{what}, number {number + 1}"
+            problems.append(f"{where}: {one}")
+        else:
+            images[count] = one
+            count += 1
+    return images[:count], problems
+
+
+def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
+    """Yield each image of a list, or the reason why there is none; files are decoded at once."""
+    if not all(isinstance(item, ImageFile) for item in items):
+        for item in items:
+            yield _one(item, side, what)
+        return
+    with (
+        show_progress(f"decoding the {what}", len(items)) as progress,
+        decode_in_pieces(list(items), side) as pieces,
+    ):
+        done = 0
+        for piece in pieces:
+            yield from piece
+            done += len(piece)
+            progress(done)
+
+
+def image_batches(items: Items, side: int) -> Iterator[Pixels]:
+    """Read opened images a chunk at a time, in order."""
+    for start in range(0, len(items), CHUNK):
+        yield read_images(items[start : start + CHUNK], side)
+
+
+def natural_side(items: Items) -> int:
+    """Return the side that the first image suggests for all: its short one, within reason."""
+    first = items[0]
+    if isinstance(first, ImageFile):
+        try:
+            with first.open() as file, Image.open(file) as image:
+                short = min(image.size)
+        except OSError:  # reading it will say what is wrong with it
+            short = SMALLEST
+    else:
+        short = min(first.size if isinstance(first, Image.Image) else first.shape[:2])
+    return min(LARGEST, max(SMALLEST, round(short / STEP) * STEP))
+
+
+def is_folder(given: Any) -> bool:
+    """Tell whether a folder was given rather than images."""
+    return isinstance(given, str | Path) and Path(given).expanduser().is_dir()
+
+
+def files_below(folder: Path) -> list[ImageFile]:
+    """Return all files below a folder, or refuse one of which a part cannot be read."""
+    listing = list_files(folder)
+    if listing.problems:
+        raise LearnerError(listing.problems[0])
+    return [ImageFile.at(file.path) for file in listing.files]
+
+
+def _from_path(path: Path, what: str) -> list[ImageFile]:
+    path = path.expanduser()
+    if path.is_dir():
+        return files_below(path)
+    if not path.exists():
+        raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
+    return [ImageFile.at(str(path))]
+
+
+def _item(one: Any, what: str) -> Any:
+    """Return one image of a list so that it can be read later."""
+    if isinstance(one, str | Path):
+        return ImageFile.at(str(Path(one).expanduser()))
+    if isinstance(one, Image.Image | ImageFile):
+        return one
+    if isinstance(one, torch.Tensor):
+        return _single(one.detach().cpu().numpy(), what, channels_first=True)
+    if isinstance(one, np.ndarray):
+        return _single(one, what, channels_first=False)
+    raise LearnerError(
+        f"{what} must be arrays, tensors, PIL images or paths, but the list has {_kind(one)}"
+    )
+
+
+def _one(item: Any, side: int, what: str) -> Pixels | str:
+    if isinstance(item, ImageFile):
+        return decode_file(item, side)
+    if isinstance(item, Image.Image):
+        try:
+            return square(item.copy(), side)
+        except (BadImageError, OSError) as error:
+            return str(error)
+    pixels: Pixels = _resized(_as_bytes(item[None], what), side)[0]
+    return pixels
+
+
+def _batch(array: NDArray[Any], what: str, *, channels_first: bool) -> NDArray[Any]:
+    """Return an array of images as (count, height, width, channels)."""
+    if array.ndim == 3 and array.shape[2] == _COLOR:
+        raise LearnerError(
+            f"{what} must be several, but came as one of shape {array.shape}; put it in a list"
+        )
+    if array.ndim not in (3, 4):
+        raise LearnerError(
+            f"{what} must have the shape (count, height, width, 3), (count, 3, height, width) or "
+            f"(count, height, width), not {array.shape}"
+        )
+    return _channels_last(array, array.ndim == 3, what, channels_first)
+
+
+def _single(array: NDArray[Any], what: str, *, channels_first: bool) -> NDArray[Any]:
+    if array.ndim not in (2, 3):
+        raise LearnerError(
+            f"{what} in a list must have the shape (height, width, 3), (3, height, width) or "
+            f"(height, width), not {array.shape}"
+        )
+    image: NDArray[Any] = _channels_last(array[None], array.ndim == 2, what, channels_first)[0]
+    return image
+
+
+def _channels_last(
+    array: NDArray[Any], grey: bool, what: str, channels_first: bool
+) -> NDArray[Any]:
+    if grey:
+        array = array[..., None]
+    else:
+        last, first = array.shape[3] in (_COLOR, _GREY), array.shape[1] in (_COLOR, _GREY)
+        if not (last or first):
+            raise LearnerError(
+                f"{what} must have 1 or 3 channels (grey, or red, green and blue), not an array of "
+                f"shape {array.shape}"
+            )
+        if first and (channels_first or not last):
+            array = array.transpose(0, 2, 3, 1)
+    if len(array) and not min(array.shape[1:3]):
+        raise LearnerError(f"{what} must have pixels, not an array of shape {array.shape}")
+    return array
+
+
+def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
+    """Return numbers as bytes, with three channels."""
+    if array.dtype.kind == "f":
+        if not (np.isfinite(array).all() and (array >= 0).all() and (array <= 1).all()):
+            raise LearnerError(
+                f"{what} of floats must have values from 0 to 1 and no NaN or inf, not "
+                f"{array.min():g} to {array.max():g}"
+            )
+        array = np.rint(array * 255)
+    elif array.dtype.kind not in "iu":
+        raise LearnerError(f"{what} must be whole numbers or floats, not {array.dtype}")
+    elif array.dtype != np.uint8 and array.size and (array.min() < 0 or array.max() > 255):
+        raise LearnerError(
+            f"{what} of whole numbers must have values from 0 to 255, not "
+            f"{array.min()} to {array.max()}"
+        )
+    pixels = array.astype(np.uint8, copy=False)
+    return pixels if array.shape[3] == _COLOR else np.repeat(pixels, _COLOR, axis=3)
+
+
+def _resized(pixels: Pixels, side: int) -> Pixels:
+    if pixels.shape[1:3] == (side, side):
+        return np.require(pixels, requirements=["C", "W"])  # torch wants memory it may write to
+    made = np.empty((len(pixels), side, side, 3), np.uint8)
+    for number, one in enumerate(pixels):
+        made[number] = square(Image.fromarray(np.ascontiguousarray(one)), side)
+    return made
+
+
+def _kind(given: object) -> str:
+    return f"a {type(given).__name__}"

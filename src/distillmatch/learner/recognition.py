@@ -1,0 +1,130 @@
+"""Recognition: how familiar images look, as examples are chosen by it and strangers refused."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distillmatch.engine import Judgement, Placement
+from distillmatch.engine.data import TaskData
+from distillmatch.learner.explanation import Example, Label
+from distillmatch.learner.inputs import Pixels
+from distillmatch.losses import threshold_at_tpr
+from distillmatch.methods import ImageSet, Method, TaskInfo
+from distillmatch.methods.detector import CALIBRATION_VIEWS, SCORE
+from distillmatch.randomness import permutation
+from distillmatch.views import Normalization, plain_views
+
+SAMPLED = 2048
+"""Unlabelled images that examples are chosen among."""
+DETECTOR = "past detector"
+"""The network by which a method that can refuse strangers does it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some unlabelled images by number, with how familiar each looked before the task."""
+
+    chosen: NDArray[np.int64]
+    scores: NDArray[np.float32] | None
+
+    @classmethod
+    def nothing(cls) -> "Sample":
+        """Return a sample of no images."""
+        return cls(np.empty(0, np.int64), None)
+
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        last: TaskInfo,
+        images: Pixels,
+        normalization: Normalization,
+        placement: Placement,
+        seed: int,
+    ) -> "Sample":
+        """Score a random choice of images by what was learned up to the last task."""
+        order = permutation(len(images), seed, "examples", last.number)
+        chosen = np.sort(order[:SAMPLED])
+        scores = familiarity(method, last, images[chosen], normalization, placement)
+        return cls(chosen, scores)
+
+
+def choose_examples(
+    sample: Sample, judgement: Judgement, labels: Sequence[Label], images: Pixels, most: int
+) -> list[Example]:
+    """Return accepted images of the sample, the most familiar ones of each class in turn."""
+    accepted = np.flatnonzero(judgement.accepted[sample.chosen])
+    taken_for = judgement.pseudo_labels[sample.chosen]
+    if sample.scores is not None:
+        accepted = accepted[np.argsort(-sample.scores[accepted], kind="stable")]
+    turns: list[tuple[int, int]] = []
+    seen: dict[int, int] = {}
+    for place in accepted.tolist():
+        slot = int(taken_for[place])
+        turns.append((seen.setdefault(slot, 0), place))
+        seen[slot] += 1
+    turns.sort(key=lambda turn: turn[0])
+    return [
+        Example(
+            image=images[sample.chosen[place]].copy(),
+            label=labels[int(taken_for[place])],
+            score=None if sample.scores is None else float(sample.scores[place]),
+        )
+        for _, place in turns[:most]
+    ]
+
+
+def calibrated_threshold(
+    method: Method, task: TaskInfo, data: TaskData, judgement: Judgement | None, rate: float
+) -> float | None:
+    """Return the detector's score that a share `rate` of familiar images reach.
+
+    Those are the labelled images that the detector was not trained on, and, as they are mostly of
+    new classes, the unlabelled ones that were accepted as old ones: of the two scores the lower.
+    """
+    if DETECTOR not in method.networks:
+        return None
+    held_out: ImageSet = "second-half" if data.label_counts("second-half").any() else "labeled"
+
+    def score(images: Tensor) -> dict[str, Tensor]:
+        scores = method.familiarity(images, task)
+        assert scores is not None
+        return {SCORE: scores}
+
+    scores = [data.score(score, held_out, CALIBRATION_VIEWS)[SCORE]]
+    if judgement is not None and judgement.accepted.any():
+        of_all = data.score(score, "unlabeled")[SCORE]
+        scores.append(of_all[torch.from_numpy(judgement.accepted).to(of_all.device)])
+    return min(float(threshold_at_tpr(some, rate)) for some in scores)
+
+
+def familiarity(
+    method: Method,
+    task: TaskInfo,
+    images: Pixels,
+    normalization: Normalization,
+    placement: Placement,
+) -> NDArray[np.float32] | None:
+    """Score images by the method's gate, if it has one that scores."""
+    scores = []
+    for views in views_of(images, normalization, placement):
+        with torch.no_grad(), placement.autocast():
+            score = method.familiarity(views, task)
+        if score is None:
+            return None
+        scores.append(score.float().cpu().numpy())
+    return np.concatenate([np.empty(0, np.float32), *scores])
+
+
+def views_of(
+    images: Pixels, normalization: Normalization, placement: Placement
+) -> Iterator[Tensor]:
+    """Yield images as a network is shown them at test time, in pieces that fill the device."""
+    size = placement.scoring_batch
+    for start in range(0, len(images), size):
+        pixels = placement.tensor(images[start : start + size])
+        yield plain_views(pixels.permute(0, 3, 1, 2), normalization, dtype=placement.dtype)

@@ -1,0 +1,214 @@
+"""A learner in a folder: `learner.json`, and the weights that it names in one safetensors file.
+
+The weights get a name of their own, after their content; `learner.json` is replaced once they are
+on the disk, and the old weights go only then. So at any moment the folder holds a whole learner.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from distillmatch.engine import Placement, Snapshot
+from distillmatch.engine.snapshot import restored_coreset
+from distillmatch.errors import DistillMatchError, LearnerError
+from distillmatch.files import atomic_file, read_record, write_atomically
+from distillmatch.learner.explanation import Example, Explanation
+from distillmatch.learner.learned import Learned, revived_method
+from distillmatch.learner.settings import run_config
+from distillmatch.run.checkpoints import checksum
+from distillmatch.run.machine import versions
+from distillmatch.sources.walk import shown
+from distillmatch.streams import Coreset
+from distillmatch.views import Normalization
+
+HEAD = "learner.json"
+FORMAT = "distillmatch learner"
+VERSION = 1
+LIBRARIES = ("torchvision", "timm")
+"""Where networks may come from that nobody chose for this folder alone."""
+_WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
+
+
+def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> None:
+    """Write a learner; the one that was there stays until the new one is whole."""
+    if folder.exists() and not folder.is_dir():
+        raise LearnerError(f"{shown(folder)}: expected a folder for the learner, found a file")
+    snapshot = learned.snapshot()
+    examples = [example.image for example in learned.explanation.examples]
+    side = learned.image_size
+    pictures = np.concatenate(
+        [np.empty((0, side, side, 3), np.uint8), *(e[None] for e in examples)]
+    )
+    tensors = {**_without_copies(snapshot), "examples": torch.from_numpy(pictures)}
+    digest = checksum("", tensors)
+    weights = folder / f"weights-{digest}.safetensors"
+    with atomic_file(weights, "writing the learner") as file:
+        file.write(to_safetensors(tensors))
+    # As it will be read again, so that its checksum will be the same: options may hold paths.
+    body = json.loads(json.dumps(_body(settings, learned, snapshot), default=str))
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "weights": weights.name,
+        "checksum": checksum(_canonical(body), {}),
+        "learner": body,
+    }
+    write_atomically(folder / HEAD, json.dumps(record, indent=1) + "\n", "writing the learner")
+    sweep(folder, weights.name)
+
+
+def sweep(folder: Path, kept: str) -> None:
+    """Remove weights that `learner.json` does not name, and what a killed process left."""
+    for path in folder.iterdir():
+        unfinished = path.name.startswith((".weights-", f".{HEAD}.")) and path.suffix == ".part"
+        if unfinished or (_WEIGHTS.fullmatch(path.name) and path.name != kept):
+            path.unlink(missing_ok=True)
+
+
+def read_head(folder: Path, *, again: bool = True) -> dict[str, Any]:
+    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
+    if not (folder / HEAD).exists():
+        half = folder.is_dir() and any(_WEIGHTS.fullmatch(path.name) for path in folder.iterdir())
+        found = "a half-written one" if half else "none"
+        raise LearnerError(f"{shown(folder)}: expected a learner there ({HEAD}), found {found}")
+    record = read_record(folder / HEAD, "learner", FORMAT, VERSION, LearnerError)
+    with _wholeness(folder):
+        if checksum(_canonical(record["learner"]), {}) != record["checksum"]:
+            raise ValueError("its checksum differs")
+        if not _WEIGHTS.fullmatch(record["weights"]):
+            raise ValueError("it names no file of weights")
+        if again and not (folder / record["weights"]).exists():
+            # Another process may have put a newer learner there just now.
+            return read_head(folder, again=False)
+        record["bytes"] = sum((folder / part).stat().st_size for part in (HEAD, record["weights"]))
+    return record
+
+
+def read_learned(folder: Path, device: str, allow_import: bool) -> tuple[dict[str, Any], Learned]:
+    """Return the parameters and what was learned."""
+    record = read_head(folder)
+    with _wholeness(folder):
+        try:
+            tensors = _read_tensors(folder / record["weights"])
+        except FileNotFoundError:  # another process has just written a newer learner
+            record = read_head(folder)
+            tensors = _read_tensors(folder / record["weights"])
+        body = record["learner"]
+        settings = {**body["settings"], "device": device}
+        for name in ("method", "network"):
+            _refuse_import(folder, name, settings[name], allow_import)
+        config = run_config(settings)
+        snapshot = Snapshot(body["snapshot"], tensors)
+        placement = Placement.of(config)
+        labels = tuple(body["labels"])
+        return settings, Learned(
+            config=config,
+            placement=placement,
+            method=revived_method(config, len(labels), body["image_size"], placement, snapshot),
+            labels=labels,
+            sizes=tuple(body["sizes"]),
+            image_size=body["image_size"],
+            normalization=Normalization(
+                tuple(body["normalization"]["mean"]), tuple(body["normalization"]["std"])
+            ),
+            coreset=restored_coreset(snapshot, Coreset(config.coreset, body["image_size"])),
+            history=tuple(body["history"]),
+            explanation=_explanation(body["explanation"], tensors["examples"]),
+            known_threshold=body["known_threshold"],
+        )
+
+
+def _body(settings: dict[str, Any], learned: Learned, snapshot: Snapshot) -> dict[str, Any]:
+    explanation = learned.explanation
+    return {
+        "settings": settings,
+        "labels": list(learned.labels),
+        "sizes": list(learned.sizes),
+        "image_size": learned.image_size,
+        "normalization": {"mean": learned.normalization.mean, "std": learned.normalization.std},
+        "known_threshold": learned.known_threshold,
+        "history": list(learned.history),
+        "explanation": {
+            "name": explanation.name,
+            "seen": explanation.seen,
+            "accepted": explanation.accepted,
+            "by_class": list(explanation.by_class.items()),
+            "examples": [[example.label, example.score] for example in explanation.examples],
+        },
+        "snapshot": snapshot.values,
+        "made_with": versions(),
+    }
+
+
+def _explanation(saved: dict[str, Any], pictures: Tensor) -> Explanation:
+    images = pictures.numpy()
+    return Explanation(
+        name=saved["name"],
+        seen=saved["seen"],
+        accepted=saved["accepted"],
+        by_class=dict(saved["by_class"]),
+        examples=[
+            Example(image, label, score)
+            for image, (label, score) in zip(images, saved["examples"], strict=True)
+        ],
+    )
+
+
+def _without_copies(snapshot: Snapshot) -> dict[str, Tensor]:
+    """Leave out frozen networks that are as the ones they were copied from."""
+    kept = dict(snapshot.tensors)
+    for name, of in snapshot.values["copies"].items():
+        copies = {
+            place: place.removeprefix(f"network/{name}/")
+            for place in kept
+            if place.startswith(f"network/{name}/")
+        }
+        if all(
+            torch.equal(kept[place], kept[f"network/{of}/{key}"]) for place, key in copies.items()
+        ):
+            kept = {place: tensor for place, tensor in kept.items() if place not in copies}
+    return kept
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        # Copies, because the file may be removed while they are in use.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    if f"weights-{checksum('', tensors)}.safetensors" != path.name:
+        raise ValueError("the checksum of its weights differs")
+    return tensors
+
+
+def _refuse_import(folder: Path, name: str, value: str, allowed: bool) -> None:
+    module, colon, _ = value.partition(":")
+    if colon and not allowed and module not in sys.modules and module not in LIBRARIES:
+        raise LearnerError(
+            f"{shown(folder)}: its {name} is '{value}', and a folder may not decide what is "
+            f"imported; import {module} first, or load with allow_import=True"
+        )
+
+
+@contextmanager
+def _wholeness(folder: Path) -> Iterator[None]:
+    """Say in one sentence that a folder's content is not as it was written."""
+    try:
+        yield
+    except DistillMatchError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise LearnerError(f"{shown(folder)}: not a whole learner ({reason})") from None
+
+
+def _canonical(body: Any) -> str:
+    return json.dumps(body, sort_keys=True)

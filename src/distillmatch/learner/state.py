@@ -1,0 +1,245 @@
+"""The folder in which a person's learner lives.
+
+A task's record, which `learn` returns and `history` lists, has these entries (lists hold labels as
+they are; the keys of mappings are strings):
+
+    name, number (from 1), added, returned (lists of labels), labeled (images trained on),
+    labeled_by_class,
+    seen, kept, unreadable, accepted (unlabelled images), accepted_by_class,
+    seconds (by training), losses (last mean of each training), values (epsilon, threshold),
+    stored, stored_bytes (coreset), weights_bytes, known_threshold (of `reject`, or None),
+    test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten
+          (percent, or points, or None where nothing could be measured), by_class,
+          unknown: {label the learner never saw: images}}
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from distillmatch.engine import Progress, Snapshot
+from distillmatch.errors import LearnerError
+from distillmatch.learner.accuracy import TestImages, accuracy_by_class, hold_out, measure
+from distillmatch.learner.estimator import ContinualLearner
+from distillmatch.learner.explanation import Label
+from distillmatch.learner.inputs import read_images
+from distillmatch.learner.labels import class_folders
+from distillmatch.learner.saved import HEAD, read_head, sweep
+from distillmatch.run.checkpoints import Checkpoint, Checkpoints
+from distillmatch.run.interruption import StopRequest
+from distillmatch.run.lock import FolderLock, is_held
+from distillmatch.sources.images import ImageFile
+from distillmatch.sources.walk import shown
+
+Tell = Callable[[str], None]
+
+
+def learn(
+    state: Path,
+    *,
+    labeled: Path,
+    unlabeled: Sequence[Path] = (),
+    name: str | None = None,
+    test: Path | None = None,
+    held_out: float = 0.1,
+    settings: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    checkpoint_seconds: float = 60.0,
+    tell: Tell | None = None,
+    drop_unfinished: bool = False,
+) -> dict[str, Any]:
+    """Learn one task from folders of images, creating the learner in `state` or continuing it.
+
+    Accuracy is measured on the folder `test`, else on a share `held_out` of each class in
+    `labeled`, which is not kept. A task that was interrupted is continued by the same call, or,
+    with `drop_unfinished`, begun anew. Whatever fails, the state is as it was. Returns the record.
+    """
+    tell = tell or (lambda sentence: None)
+    if not 0 <= held_out < 1:
+        raise LearnerError(f"held_out must be at least 0 and less than 1, not {held_out}")
+    with _alone_in(state, tell):
+        learner = _open(state, settings or {})
+        files, labels, tests = _read_folders(learner, labeled, test, held_out)
+        before = {}
+        if learner.__sklearn_is_fitted__() and tests is not None:
+            before = accuracy_by_class(learner, tests)
+        checkpoints = Checkpoints(state)
+        checkpoints.sweep()
+        with StopRequest(tell) as stop:
+            keeper = _StateKeeper(
+                state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished
+            )
+            learner.partial_fit(
+                files,
+                labels,
+                list(unlabeled),
+                name=name or shown(labeled.absolute().name),
+                progress=progress,
+                checkpoint=keeper,
+            )
+            record = learner.history_[-1]
+            if tests is not None:
+                record["test"] = measure(learner, tests, record["added"], before)
+            learner.save(state)
+        checkpoints.clear()
+        return record
+
+
+def read_state(state: Path) -> dict[str, Any]:
+    """Return what a state holds, without loading its weights.
+
+    That is format_version, settings, labels (in order), image_size, history, bytes (on the disk),
+    unfinished (a task can be continued) and busy (a process works in the folder).
+    """
+    record = read_head(state)
+    body = record["learner"]
+    return {
+        "format_version": record["version"],
+        "settings": body["settings"],
+        "labels": body["labels"],
+        "image_size": body["image_size"],
+        "history": body["history"],
+        "bytes": record["bytes"],
+        "unfinished": any((state / "checkpoints").glob("*.safetensors")),
+        "busy": is_held(state),
+    }
+
+
+class _StateKeeper:
+    """Keeps the snapshots of a task in the state's folder, and stops the task when asked to."""
+
+    def __init__(
+        self,
+        state: Path,
+        checkpoints: Checkpoints,
+        seconds: float,
+        stop: StopRequest,
+        tell: Tell,
+        drop: bool,
+    ) -> None:
+        self.state = state
+        self.checkpoints = checkpoints
+        self.seconds = seconds
+        self.stop = stop
+        self.tell = tell
+        self.drop = drop
+        self.fingerprint = ""
+        self.saved_at = time.monotonic()
+
+    def found(self, fingerprint: str) -> Snapshot | None:
+        """Return where the task stands; refuse a checkpoint of a task with other images."""
+        self.fingerprint = fingerprint
+        if self.drop:
+            self.checkpoints.clear()
+        checkpoint, problems = self.checkpoints.load()
+        for problem in problems:
+            self.tell(f"{problem}; {'it' if checkpoint is None else 'a later one'} is not used")
+        if checkpoint is None:
+            return None
+        if checkpoint.values["fingerprint"] != fingerprint:
+            raise LearnerError(
+                f"{shown(self.state)}: an unfinished task was begun with other images or settings; "
+                "give the same to continue it, or drop it (drop_unfinished=True, "
+                "--drop-unfinished)"
+            )
+        snapshot = Snapshot(checkpoint.values["engine"], checkpoint.tensors)
+        self.tell(f"continuing the unfinished task in {shown(self.state)}")
+        return snapshot
+
+    def pause(self, take: Callable[[], Snapshot]) -> None:
+        """Write a checkpoint if one is due, or if the task is to stop."""
+        due = self.seconds and time.monotonic() - self.saved_at >= self.seconds
+        if due or self.stop.asked:
+            snapshot = take()
+            values = {"fingerprint": self.fingerprint, "engine": snapshot.values}
+            self.checkpoints.save(Checkpoint(values, snapshot.tensors))
+            self.saved_at = time.monotonic()
+        if self.stop.asked:
+            raise self.stop.interrupted(
+                f"in the midst of a task; {shown(self.state)} is as it was before it, and the same "
+                "command continues"
+            )
+
+
+@contextmanager
+def _alone_in(state: Path, tell: Tell) -> Iterator[None]:
+    """Hold the folder's lock; a folder made for nothing is removed again."""
+    if state.exists() and not state.is_dir():
+        raise LearnerError(f"{shown(state)}: expected a folder for the learner, found a file")
+    made = not state.exists()
+    lock = FolderLock(state, tell)
+    try:
+        yield
+    finally:
+        lock.release()
+        if made:
+            with contextlib.suppress(OSError):
+                state.rmdir()
+
+
+def _open(state: Path, settings: dict[str, Any]) -> ContinualLearner:
+    """Return the learner of a state, or a new one in an empty folder."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if not (state / HEAD).exists():
+        others = [path for path in state.iterdir() if not _is_ours(path)]
+        if others:
+            raise LearnerError(
+                f"{shown(state)}: expected a learner or an empty folder, found {shown(others[0])}"
+            )
+        sweep(state, kept="")
+        return ContinualLearner().set_params(**given)
+    record = read_head(state)
+    sweep(state, kept=record["weights"])
+    saved = record["learner"]["settings"]
+    named = all(given.get(key) == saved[key] for key in ("method", "network") if ":" in saved[key])
+    learner = ContinualLearner.load(state, given.get("device", "auto"), allow_import=named)
+    _forget_finished(state, len(record["learner"]["sizes"]))
+    return learner.set_params(**given)
+
+
+def _is_ours(path: Path) -> bool:
+    names = ("run.lock", "checkpoints")
+    return path.name in names or path.name.startswith((".weights-", f".{HEAD}.", "weights-"))
+
+
+def _forget_finished(state: Path, tasks: int) -> None:
+    """Remove the checkpoint of a task that was finished just before a process died."""
+    checkpoints = Checkpoints(state)
+    checkpoint, _ = checkpoints.load()
+    if checkpoint is not None and checkpoint.values["engine"]["task"] < tasks:
+        checkpoints.clear()
+
+
+def _read_folders(
+    learner: ContinualLearner, labeled: Path, test: Path | None, held_out: float
+) -> tuple[list[ImageFile], list[Label], TestImages | None]:
+    """Return what to learn from, and decoded already what to measure with, if anything."""
+    files, labels = class_folders(labeled.expanduser())
+    if not files:
+        raise LearnerError(
+            f"{shown(labeled)}: expected images in the folders of classes, found none"
+        )
+    side = learner.side_for(files)
+    if test is not None:
+        _refuse_overlap(labeled.expanduser().resolve(), test.expanduser().resolve())
+        test_files, test_labels = class_folders(test.expanduser())
+        return files, labels, TestImages("test", read_images(test_files, side), test_labels)
+    held = hold_out(files, labels, held_out)
+    kept = [place for place, one in enumerate(held) if not one]
+    tests = None
+    if held.any():
+        places = [place for place, one in enumerate(held) if one]
+        images = read_images([files[place] for place in places], side)
+        tests = TestImages("held-out", images, [labels[place] for place in places])
+    return [files[place] for place in kept], [labels[place] for place in kept], tests
+
+
+def _refuse_overlap(labeled: Path, test: Path) -> None:
+    if test.is_relative_to(labeled) or labeled.is_relative_to(test):
+        raise LearnerError(
+            f"the test folder must lie apart from the labelled one, or images that are learned "
+            f"would be tested with: {shown(test)} and {shown(labeled)}"
+        )

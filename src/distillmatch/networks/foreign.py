@@ -1,0 +1,162 @@
+"""Backbones that are not ours: a user's module, or a classifier of torchvision or timm."""
+
+import importlib
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from distillmatch.errors import ConfigError
+from distillmatch.networks.normalization import BatchNorm
+from distillmatch.plugins import find_plugin
+
+CLASSIFIERS = ("fc", "classifier", "heads", "head")
+"""What the last layers of a classifier are called, in torchvision and timm."""
+
+Maker = Callable[[], Any]
+
+
+def find_maker(name: str) -> Maker:
+    """Return what makes the backbone called `library:name` or `module:name`."""
+    library, _, model = name.partition(":")
+    if library == "torchvision":
+        models = getattr(_library(library, name), "models")  # noqa: B009  the library has no types
+        if model not in models.list_models(module=models):
+            raise ConfigError(f"network '{name}': torchvision has no classifier '{model}'")
+        return lambda: _without_classifier(models.get_model(model, weights=None), name)
+    if library == "timm":
+        timm = _library(library, name)
+        if not timm.is_model(model):
+            raise ConfigError(f"network '{name}': timm has no model '{model}'")
+        return lambda: timm.create_model(model, pretrained=False, num_classes=0)
+    return find_plugin("distillmatch.networks", name, "network")
+
+
+def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Module, int]:
+    """Make a backbone and return it with the number of features it gives of an image.
+
+    Modules draw their weights from torch's global generator, so that is seeded meanwhile and put
+    back afterwards; without a `seed` it is used as it is.
+    """
+    maker = find_maker(name)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        try:
+            made = maker()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"network '{name}' could not be made: {_reason(error)}") from error
+        if not isinstance(made, nn.Module):
+            raise ConfigError(f"network '{name}' must give a torch.nn.Module, not {made!r:.60}")
+        features = _feature_count(made, name, image_size)
+        # A function may give the same module each time, and networks must not share theirs.
+        return deepcopy(made), features
+
+
+def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
+    """Return the backbone with our batch normalization in place of torch's, values and all.
+
+    So `separate_statistics` and `frozen_statistics` hold for it as well.
+    """
+    return _converted(backbone, name, {})
+
+
+def _converted(layer: nn.Module, name: str, known: dict[int, nn.Module]) -> nn.Module:
+    if id(layer) not in known:
+        if isinstance(layer, _BatchNorm):
+            known[id(layer)] = _converted_norm(layer, name)
+        else:
+            known[id(layer)] = layer
+            for child_name, child in list(layer.named_children()):
+                setattr(layer, child_name, _converted(child, name, known))
+    return known[id(layer)]
+
+
+def _converted_norm(layer: _BatchNorm, name: str) -> nn.Module:
+    if layer.running_mean is None or layer.running_var is None or layer.momentum is None:
+        raise ConfigError(
+            f"network '{name}': its batch normalization must keep running statistics with a "
+            f"momentum, not be {layer}"
+        )
+    # timm has layers that drop and activate after they normalize.
+    further = [
+        part for part in ("drop", "act") if isinstance(getattr(layer, part, None), nn.Module)
+    ]
+    if type(layer).forward is not _BatchNorm.forward and not further:
+        raise ConfigError(
+            f"network '{name}': batch normalization must be torch's own, not {type(layer).__name__}"
+        )
+    ours = BatchNorm(layer.num_features, layer.momentum, layer.eps)
+    ours.running_mean.copy_(layer.running_mean)
+    ours.running_var.copy_(layer.running_var)
+    with torch.no_grad():
+        if layer.affine:
+            ours.weight.copy_(layer.weight)
+            ours.bias.copy_(layer.bias)
+        else:
+            for constant in ("weight", "bias"):
+                value = getattr(ours, constant).detach()
+                delattr(ours, constant)
+                ours.register_buffer(constant, value)
+    return nn.Sequential(ours, *(getattr(layer, part) for part in further)) if further else ours
+
+
+def _library(library: str, name: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise ConfigError(
+            f"network '{name}' needs {library}, which is not installed; "
+            f"pip install 'distillmatch[{library}]' brings it"
+        ) from None
+    except (ImportError, RuntimeError, OSError) as error:
+        # One that was built for another torch fails in ways of its own.
+        raise ConfigError(
+            f"network '{name}' needs {library}, which cannot be imported here: {_reason(error)}"
+        ) from error
+
+
+def _without_classifier(model: nn.Module, name: str) -> nn.Module:
+    """Take the last linear layer away, so that what goes into it comes out."""
+    for attribute in CLASSIFIERS:
+        part = getattr(model, attribute, None)
+        if isinstance(part, nn.Linear):
+            setattr(model, attribute, nn.Identity())
+            return model
+        if isinstance(part, nn.Sequential) and isinstance(part[-1], nn.Linear):
+            part[-1] = nn.Identity()
+            return model
+    raise ConfigError(f"network '{name}' has no linear classification layer that could be removed")
+
+
+def _feature_count(backbone: nn.Module, name: str, image_size: int) -> int:
+    """Find the number of features by showing two empty images."""
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            features = backbone(torch.zeros(2, 3, image_size, image_size))
+    except Exception as error:
+        raise ConfigError(
+            f"network '{name}' cannot take images of {image_size}×{image_size} pixels: "
+            f"{_reason(error)}"
+        ) from error
+    backbone.train()
+    good = isinstance(features, Tensor) and features.is_floating_point()
+    if not good or features.dim() != 2 or len(features) != 2 or features.shape[1] == 0:
+        came = f"shape {tuple(features.shape)}" if good else f"a {type(features).__name__}"
+        raise ConfigError(
+            f"network '{name}' must give one vector of features for each image: "
+            f"of two images it gave {came}, not (2, F)"
+        )
+    return int(features.shape[1])
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

@@ -1,0 +1,85 @@
+"""A network: a backbone that turns images into features, and a head that turns them into logits."""
+
+import torch
+from torch import Tensor, nn
+
+from distillmatch.networks.initial_weights import draw_uniform, enlarge, initialize
+
+
+class ClassHead(nn.Module):
+    """A head: features in, one logit a class slot out, with room for more classes."""
+
+    @property
+    def slots(self) -> nn.Linear:
+        """The layer that has a row of weights for each class."""
+        raise NotImplementedError
+
+    def draw(self, rows: Tensor, generator: torch.Generator | None) -> None:
+        """Draw the initial weights of classes."""
+        draw_uniform(rows, generator)
+
+    def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
+        """Have so many class slots, keeping what was learned for the first ones."""
+        enlarge(self.slots, classes, self.draw, generator)
+
+
+class LinearHead(ClassHead, nn.Linear):
+    """One linear layer with a bias."""
+
+    def __init__(
+        self, features: int, classes: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(features, classes)
+        initialize(self, generator)
+
+    @property
+    def slots(self) -> nn.Linear:
+        """The layer that has a row of weights for each class."""
+        return self
+
+
+class Network(nn.Module):
+    """A backbone, which maps images (N, 3, H, W) to features (N, F), with its head.
+
+    The head has a slot for each class, in the order they are learned; who uses the outputs cuts
+    them to the classes seen so far.
+    """
+
+    head: ClassHead
+
+    def __init__(self, backbone: nn.Module, head: ClassHead) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    @property
+    def feature_count(self) -> int:
+        """How many features an image has."""
+        return self.head.slots.in_features
+
+    @property
+    def class_count(self) -> int:
+        """How many class slots the head has."""
+        return self.head.slots.out_features
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return one vector of `feature_count` numbers for each image."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of every class slot for each image.
+
+        The head leaves mixed precision: losses and thresholds want logits in float32.
+        """
+        features = self.features(images)
+        with torch.autocast(features.device.type, enabled=False):
+            logits: Tensor = self.head(features.to(self.head.slots.weight.dtype))
+        return logits
+
+    def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
+        """Have so many class slots: the learned ones stay as they are, new ones start afresh.
+
+        The head's parameters are replaced, so an optimizer of the old ones is of no more use.
+        """
+        self.head.grow(classes, generator)

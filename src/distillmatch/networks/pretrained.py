@@ -1,0 +1,106 @@
+"""Weights to start from, read from a local file without running anything in it."""
+
+import warnings
+from dataclasses import dataclass, field
+from hashlib import file_digest
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from distillmatch.errors import ConfigError
+from distillmatch.networks.foreign import CLASSIFIERS
+
+WRAPPERS = ("state_dict", "model")
+"""Under which key training scripts put a network's weights beside other things."""
+
+
+def weights_digest(path: Path) -> str:
+    """Return the hash of a file of weights, or say that there is none."""
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"pretrained: {path}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedWeights:
+    """The weights of a file, from which every fresh backbone of a run starts."""
+
+    path: Path
+    sha256: str
+    tensors: dict[str, Tensor]
+    _said: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> "PretrainedWeights":
+        """Read a `.safetensors`, `.pt` or `.pth` file."""
+        digest = weights_digest(path)
+        if path.suffix not in (".safetensors", ".pt", ".pth"):
+            raise ConfigError(f"pretrained must be a .safetensors or .pt file, not {path}")
+        try:
+            if path.suffix == ".safetensors":
+                found: Any = load_file(path)
+            else:
+                found = torch.load(path, map_location="cpu", weights_only=True)
+        except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+            raise ConfigError(
+                f"pretrained: {path} is damaged, or holds more than tensors by name"
+            ) from None
+        for wrapper in WRAPPERS:
+            if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+                found = found[wrapper]
+        if not _is_state(found):
+            raise ConfigError(f"pretrained: {path} must hold tensors by name")
+        return cls(path, digest, dict(found))
+
+    def load_into(self, backbone: nn.Module, name: str) -> None:
+        """Give the backbone of the network called `name` these weights."""
+        there, expected = self.tensors, backbone.state_dict()
+        if not set(there) & set(expected):
+            # Of a whole network of ours the backbone's are meant.
+            there = {key.removeprefix("backbone."): value for key, value in there.items()}
+        missing = [key for key in expected if key not in there and not _is_counter(key)]
+        further = [key for key in sorted(there) if key not in expected and not _is_counter(key)]
+        ignored = [key for key in further if key.partition(".")[0] in CLASSIFIERS]
+        unknown = [key for key in further if key not in ignored]
+        shaped = [
+            key for key in expected if key in there and there[key].shape != expected[key].shape
+        ]
+        fits = f"pretrained: {self.path} does not fit network '{name}':"
+        if missing:
+            raise ConfigError(f"{fits} it lacks {_some(missing)}")
+        if unknown:
+            raise ConfigError(f"{fits} it has {_some(unknown)}, and the network has not")
+        if shaped:
+            key = shaped[0]
+            ours, theirs = (tuple(state[key].shape) for state in (expected, there))
+            raise ConfigError(f"{fits} '{key}' has shape {theirs} there and {ours} here")
+        if ignored and not self._said:
+            self._said.append(_some(ignored))
+            warnings.warn(
+                f"{self.path}: its classification layer is not used ({_some(ignored)})",
+                stacklevel=2,
+            )
+        backbone.load_state_dict({key: there.get(key, expected[key]) for key in expected})
+
+
+def _is_state(found: object) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in found.items()
+    )
+
+
+def _is_counter(key: str) -> bool:
+    """Tell whether an entry counts batches, which our normalization does without."""
+    return key.rpartition(".")[2] == "num_batches_tracked"
+
+
+def _some(keys: list[str]) -> str:
+    rest = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+    return f"'{keys[0]}'{rest}"

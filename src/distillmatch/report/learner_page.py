@@ -1,0 +1,201 @@
+"""A learner's report as one page that needs nothing else."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from distillmatch.files import write_atomically
+from distillmatch.learner.explanation import Explanation
+from distillmatch.report.learner_text import (
+    FIGURES,
+    Record,
+    environment_sentence,
+    figures_of,
+    forgotten_sentence,
+    lead_sentence,
+    listed,
+    measured,
+    one_decimal,
+    state_rows,
+    test_sentence,
+)
+from distillmatch.report.paper_svg import DARK, LIGHT, STYLE, Series, line_figure
+from distillmatch.sources.walk import shown
+
+PAGE = "report.html"
+SHOWN_SIDE = 96
+SHOWN_CLASSES = 40
+
+
+def write_learner_page(state: Path, summary: Record, explanation: Explanation) -> Path:
+    """Write `report.html` into the learner's folder, and return its path."""
+    history: Sequence[Record] = summary["history"]
+    template = (files("distillmatch.report") / "learner.html").read_text(encoding="utf-8")
+    text = Template(template).substitute(
+        title=escape(f"The learner “{shown(state.absolute().name)}”"),
+        light=LIGHT,
+        dark=DARK,
+        figure_style=STYLE,
+        lead=escape(lead_sentence(summary)),
+        counts=_counts(history[-1]),
+        accuracy=_accuracy(history),
+        environment=_environment(history[-1], explanation),
+        history=_history(history),
+        memory=_memory(summary),
+        next=escape(_next(state)),
+        made=f"Made by distillmatch {escape(version('distillmatch'))}.",
+    )
+    write_atomically(state / PAGE, text, "writing the report")
+    return state / PAGE
+
+
+def _counts(record: Record) -> str:
+    tiles = [
+        (f"{one_decimal(measured(record, figure))}{unit}", words)
+        for figure, unit, words in (
+            ("all", " %", "accuracy, all classes"),
+            ("old", " %", "accuracy, older classes"),
+            ("new", " %", "accuracy, new classes"),
+            ("forgotten", "", "points forgotten"),
+        )
+        if measured(record, figure) is not None
+    ]
+    tiles.append((f"{record['accepted']:,}", "images from the environment"))
+    tiles.append((f"{record['stored']:,}", "images stored"))
+    return "".join(f"<li><b>{escape(n)}</b><span>{escape(words)}</span></li>" for n, words in tiles)
+
+
+def _accuracy(history: Sequence[Record]) -> str:
+    record = history[-1]
+    if not record["test"]:
+        return ""
+    by_class = sorted(record["test"]["by_class"].items(), key=lambda pair: pair[1])
+    sentences = f"{forgotten_sentence(record)} {test_sentence(record)}"
+    return (
+        f'<section id="accuracy"><h2>Accuracy</h2><p>{escape(sentences.strip())}</p>'
+        f'<div class="pair">{_chart(history)}{_bars("class", "percent", by_class, 100)}</div>'
+        "</section>"
+    )
+
+
+def _bars(
+    head: str, unit: str, rows: Sequence[tuple[Any, float]], most: float, shown_as: str = ".1f"
+) -> str:
+    """Return labels with a figure and a bar each; of very many, the first."""
+    if not rows:
+        return ""
+    body = "".join(
+        f'<tr><th scope="row">{escape(shown(str(label)))}</th><td>{value:{shown_as}}</td>'
+        f'<td class="bar"><i style="width:{7 * value / (most or 1):.2f}rem"></i></td></tr>'
+        for label, value in rows[:SHOWN_CLASSES]
+    )
+    more = len(rows) - SHOWN_CLASSES
+    if more > 0:
+        body += f'<tr><th scope="row">and {more:,} more</th><td></td><td></td></tr>'
+    return (
+        f'<div class="wide"><table><thead><tr><th scope="col">{head}</th><th scope="col">{unit}'
+        f"</th><td></td></tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _chart(history: Sequence[Record]) -> str:
+    lines = {"all": ("all classes", "dm"), "old": ("older classes", "gd"), "new": ("new", "e2e")}
+    series = []
+    for figure, (name, look) in lines.items():
+        found = [(number, measured(record, figure)) for number, record in enumerate(history, 1)]
+        points = [(float(number), value) for number, value in found if value is not None]
+        if points:
+            series.append(Series(name, figure, points, look=look))
+    if not series:
+        return ""
+    tasks = " · ".join(f"{n} {shown(record['name'])}" for n, record in enumerate(history, 1))
+    drawn = line_figure("Accuracy over tasks", tasks, "task", "percent", series, (0.0, 100.0))
+    return f"<figure>{drawn}</figure>"
+
+
+def _environment(record: Record, explanation: Explanation) -> str:
+    by_class = sorted(record["accepted_by_class"].items(), key=lambda pair: -pair[1])
+    most = by_class[0][1] if by_class else 1
+    bars = _bars("taken for", "images", by_class, most, ",")
+    return (
+        '<section id="environment"><h2>What the environment contributed</h2>'
+        f"<p>{escape(environment_sentence(record))}</p>"
+        f'<div class="pair">{bars}{_examples(explanation)}</div></section>'
+    )
+
+
+def _examples(explanation: Explanation) -> str:
+    if not explanation.examples:
+        return ""
+    items = []
+    for example in explanation.examples:
+        label = escape(shown(str(example.label)))
+        score = "" if example.score is None else f" <span>{example.score:.2f}</span>"
+        picture = f'<img src="{_address(example.image)}" alt="taken for {label}">'
+        items.append(f"<li>{picture}{label}{score}</li>")
+    return (
+        '<div class="shown"><p class="note">Some of them, with what they were taken for and how '
+        f'familiar they looked.</p><ul class="examples">{"".join(items)}</ul></div>'
+    )
+
+
+def _address(image: NDArray[np.uint8]) -> str:
+    picture = Image.fromarray(np.ascontiguousarray(image))
+    picture.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
+    buffer = BytesIO()
+    picture.save(buffer, format="PNG")
+    return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+
+
+def _history(history: Sequence[Record]) -> str:
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in FIGURES)
+    rows = []
+    for record in history:
+        classes = listed(record["added"]) or "none"
+        if record["returned"]:
+            classes += f"; more of {listed(record['returned'])}"
+        cells = "".join(f"<td>{escape(figure)}</td>" for figure in figures_of(record))
+        rows.append(
+            f'<tr><th scope="row">{escape(shown(record["name"]))}</th>'
+            f'<td class="text">{escape(classes)}</td>{cells}</tr>'
+        )
+    return (
+        '<section id="history"><h2>History</h2><p class="note">Labelled images, unlabelled ones '
+        "seen and taken for known classes; accuracy over all, older and new classes in percent "
+        "after each task; points forgotten in it; time of training.</p>"
+        '<div class="wide"><table><thead><tr><th scope="col">task</th>'
+        f'<th scope="col" class="text">new classes</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _memory(summary: Record) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td class="text">{escape(said)}</td></tr>'
+        for name, said in state_rows(summary)
+    )
+    return (
+        '<section id="memory"><h2>What it keeps</h2><p>From one task to the next: networks, '
+        "thresholds, names, and only as many images as it was allowed.</p>"
+        f'<div class="wide"><table><tbody>{rows}</tbody></table></div></section>'
+    )
+
+
+def _next(state: Path) -> str:
+    name = shown(state)
+    return (
+        f"distillmatch learn {name} --labeled NEXT --unlabeled CAMERA\n"
+        f"distillmatch predict {name} IMAGES --reject\n"
+        f"distillmatch inspect {name}\n"
+        f"distillmatch export {name} --onnx learner.onnx"
+    )

@@ -1,0 +1,95 @@
+"""A learner's classifier in other programs: the same from an ONNX and a torch file."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from distillmatch.cli import main
+from distillmatch.learner import ContinualLearner, export
+
+COUNTS = (1, 3, 17)
+SIDE = 8
+
+
+@pytest.fixture(name="state", scope="module")
+def state_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Learn two tasks, so that the second one's classes were added to a network."""
+    learner = ContinualLearner(network="wrn-10-1", epochs=3, batch=8, device="cpu", image_size=SIDE)
+    for labels in (["b", "d"], ["a", "c", "e"]):
+        shown = np.repeat(labels, 6)
+        learner.partial_fit(pictures(len(shown), len(labels)), shown)
+    path = tmp_path_factory.mktemp("learner") / "state"
+    learner.save(path)
+    return path
+
+
+def pictures(count: int, seed: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (count, SIDE, SIDE, 3), np.uint8)
+
+
+def given(images: NDArray[np.uint8], pixels: str) -> NDArray[Any]:
+    """Return images as an exported file takes them."""
+    first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return first if pixels == "uint8" else (first / 255).astype(np.float32)
+
+
+@pytest.mark.parametrize("pixels", ["uint8", "float"])
+def test_onnxruntime_gives_the_same_probabilities(pixels: str, state: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    file = tmp_path / "learner.onnx"
+    assert main(["export", str(state), "--onnx", str(file), "--pixels", pixels]) == 0
+    learner = ContinualLearner.load(state, device="cpu")
+    session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
+    for count in COUNTS:
+        images = pictures(count, 100 + count)
+        (found,) = session.run(["probabilities"], {"images": given(images, pixels)})
+        assert found.shape == (count, 5)
+        np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4, rtol=0)
+    model = onnx.load(file)
+    assert [(one.domain, one.version) for one in model.opset_import] == [("", export.OPSET)]
+    props = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    assert props["labels"] == list(learner.classes_)
+    assert props["image_size"] == SIDE and props["pixels"] == pixels
+    seen = np.concatenate([pictures(12, 2)]).reshape(-1, 3) / 255
+    np.testing.assert_allclose(props["mean"], seen.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(props["std"], seen.std(axis=0), atol=1e-6)
+
+
+def test_a_torch_file_gives_the_same_probabilities(state: Path, tmp_path: Path) -> None:
+    file = tmp_path / "learner.pt2"
+    assert main(["export", str(state), "--torch", str(file)]) == 0
+    learner = ContinualLearner.load(state, device="cpu")
+    notes = {"labels": ""}
+    module = torch.export.load(file, extra_files=notes).module()
+    assert json.loads(notes["labels"]) == list(learner.classes_)
+    for count in COUNTS:
+        images = pictures(count, 100 + count)
+        with torch.no_grad():
+            found = module(torch.from_numpy(given(images, "uint8"))).numpy()
+        np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4, rtol=0)
+
+
+def test_without_the_extra_one_sentence_says_how_to_get_it(
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnx" else find(name))
+    assert main(["export", str(state), "--onnx", str(tmp_path / "x.onnx")]) == 2
+    refusal = capsys.readouterr().err
+    assert "pip install 'distillmatch[onnx]'" in refusal and refusal.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_to_nowhere_is_refused(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(state)]) == 2
+    assert "--onnx FILE or --torch FILE" in capsys.readouterr().err

@@ -1,0 +1,174 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learner_world import (
+    BOAT,
+    CLOWNFISH,
+    GOLDFISH,
+    SHARK,
+    TROUT,
+    images_of,
+    names_of,
+    small_learner,
+    task,
+)
+
+from distillmatch import ContinualLearner
+from distillmatch.errors import DiskError, LearnerError
+from distillmatch.learner import saved
+from distillmatch.learner.saved import HEAD
+
+ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small_learner(epochs=1).partial_fit(*task(SHARK, count=2)).save(tmp_path / "it")
+    return tmp_path / "it"
+
+
+@pytest.mark.parametrize(
+    ("method", "coreset"), [("dm", 4), ("dm", 0), ("gd", 4), ("dr", 0), ("e2e", 0), ("base", 4)]
+)
+def test_a_loaded_learner_goes_on_as_if_it_had_never_been_away(
+    method: str, coreset: int, tmp_path: Path
+) -> None:
+    learner = small_learner(method, coreset=coreset, epochs=1, known_rate=0.5)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=4), name="spring")
+    learner.partial_fit(*task(TROUT, count=4), unlabeled=ENVIRONMENT)
+    learner.save(tmp_path / "it")
+    loaded = ContinualLearner.load(tmp_path / "it")
+    assert loaded.get_params() == learner.get_params()
+    assert loaded.history_ == learner.history_
+    assert loaded.classes_.tolist() == learner.classes_.tolist()
+    assert loaded.normalization_ == learner.normalization_
+    np.testing.assert_array_equal(loaded.coreset_.images, learner.coreset_.images)
+    assert loaded.explain().by_class == learner.explain().by_class
+    for one, other in zip(loaded.explain().examples, learner.explain().examples, strict=True):
+        np.testing.assert_array_equal(one.image, other.image)
+        assert (one.label, one.score) == (other.label, other.score)
+    for again in (learner, loaded):
+        again.partial_fit(*task(BOAT, count=3), unlabeled=ENVIRONMENT)
+    np.testing.assert_array_equal(
+        loaded.predict_proba(ENVIRONMENT), learner.predict_proba(ENVIRONMENT)
+    )
+    if method == "dm":
+        np.testing.assert_array_equal(
+            loaded.predict(ENVIRONMENT, reject=True), learner.predict(ENVIRONMENT, reject=True)
+        )
+
+
+def test_whole_numbers_stay_whole_numbers(tmp_path: Path) -> None:
+    learner = small_learner("dm", epochs=1)
+    learner.partial_fit(images_of(SHARK, BOAT, count=2), [5, 5, -3, -3])
+    learner.partial_fit(images_of(TROUT, count=2), [0, 0], unlabeled=ENVIRONMENT)
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path)
+    assert loaded.classes_.tolist() == [-3, 5, 0]
+    assert loaded.explain().by_class == learner.explain().by_class
+    assert loaded.history_ == learner.history_
+    assert set(loaded.history_[0]["labeled_by_class"]) == {"-3", "5"}
+
+
+def test_the_folder_holds_json_and_safetensors_and_nothing_else(folder: Path) -> None:
+    learner = ContinualLearner.load(folder)
+    learner.partial_fit(*task(TROUT, count=2)).save(folder)
+    assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors"]
+    record = json.loads((folder / HEAD).read_text())
+    assert (record["format"], record["version"]) == ("distillmatch learner", 1)
+    assert record["learner"]["labels"] == names_of(SHARK, TROUT)
+
+
+def test_what_was_saved_stays_until_the_new_one_is_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = ContinualLearner.load(folder)
+    learner.partial_fit(*task(TROUT, count=2))
+    before = sorted(path.name for path in folder.iterdir())
+
+    def full(path: Path, content: str, doing: str) -> None:
+        raise DiskError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(saved, "write_atomically", full)
+        with pytest.raises(DiskError):
+            learner.save(folder)
+    assert set(before) < {path.name for path in folder.iterdir()}
+    assert ContinualLearner.load(folder).classes_.tolist() == names_of(SHARK)
+    learner.save(folder)
+    assert len(list(folder.iterdir())) == 2
+    assert ContinualLearner.load(folder).classes_.tolist() == names_of(SHARK, TROUT)
+
+
+def _change(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / HEAD).read_text())
+    (folder / HEAD).write_text(json.dumps({**record, **changes}))
+
+
+def _flip_a_bit(folder: Path) -> None:
+    [weights] = folder.glob("*.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+
+def _rename_a_class(folder: Path) -> None:
+    text = (folder / HEAD).read_text()
+    (folder / HEAD).write_text(text.replace("shark", "whale"))
+
+
+def _cut_the_weights(folder: Path) -> None:
+    [weights] = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (lambda folder: _change(folder, version=2), "expected version 1 of a learner, found 2"),
+        (lambda folder: _change(folder, format="other"), "expected a learner, found other JSON"),
+        (lambda folder: (folder / HEAD).write_text("{"), "expected a learner in JSON"),
+        (lambda folder: (folder / HEAD).unlink(), "found a half-written one"),
+        (lambda folder: _change(folder, weights="../../x"), "names no file of weights"),
+        (lambda folder: _change(folder, learner={}), "its checksum differs"),
+        (lambda folder: next(folder.glob("*.safetensors")).unlink(), "not a whole learner"),
+        (_rename_a_class, "its checksum differs"),
+        (_flip_a_bit, "checksum of its weights differs"),
+        (_cut_the_weights, "not a whole learner"),
+    ],
+)
+def test_a_folder_that_is_not_as_it_was_written_is_refused(
+    harm: Any, sentence: str, folder: Path
+) -> None:
+    harm(folder)
+    with pytest.raises(LearnerError, match=sentence) as error:
+        ContinualLearner.load(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_other_places_hold_no_learner(tmp_path: Path) -> None:
+    with pytest.raises(
+        LearnerError, match=r"expected a learner there \(learner.json\), found none"
+    ):
+        ContinualLearner.load(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LearnerError, match="expected a folder for the learner, found a file"):
+        small_learner(epochs=1).fit(*task(SHARK, count=2)).save(tmp_path / "file")
+
+
+def test_loading_imports_nothing_that_the_folder_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = small_learner("learner_methods:Weighted", epochs=1).fit(*task(SHARK, count=2))
+    learner.save(tmp_path / "it")
+    assert ContinualLearner.load(tmp_path / "it").classes_.tolist() == names_of(SHARK)
+    monkeypatch.delitem(sys.modules, "learner_methods")
+    with pytest.raises(LearnerError, match="may not decide what is imported"):
+        ContinualLearner.load(tmp_path / "it")
+    assert "learner_methods" not in sys.modules
+    loaded = ContinualLearner.load(tmp_path / "it", allow_import=True)
+    assert loaded.classes_.tolist() == names_of(SHARK)
