@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distillmatch.engine import Judgement, Placement
 from distillmatch.engine.data import TaskData
+from distillmatch.engine.scoring import piece_size
 from distillmatch.learner.explanation import Example, Label
 from distillmatch.learner.inputs import Pixels
 from distillmatch.losses import threshold_at_tpr
@@ -124,7 +125,7 @@ def views_of(
     images: Pixels, normalization: Normalization, placement: Placement
 ) -> Iterator[Tensor]:
     """Yield images as a network is shown them at test time, in pieces that fill the device."""
-    size = placement.scoring_batch
+    size = piece_size(placement.scoring_batch, images.shape[1])
     for start in range(0, len(images), size):
         pixels = placement.tensor(images[start : start + size])
         yield plain_views(pixels.permute(0, 3, 1, 2), normalization, dtype=placement.dtype)
