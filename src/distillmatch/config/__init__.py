@@ -5,10 +5,11 @@ wrong with a value is said in one sentence that names the key and what it may be
 """
 
 from distillmatch.config.base import Config, allowed_values, impossible, parse_yaml, read_yaml
-from distillmatch.config.run import UNRECORDED_KEYS, RunConfig
+from distillmatch.config.run import LEARNER_KEYS, UNRECORDED_KEYS, RunConfig
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 __all__ = [
+    "LEARNER_KEYS",
     "LOCATION_KEYS",
     "UNRECORDED_KEYS",
     "Config",

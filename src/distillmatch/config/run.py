@@ -47,6 +47,20 @@ RELEASE: dict[str, Any] = {
 }
 """The release's reading of every point in which it and the paper differ, or the paper is silent."""
 
+LEARNER_KEYS = (
+    "method",
+    "network",
+    "image_size",
+    "epochs",
+    "batch",
+    "unlabeled_batch",
+    "coreset",
+    "learning_rate",
+    "seed",
+    "device",
+)
+"""What a learner of one's own images has under the same names as a run."""
+
 UNRECORDED_KEYS = (*LOCATION_KEYS, "resident_bytes")
 """What changes no figure of a result: where things lie on a disk or in memory."""
 

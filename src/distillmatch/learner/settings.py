@@ -2,30 +2,17 @@
 
 from typing import Any
 
-from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.config import LEARNER_KEYS, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.methods import find_method
 
-OWN = (
-    "method",
-    "network",
-    "image_size",
-    "epochs",
-    "batch",
-    "unlabeled_batch",
-    "coreset",
-    "learning_rate",
-    "seed",
-    "device",
-)
-"""Parameters that a run's configuration has under the same names."""
 LASTING = ("method", "network", "image_size", "coreset", "seed")
 """What cannot change once something is learned."""
 
 
 def run_config(parameters: dict[str, Any]) -> RunConfig:
     """Return the configuration, with `options` where it belongs, or say what is wrong."""
-    own = {name: parameters[name] for name in OWN}
+    own = {name: parameters[name] for name in LEARNER_KEYS}
     fields, of_method = _sorted_options(parameters["options"], own["method"])
     config = RunConfig(**own, **fields, options=of_method)
     method = find_method(config.method)
@@ -45,7 +32,9 @@ def _sorted_options(options: Any, method: str) -> tuple[dict[str, Any], dict[str
         return {}, {}
     if not isinstance(options, dict):
         raise ConfigError(f"options must be names with values, not {options!r}")
-    known = set(RunConfig.model_fields) - set(StreamConfig.model_fields) - {*OWN, "options"}
+    known = (
+        set(RunConfig.model_fields) - set(StreamConfig.model_fields) - {*LEARNER_KEYS, "options"}
+    )
     fields = {name: value for name, value in options.items() if name in known}
     others = {name: value for name, value in options.items() if name not in known}
     if others and ":" not in method:
