@@ -59,7 +59,7 @@ class FamiliarityDetector:
     ) -> Training:
         """Return the detector's training in a task, by a loss that the method gives.
 
-        Beside what `score_unlabeled` says, the loss is given the logits of the last detector.
+        `score_unlabeled` must say what `ask` does, beside what else the loss needs.
         """
         schedule = detector_schedule(self.method.config, HIGH_RATE)
         past = self.method.config.detector_losses == "labels-and-past" and task.past > 0
@@ -72,9 +72,7 @@ class FamiliarityDetector:
             unlabeled=past,
             clip=self.method.config.clip,
             score_images=self.ask_past if past else None,
-            score_unlabeled=(lambda images: {**score_unlabeled(images), **self.ask_past(images)})
-            if past
-            else None,
+            score_unlabeled=score_unlabeled if past else None,
             after=lambda passes: self.calibrate(passes, task),
         )
 
@@ -101,11 +99,11 @@ class FamiliarityDetector:
         """Return the logits of the last task's detector."""
         return {DETECTOR_LOGITS: self.method.networks["past detector"](images)}
 
-    def past_scores(self, images: Tensor, classes: int) -> Tensor:
-        """Score images by the detector of the last task."""
+    def ask(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Return scores and logits of images by the detector of the last task."""
         frozen = self.method.networks["past detector"]
         assert isinstance(frozen, Detector)
-        return perturbed_score(frozen, images, classes, self.method.values["epsilon"])
+        return score_and_logits(frozen, images, classes, self.method.values["epsilon"])
 
 
 def true_positive_rate(config: RunConfig) -> float:
@@ -115,13 +113,26 @@ def true_positive_rate(config: RunConfig) -> float:
 
 def perturbed_score(detector: Detector, images: Tensor, classes: int, epsilon: float) -> Tensor:
     """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image)."""
+    return score_and_logits(detector, images, classes, epsilon)[0]
+
+
+def score_and_logits(
+    detector: Detector, images: Tensor, classes: int, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Return the perturbed score, and the logits of the images as they are.
+
+    The pass by which the perturbation is found gives the logits too.
+    """
     if epsilon == 0.0:
         with torch.no_grad():
-            return max_similarity(detector.similarities(images), classes)
+            similarities, divisor = detector.parts(images)
+            return max_similarity(similarities, classes), similarities / divisor
     with torch.enable_grad():
         moved = images.detach().requires_grad_(True)
-        score = max_similarity(detector.similarities(moved), classes)
+        similarities, divisor = detector.parts(moved)
+        score = max_similarity(similarities, classes)
         (gradient,) = torch.autograd.grad(score.sum(), moved)
     with torch.no_grad():
         moved = perturb(images, gradient, epsilon)
-        return max_similarity(detector.similarities(moved), classes)
+        score = max_similarity(detector.similarities(moved), classes)
+        return score, similarities.detach() / divisor.detach()

@@ -157,7 +157,9 @@ class DistillMatch(KeepsPast):
     def score(self, images: Tensor, task: TaskInfo) -> Scores:
         """Ask the last task's models about weak views: logits, and how familiar they look."""
         scores = self.ask_past(images)
-        if self.gate is not None:
+        if self.detector is not None:
+            scores[GATE], scores[DETECTOR_LOGITS] = self.detector.ask(images, task.past)
+        elif self.gate is not None:
             familiarity = self.gate.familiarity(images, task.past, "past")
             if familiarity is not None:
                 scores[GATE] = familiarity

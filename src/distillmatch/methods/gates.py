@@ -46,7 +46,7 @@ class DetectorGate(Gate):
 
     def familiarity(self, images: Tensor, classes: int, network: str) -> Tensor:
         """Ask the detector as it was at the end of the last task it was trained in."""
-        return self.detector.past_scores(images, classes)
+        return self.detector.ask(images, classes)[0]
 
     def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
         """Compare with the calibrated threshold."""
