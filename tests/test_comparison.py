@@ -49,6 +49,11 @@ def test_runs_that_differ_in_more_than_the_seed_are_kept_apart() -> None:
     ]
 
 
+def test_the_number_of_tasks_need_not_have_been_said() -> None:
+    said, unsaid = made_up("gd", [60.0, 30.0]), made_up("gd", [50.0, 35.0], seed=2, tasks=None)
+    assert [len(group.results) for group in grouped([said, unsaid])] == [2]
+
+
 def test_omega_is_filled_in_from_the_bound_of_the_same_stream() -> None:
     filled = with_omega(RUNS)
     expected = [100.0, 100 * (1 + 40 / 60) / 2, None, 100 * (1 + 20 / 60) / 2]

@@ -96,7 +96,9 @@ def grouped(results: Sequence[Result]) -> list[Group]:
 def _compared(result: Result) -> dict[str, Any]:
     """Return what makes a configuration another one: all but the seed and the place it ran."""
     left_out = ("seed", "device", "precision")
-    return {key: value for key, value in result["config"].items() if key not in left_out}
+    # How many tasks there are may have been said or not.
+    config = {**result["config"], "tasks": len(result["task_sizes"])}
+    return {key: value for key, value in config.items() if key not in left_out}
 
 
 def with_omega(results: Sequence[Result]) -> list[Result]:
