@@ -1,18 +1,20 @@
 """A network: a backbone that turns images into features, and a head that turns them into logits."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 
 from distillmatch.networks.initial_weights import draw_uniform, enlarge, initialize
 
 
-class ClassHead(nn.Module):
+class ClassHead(nn.Module, ABC):
     """A head: features in, one logit a class slot out, with room for more classes."""
 
     @property
+    @abstractmethod
     def slots(self) -> nn.Linear:
         """The layer that has a row of weights for each class."""
-        raise NotImplementedError
 
     def draw(self, rows: Tensor, generator: torch.Generator | None) -> None:
         """Draw the initial weights of classes."""

@@ -108,7 +108,7 @@ class BatchNorm(nn.Module):
         )
 
     def _fused(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        from distillmatch.networks.kernels.normalization import (  # noqa: PLC0415  Triton comes with CUDA alone
+        from distillmatch.networks.kernels.functions import (  # noqa: PLC0415  Triton comes with CUDA alone
             NormalizeByBatch,
             NormalizeByRunning,
         )

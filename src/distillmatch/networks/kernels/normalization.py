@@ -10,21 +10,8 @@ column for each channel. The first `leading` rows are one part and the rest anot
 taken in a fixed order, so two runs agree to the bit.
 """
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-PROGRAMS = 528
-"""Programs a reduction is shared by: four for each multiprocessor of a large GPU."""
-TILE = 4096
-"""Numbers that a program holds at once."""
-ROUND = 1024
-"""Partial sums that are added at once."""
-FINAL_COLUMNS = 4
-"""Channels whose partial sums one program adds up."""
 
 
 @triton.jit
@@ -50,7 +37,7 @@ def _total(partial, begin, end, column, channels: tl.constexpr, round: tl.conste
 
 
 @triton.jit
-def _sum_kernel(
+def sum_kernel(
     maps,
     shortcut,
     sum_to,
@@ -89,7 +76,7 @@ def _sum_kernel(
 
 
 @triton.jit
-def _statistics_kernel(
+def statistics_kernel(
     partial,
     weight,
     bias,
@@ -154,7 +141,7 @@ def _scale_and_shift(
 
 
 @triton.jit
-def _activate_kernel(
+def activate_kernel(
     maps,
     activated,
     coefficients,
@@ -177,7 +164,7 @@ def _activate_kernel(
 
 
 @triton.jit
-def _fixed_kernel(
+def fixed_kernel(
     maps,
     shortcut,
     sum_to,
@@ -214,7 +201,7 @@ def _fixed_kernel(
 
 
 @triton.jit
-def _fixed_backward_kernel(
+def fixed_backward_kernel(
     gradient,
     sum_gradient,
     activated,
@@ -246,7 +233,7 @@ def _fixed_backward_kernel(
 
 
 @triton.jit
-def _backward_sum_kernel(
+def backward_sum_kernel(
     gradient,
     maps,
     partial,
@@ -284,7 +271,7 @@ def _backward_sum_kernel(
 
 
 @triton.jit
-def _slopes_kernel(
+def slopes_kernel(
     partial,
     coefficients,
     slopes,
@@ -325,7 +312,7 @@ def _slopes_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def backward_kernel(
     gradient,
     sum_gradient,
     maps,
@@ -364,222 +351,3 @@ def _backward_kernel(
     if adds:
         result += tl.load(sum_gradient + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(result_to + at, result.to(stored.dtype), mask=inside)
-
-
-class _Shape:
-    """How a batch of maps is cut into rows, tiles and programs."""
-
-    def __init__(self, maps: Tensor, leading: int | None) -> None:
-        images, self.channels, height, width = maps.shape
-        self.rows = images * height * width
-        self.leading = self.rows if leading is None else leading * height * width
-        self.parts = 1 if self.leading == self.rows else 2
-        self.columns = triton.next_power_of_2(self.channels)
-        self.block = max(1, TILE // self.columns)
-        self.rows_each = triton.next_power_of_2(max(self.block, self.rows // PROGRAMS))
-        self.tiles_of_first = triton.cdiv(self.leading, self.rows_each)
-        self.tiles = self.tiles_of_first + triton.cdiv(self.rows - self.leading, self.rows_each)
-        self.grid = (triton.cdiv(self.rows, self.block),)
-        self.round = min(ROUND, triton.next_power_of_2(self.tiles))
-        self.final_columns = min(FINAL_COLUMNS, self.columns)
-        self.final_grid = (triton.cdiv(self.channels, self.final_columns),)
-
-
-class NormalizeByBatch(torch.autograd.Function):
-    """ReLU of maps, or of their sum with a shortcut, normalized by the statistics of the batch."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        maps: Tensor,
-        shortcut: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_variance: Tensor,
-        leading: int | None,
-        moves: bool,
-        momentum: float,
-        epsilon: float,
-    ) -> tuple[Tensor | None, Tensor]:
-        """Return the sum, where there is a shortcut, and the activated maps."""
-        shape = _Shape(maps, leading)
-        summed = maps if shortcut is None else torch.empty_like(maps)
-        partial = torch.empty(shape.tiles, 2, shape.channels, device=maps.device)
-        _sum_kernel[(shape.tiles,)](
-            maps,
-            shortcut,
-            summed,
-            partial,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.channels,
-            shape.columns,
-            shape.rows_each,
-            shape.block,
-            shortcut is not None,
-        )
-        coefficients = torch.empty(shape.parts, 4, shape.channels, device=maps.device)
-        _statistics_kernel[shape.final_grid](
-            partial,
-            weight,
-            bias,
-            running_mean,
-            running_variance,
-            coefficients,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.tiles,
-            momentum,
-            epsilon,
-            shape.channels,
-            shape.final_columns,
-            shape.round,
-            shape.parts,
-            moves,
-        )
-        activated = torch.empty_like(maps)
-        _activate_kernel[shape.grid](
-            summed,
-            activated,
-            coefficients,
-            shape.leading,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
-            shape.parts,
-        )
-        ctx.save_for_backward(summed, coefficients)
-        ctx.leading, ctx.has_shortcut = leading, shortcut is not None
-        ctx.set_materialize_grads(False)
-        return (summed if shortcut is not None else None), activated
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Return the gradients of maps, shortcut, weight and bias."""
-        of_sum, of_activated = gradients
-        assert of_activated is not None
-        maps, coefficients = ctx.saved_tensors
-        shape = _Shape(maps, ctx.leading)
-        given = of_activated.contiguous(memory_format=torch.channels_last)
-        partial = torch.empty(shape.tiles, 2, shape.channels, device=maps.device)
-        _backward_sum_kernel[(shape.tiles,)](
-            given,
-            maps,
-            partial,
-            coefficients,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.channels,
-            shape.columns,
-            shape.rows_each,
-            shape.block,
-        )
-        slopes = torch.empty(shape.parts, 2, shape.channels, device=maps.device)
-        of_weight = torch.empty(shape.channels, device=maps.device)
-        of_bias = torch.empty(shape.channels, device=maps.device)
-        _slopes_kernel[shape.final_grid](
-            partial,
-            coefficients,
-            slopes,
-            of_weight,
-            of_bias,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.tiles,
-            shape.channels,
-            shape.final_columns,
-            shape.round,
-            shape.parts,
-        )
-        of_maps = torch.empty_like(maps)
-        if of_sum is not None:
-            of_sum = of_sum.contiguous(memory_format=torch.channels_last)
-        _backward_kernel[shape.grid](
-            given,
-            of_sum,
-            maps,
-            of_maps,
-            coefficients,
-            slopes,
-            shape.leading,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
-            shape.parts,
-            of_sum is not None,
-        )
-        of_shortcut = of_maps if ctx.has_shortcut else None
-        return of_maps, of_shortcut, of_weight, of_bias, *([None] * 6)
-
-
-class NormalizeByRunning(torch.autograd.Function):
-    """The same by running statistics, in one pass; only the maps get gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        maps: Tensor,
-        shortcut: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_variance: Tensor,
-        epsilon: float,
-    ) -> tuple[Tensor | None, Tensor]:
-        """Return the sum, where there is a shortcut, and the activated maps."""
-        shape = _Shape(maps, None)
-        summed = maps if shortcut is None else torch.empty_like(maps)
-        activated = torch.empty_like(maps)
-        _fixed_kernel[shape.grid](
-            maps,
-            shortcut,
-            summed,
-            activated,
-            weight,
-            bias,
-            running_mean,
-            running_variance,
-            epsilon,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
-            shortcut is not None,
-        )
-        ctx.save_for_backward(activated, weight, running_variance)
-        ctx.epsilon, ctx.has_shortcut = epsilon, shortcut is not None
-        ctx.set_materialize_grads(False)
-        return (summed if shortcut is not None else None), activated
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Return the gradients of maps and shortcut."""
-        of_sum, of_activated = gradients
-        assert of_activated is not None
-        activated, weight, running_variance = ctx.saved_tensors
-        shape = _Shape(activated, None)
-        of_maps = torch.empty_like(activated)
-        if of_sum is not None:
-            of_sum = of_sum.contiguous(memory_format=torch.channels_last)
-        _fixed_backward_kernel[shape.grid](
-            of_activated.contiguous(memory_format=torch.channels_last),
-            of_sum,
-            activated,
-            of_maps,
-            weight,
-            running_variance,
-            ctx.epsilon,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
-            of_sum is not None,
-        )
-        return of_maps, of_maps if ctx.has_shortcut else None, *([None] * 5)
