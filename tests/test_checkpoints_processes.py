@@ -124,14 +124,13 @@ def wait_for_checkpoint(out: Path, after: int = 0) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("name", method_names())
-def test_sigkill_at_random_moments_changes_nothing(name: str, start: Start, tmp_path: Path) -> None:
-    words, chance = words_for(tmp_path / "run", method=name), random.Random(name)
+def kill_until_done(start: Start, words: list[str], wait: Callable[[], float]) -> None:
+    """Start a command again and again, killing it the first four times if it has not ended."""
     kills = 0
     while True:
         process = start(words)
         if kills < 4:
-            time.sleep(chance.uniform(0.02, 0.4))
+            time.sleep(wait())
             process.send(signal.SIGKILL)
         code = process.wait()
         if code == 0:
@@ -139,8 +138,13 @@ def test_sigkill_at_random_moments_changes_nothing(name: str, start: Start, tmp_
         assert code == -signal.SIGKILL, process.said()
         kills += 1
     assert kills
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"result.json", "log.jsonl"}
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_sigkill_at_random_moments_changes_nothing(name: str, start: Start, tmp_path: Path) -> None:
+    words, chance = words_for(tmp_path / "run", method=name), random.Random(name)
+    kill_until_done(start, words, lambda: chance.uniform(0.02, 0.4))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(method=name)
 
 

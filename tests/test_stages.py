@@ -12,6 +12,7 @@ from test_checkpoints import ALWAYS, DiesAfter, Killed, six_classes, tiny, witho
 from test_checkpoints_processes import (
     Start,
     helper_process,  # noqa: F401 - the fixture `start`
+    kill_until_done,
     never_killed,
     words_for,
 )
@@ -184,20 +185,8 @@ def test_methods_whose_tasks_build_on_each_other_are_refused(
 def test_sigkill_at_random_moments_changes_nothing(start: Start, tmp_path: Path) -> None:
     options = {"method": "offline", "epochs": 6}
     words, chance = words_for(tmp_path / "run", **options, at_once=3), random.Random(5)
-    kills = 0
-    while True:
-        process = start(words)
-        if kills < 4:
-            time.sleep(chance.uniform(0.1, 0.6))
-            process.send(signal.SIGKILL)
-        code = process.wait()
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, process.said()
-        kills += 1
-    assert kills
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"result.json", "log.jsonl"}
+    kill_until_done(start, words, lambda: chance.uniform(0.1, 0.6))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(**options)
 
 
