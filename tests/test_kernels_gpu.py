@@ -173,3 +173,57 @@ def test_two_backward_passes_agree_to_the_bit() -> None:
         seen.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
     for again in seen[1:]:
         assert all(torch.equal(a, b) for a, b in zip(seen[0], again, strict=True))
+
+
+@pytest.mark.parametrize("side", [32, 64])
+@pytest.mark.parametrize("count", [1, 7, 320])
+@pytest.mark.parametrize(("channels_in", "channels_out"), [(3, 16), (16, 16), (16, 32), (32, 32)])
+def test_few_channels_are_convolved_as_in_float32(
+    channels_in: int, channels_out: int, count: int, side: int
+) -> None:
+    from distillmatch.networks.kernels.convolution import convolve, takes
+
+    inputs = maps(count, channels_in, side, seed=1)
+    gradient = maps(count, channels_out, side, seed=2)
+    weight = maps(channels_out, channels_in, 3, seed=3) / 8
+    assert takes(inputs, weight, 1)
+    expected = functional.conv2d(inputs.float(), weight.float(), padding=1)
+    ours = convolve(inputs, weight)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(ours.float(), expected, rtol=2**-7, atol=0.02)
+    assert torch.equal(ours, convolve(inputs, weight))
+    if channels_in == 3:
+        assert not takes(gradient, weight, 1, transposed=True)
+        return
+    assert takes(gradient, weight, 1, transposed=True)
+    expected = functional.conv_transpose2d(gradient.float(), weight.float(), padding=1)
+    ours = convolve(gradient, weight, transposed=True)
+    torch.testing.assert_close(ours.float(), expected, rtol=2**-7, atol=0.02)
+
+
+def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() -> None:
+    from distillmatch.networks.kernels.convolution import takes
+
+    weight = maps(32, 32, 3, seed=1)
+    assert takes(maps(2, 32, 32, seed=2), weight, 1)
+    assert not takes(maps(2, 32, 32, seed=2), weight, 2)
+    assert not takes(maps(2, 32, 16, seed=2), weight, 1)
+    assert not takes(maps(0, 32, 32, seed=2), weight, 1)
+    assert not takes(maps(2, 32, 32, seed=2).half(), weight.half(), 1)
+    assert not takes(maps(2, 64, 32, seed=2), maps(64, 64, 3, seed=1), 1)
+    assert not takes(maps(2, 32, 32, seed=2), maps(32, 32, 1, seed=1), 1)
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distillmatch.networks.kernels import convolution as kernel
+
+    def broken(*given: object) -> None:
+        raise RuntimeError("error: no such option")
+
+    kernel._kernel.cache_clear()
+    monkeypatch.setattr(kernel, "load_kernel", broken)
+    with pytest.warns(UserWarning, match=r"cuDNN's is used: error: no such option"):
+        assert not kernel.takes(maps(2, 32, 32, seed=2), maps(32, 32, 3, seed=1), 1)
+    kernel._kernel.cache_clear()

@@ -1,8 +1,8 @@
 """Convolutions whose weight gradients are made beside the rest of the backward pass.
 
-In half precision on CUDA the weight gradient is our own kernel's, faster than cuDNN's where
-channels are few, and it is computed on a second stream: nothing of the backward pass waits for it
-but its end.
+In half precision on CUDA the kernels are our own where they are faster than cuDNN's: where channels
+are few. Weight gradients are computed on a second stream: nothing of the backward pass waits for
+them but its end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,18 +36,20 @@ class Convolution(nn.Conv2d):
 
 @contextmanager
 def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
-    """Round the weights of all convolutions at once, for a training forward in half precision.
+    """Round the weights of all convolutions at once, for a forward in half precision on CUDA.
 
-    Elsewhere it does nothing: autocast rounds them one by one, or there is nothing to round.
+    Elsewhere it does nothing: there is nothing to round.
     """
     weights = [convolution.weight for convolution in convolutions]
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    trained = torch.is_grad_enabled() and all(weight.requires_grad for weight in weights)
-    if not (HAS_TRITON and weights[0].is_cuda and dtype in HALF and trained):
+    if not (HAS_TRITON and weights[0].is_cuda and dtype in HALF):
         yield
         return
     with torch.no_grad():
-        rounded = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        rounded = [
+            torch.empty_like(weight, dtype=dtype, memory_format=torch.channels_last)
+            for weight in weights
+        ]
         torch._foreach_copy_(rounded, weights)
     for convolution, weight in zip(convolutions, rounded, strict=True):
         convolution.rounded = weight
@@ -61,8 +63,12 @@ def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
 class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, rounded: Tensor, stride: int) -> Tensor:
+        from distillmatch.networks.kernels import convolution  # noqa: PLC0415  CUDA alone
+
         ctx.save_for_backward(maps, rounded)
         ctx.stride = stride
+        if convolution.takes(maps, rounded, stride):
+            return convolution.convolve(maps, rounded)
         return functional.conv2d(maps, rounded, stride=stride, padding=rounded.shape[2] // 2)
 
     @staticmethod
@@ -73,25 +79,36 @@ class _Convolve(torch.autograd.Function):
 
         maps, rounded = ctx.saved_tensors
         given = gradients[0].contiguous(memory_format=torch.channels_last)
-        side, stride = rounded.shape[2], ctx.stride
-        with _Beside(maps, given):
-            of_weight = weight_gradient(maps, given, side, stride)
-        of_maps = None
+        of_maps = of_weight = None
+        if ctx.needs_input_grad[1]:
+            with _Beside(maps, given):
+                of_weight = weight_gradient(maps, given, rounded.shape[2], ctx.stride)
         if ctx.needs_input_grad[0]:
-            of_maps = torch.ops.aten.convolution_backward(
-                given,
-                maps,
-                rounded,
-                None,
-                [stride, stride],
-                [side // 2, side // 2],
-                [1, 1],
-                False,
-                [0, 0],
-                1,
-                [True, False, False],
-            )[0]
+            of_maps = _taken_back(given, maps, rounded, ctx.stride)
         return of_maps, of_weight, None, None
+
+
+def _taken_back(given: Tensor, maps: Tensor, rounded: Tensor, stride: int) -> Tensor:
+    """Return the gradient of the maps from that of the convolved ones."""
+    from distillmatch.networks.kernels import convolution  # noqa: PLC0415  CUDA alone
+
+    if convolution.takes(given, rounded, stride, transposed=True):
+        return convolution.convolve(given, rounded, transposed=True)
+    padding = rounded.shape[2] // 2
+    of_maps: Tensor = torch.ops.aten.convolution_backward(
+        given,
+        maps,
+        rounded,
+        None,
+        [stride, stride],
+        [padding, padding],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [True, False, False],
+    )[0]
+    return of_maps
 
 
 _companions: dict[int, torch.cuda.Stream] = {}

@@ -1,0 +1,77 @@
+"""Kernels in CUDA, for what Triton cannot express: compiled when first needed and kept on disk.
+
+torch compiles such kernels too, but only where the headers of CUDA are installed; ours need none.
+Its compiler and its launcher are used.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.cuda import _utils
+
+from distillmatch.errors import DistillMatchError
+from distillmatch.files import write_atomically
+
+SOURCES = resources.files("distillmatch.networks.kernels") / "cuda"
+
+
+def load_kernel(file: str, name: str, constants: Mapping[str, int], shared_bytes: int) -> Any:
+    """Return the kernel `name` of a source file, for the device at hand, ready to be launched."""
+    major, minor = torch.cuda.get_device_capability()
+    source = (SOURCES / "primitives.cu").read_text() + (SOURCES / file).read_text()
+    options = [f"-arch=sm_{major}{minor}", "-default-device"]
+    options += [f"-D{constant}={value}" for constant, value in sorted(constants.items())]
+    library = _utils._get_gpu_rtc_library()
+    kernel = _utils._cuda_load_module(_kept(library, source, options), [name])[name]  # type: ignore[index]
+    kernel.set_shared_memory_config(shared_bytes)
+    return kernel
+
+
+def _kept(library: Any, source: str, options: list[str]) -> bytes:
+    """Return machine code from the folder of kept kernels, or compile it and keep it there."""
+    version = ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
+    made_of = "\0".join([source, *options, str(version[0].value), str(version[1].value)])
+    path = _folder() / f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        code = compiled(library, source, options)
+    # A folder that cannot be written costs a second at every start, and nothing else.
+    with contextlib.suppress(DistillMatchError):
+        write_atomically(path, code)
+    return code
+
+
+def _folder() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "distillmatch" / "kernels"
+
+
+def compiled(library: Any, source: str, options: list[str]) -> bytes:
+    """Compile CUDA to machine code by NVRTC, or raise a RuntimeError with what it says."""
+    program = ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    try:
+        if library.nvrtcCompileProgram(program, len(options), given) != 0:
+            said = _bytes(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+            raise RuntimeError(said.rstrip(b"\0\n").decode(errors="replace"))
+        return _bytes(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _bytes(size_of: Any, get: Any, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    size_of(program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    get(program, buffer)
+    return buffer.raw

@@ -1,0 +1,67 @@
+// What a warp does at once on tensor cores, and how it reads and writes shared memory.
+
+typedef unsigned short bfloat;
+typedef unsigned int word;  // two numbers of 16 bits, or an address in shared memory
+
+__device__ __forceinline__ word shared_address(const void* pointer) {
+    return static_cast<word>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies 16 bytes to shared memory in the background, or writes zeros there.
+__device__ __forceinline__ void copy_later(word to, const void* from, bool inside) {
+    const int bytes = inside ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for all copies but those of the last `OPEN` groups that were closed.
+template <int OPEN>
+__device__ __forceinline__ void await_copies() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(OPEN) : "memory");
+}
+
+// Loads four matrices of 8 x 8 numbers; each lane gives the address of a row of one of them.
+__device__ __forceinline__ void load_matrices(word (&to)[4], word row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_transposed(word (&to)[4], word row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// Adds left (16 x 16, by rows) times right (16 x 8, by columns) to a sum.
+__device__ __forceinline__ void multiply(float (&sum)[4], const word (&left)[4], word right0, word right1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
+}
+
+// Rounds two numbers to bfloat16, the first to the lower half.
+__device__ __forceinline__ word pack(float low, float high) {
+    word packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+__device__ __forceinline__ void write_shared(word at, uint4 value) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
+                 :
+                 : "r"(at), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
+// Returns the value of the lane whose number differs in the bits of `mask`.
+__device__ __forceinline__ word exchange(word value, int mask) {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
