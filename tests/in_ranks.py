@@ -20,6 +20,7 @@ from distillmatch.sources import Dataset
 
 METHODS: dict[str, dict[str, Any]] = {
     "dm": {"epochs": 3},
+    "dm averaged": {"method": "dm", "gate": "features", "weight_averaging": 0.8},
     "gd": {},
     "base": {},
     "e2e": {},
@@ -31,8 +32,8 @@ BROKEN = ["run", "--quiet", "--source", "in_ranks:broken", "--device", "cpu", "-
 
 
 def config_of(method: str, **options: Any) -> RunConfig:
-    given = {"epochs": 2, "tasks": 2, "learning_rate": 0.02, **METHODS[method], **options}
-    return tiny(method=method, **given)
+    given = {"method": method, "epochs": 2, "tasks": 2, "learning_rate": 0.02}
+    return tiny(**{**given, **METHODS[method], **options})
 
 
 class Sends:

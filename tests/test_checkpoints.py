@@ -103,6 +103,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in method_names()),
     ("dm", {"coreset": 0}),
     ("dm", {"gate": "truth", "coreset_counts": "labels-and-pseudo-labels"}),
+    ("dm", {"gate": "features", "weight_averaging": 0.8, "true_positive_rate": 0.5}),
+    ("dm", {"gate": "ensemble", "coreset": 0}),
     ("base", {"base_distillation": True, "momentum": 0.0}),
     ("gd", {"coreset": 0}),
 ]

@@ -125,7 +125,7 @@ def test_a_coreset_larger_than_the_data_keeps_every_labelled_image() -> None:
     assert [task["stored_images"] for task in result["tasks"]] == [2, 6, 12]
 
 
-@pytest.mark.parametrize("gate", ["detector", "softmax", "energy", "everything", "truth"])
+@pytest.mark.parametrize("gate", allowed_values(RunConfig.model_fields["gate"].annotation))
 def test_every_gate_does_without_unlabelled_images(gate: str) -> None:
     outcomes, _ = learned(tiny(gate=gate, unlabeled_per_task=0))
     assert len(outcomes) == 3

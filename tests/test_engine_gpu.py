@@ -32,13 +32,20 @@ def losses_of(config: RunConfig) -> list[dict[str, list[float]]]:
     return [o.losses for o in Engine(config, dataset, build_stream(dataset, config)).run()]
 
 
-@pytest.mark.parametrize("name", method_names())
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in method_names()),
+    ("dm", {"gate": "features", "weight_averaging": 0.8}),
+    ("dm", {"gate": "ensemble"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_a_captured_step_does_what_the_eager_step_does(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = RunConfig(
         method=name, network="wrn-10-1", epochs=3, tasks=3, batch=16, unlabeled_batch=16,
-        device="cuda", precision="float32", coreset=6, learning_rate=0.01,
+        device="cuda", precision="float32", coreset=6, learning_rate=0.01, **options,
     )  # fmt: skip
     captured = losses_of(config)
     monkeypatch.setattr(trainer_module, "CapturedStep", EagerStep)

@@ -50,6 +50,9 @@ class LabelCounts:
     def score(self, score: Any, over: str, views: int = 1) -> dict[str, Tensor]:
         raise AssertionError("there is nothing to score")
 
+    def labels(self, over: str) -> Tensor:
+        raise AssertionError("the labels are counted already")
+
     def label_counts(self, over: str) -> Tensor:
         return torch.tensor(self.counts, dtype=torch.float64)
 

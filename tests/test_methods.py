@@ -158,6 +158,9 @@ class CountingPasses:
             scores: dict[str, Tensor] = score(images)
         return scores
 
+    def labels(self, over: str) -> Tensor:
+        return torch.tensor([5, 5, 5, 5, 6, 6, 6])
+
     def label_counts(self, over: str) -> Tensor:
         return torch.tensor([0.0, 0, 0, 0, 0, 4, 3])
 

@@ -111,6 +111,7 @@ VALUES: dict[str, Any] = {
     "similarity": "euclidean",
     "epsilon_rule": "lowest-halved",
     "detector_losses": "labels",
+    "weight_averaging": 0.99,
     "base_distillation": True,
     "dr_distillation": "single",
     "calibration": False,
@@ -175,9 +176,10 @@ def test_a_switch_is_true_or_false(switch: bool) -> None:
         ({"learning_rate": "fast"}, "learning_rate must be a number, not 'fast'"),
         (
             {"gate": "open"},
-            "gate must be one of 'detector', 'softmax', 'energy', 'everything', 'truth', ",
+            "gate must be one of 'detector', 'softmax', 'energy', 'features', 'ensemble', ",
         ),
         ({"true_positive_rate": 1.5}, "true_positive_rate must be at most 1"),
+        ({"weight_averaging": 1.0}, "weight_averaging must be less than 1"),
         ({"consistency": 1}, "consistency must be true or false, not 1"),
         ({"calibrate": True}, "unknown key 'calibrate' (did you mean 'calibration'?)"),
         (

@@ -14,6 +14,7 @@ from distillmatch.errors import ConfigError
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+Decay = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Switch = Annotated[bool, Field(strict=True)]

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from distillmatch.config.base import (
     Count,
     CountOrZero,
+    Decay,
     NotNegative,
     Positive,
     Share,
@@ -21,7 +22,7 @@ from distillmatch.config.base import (
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 Preset = Literal["protocol", "release"]
-Gate = Literal["detector", "softmax", "energy", "everything", "truth"]
+Gate = Literal["detector", "softmax", "energy", "features", "ensemble", "everything", "truth"]
 Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
 TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved"]
@@ -152,6 +153,11 @@ class RunConfig(StreamConfig):
     detector_losses: Literal["labels-and-past", "labels"] = Field(
         "labels-and-past",
         description="DM: train the detector with pseudo-labels and distillation, or labels alone",
+    )
+    weight_averaging: Decay | None = Field(
+        None,
+        description="DM: decay a step of the average of the classifier's weights that a task ends "
+        "with (default: no average, the weights after the last step)",
     )
     base_distillation: Switch = Field(False, description="Base: add distillation per past task")
     dr_distillation: Literal["per-task", "single"] = Field(

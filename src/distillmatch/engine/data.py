@@ -211,11 +211,15 @@ class TaskData:
             scores["truth"] = self.truth.repeat(views)
         return scores
 
+    def labels(self, over: ImageSet) -> Tensor:
+        """Return the classes of a labelled set's images, in the order in which they are scored."""
+        labels = self.sets[over].labels
+        assert labels is not None, "the unlabelled set has no labels"
+        return labels
+
     def label_counts(self, over: ImageSet) -> Tensor:
         """Return how many images of each seen class a labelled set holds."""
-        labels = self.sets[over].labels
-        assert labels is not None, "the unlabelled set has no labels to count"
-        return count_labels(labels, self.classes)
+        return count_labels(self.labels(over), self.classes)
 
     def _passed(self, count: int) -> Iterator[range]:
         """Cut a pass over a set as an epoch is cut; one over no images has an empty part."""

@@ -217,6 +217,10 @@ class SharedPasses:
         """Score weak views of every image of a set."""
         return self.data.score(self.ranks.shared_score(score), over, views)
 
+    def labels(self, over: ImageSet) -> Tensor:
+        """Return the classes of a labelled set's images, in the order in which they are scored."""
+        return self.data.labels(over)
+
     def label_counts(self, over: ImageSet) -> Tensor:
         """Return how many images of each seen class a labelled set holds."""
         return self.data.label_counts(over)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.outcome import Clock, Judgement, Underway
 from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method
@@ -26,15 +27,27 @@ class Snapshot:
     tensors: dict[str, Tensor]
 
 
-def take_snapshot(method: Method, coreset: Coreset, underway: Underway, work: float) -> Snapshot:
-    """Copy everything that the rest of the run depends on; `work` is what progress has counted."""
+def take_snapshot(
+    method: Method,
+    coreset: Coreset,
+    underway: Underway,
+    work: float,
+    average: WeightAverage | None = None,
+) -> Snapshot:
+    """Copy everything that the rest of the run depends on; `work` is what progress has counted.
+
+    `average` is that of the training at work, where it has one.
+    """
     tensors = {
         f"network/{name}/{key}": value
         for name, network in method.networks.items()
         for key, value in network.state_dict().items()
     }
+    tensors |= {f"tensor/{name}": value for name, value in method.tensors.items()}
     if underway.optimizer is not None:
         tensors |= _optimizer_tensors(underway.optimizer)
+    if average is not None:
+        tensors |= {f"average/{name}": value for name, value in average.tensors().items()}
     tensors["coreset"] = torch.from_numpy(coreset.images)
     if underway.judgement is not None:
         tensors["judgement/pseudo_labels"] = torch.from_numpy(underway.judgement.pseudo_labels)
@@ -81,14 +94,18 @@ def restored_coreset(snapshot: Snapshot, empty: Coreset) -> Coreset:
 
 
 def restore_method(snapshot: Snapshot, method: Method) -> None:
-    """Put weights, statistics and values back; frozen copies that are not there yet are made."""
+    """Put weights, values and tensors back; frozen copies that are not there yet are made."""
     method.values.clear()
     method.values.update(snapshot.values["values"])
+    device = next(method.classifier.parameters()).device
+    method.tensors.clear()
+    method.tensors.update(
+        (name, tensor.to(device)) for name, tensor in _below("tensor/", snapshot).items()
+    )
     networks: dict[str, dict[str, Tensor]] = {}
-    for place, tensor in snapshot.tensors.items():
-        if place.startswith("network/"):
-            name, _, key = place.removeprefix("network/").rpartition("/")
-            networks.setdefault(name, {})[key] = tensor
+    for place, tensor in _below("network/", snapshot).items():
+        name, _, key = place.rpartition("/")
+        networks.setdefault(name, {})[key] = tensor
     for name, of in snapshot.values["copies"].items():
         method.frozen_copy(name, of)
     for name, weights in networks.items():
@@ -103,17 +120,30 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
 def restore_optimizer(snapshot: Snapshot, optimizer: torch.optim.Optimizer) -> None:
     """Put momentum back, in place where the optimizer has any: a captured step reads it there."""
     parameters = _parameters(optimizer)
-    for place, tensor in snapshot.tensors.items():
-        if place.startswith("optimizer/"):
-            _, number, key = place.split("/")
-            parameter = parameters[int(number)]
-            state = optimizer.state[parameter]
-            if not isinstance(state.get(key), Tensor):
-                state[key] = torch.empty_like(
-                    parameter if parameter.shape == tensor.shape else tensor
-                )
-            with torch.no_grad():
-                state[key].copy_(tensor)
+    for place, tensor in _below("optimizer/", snapshot).items():
+        number, _, key = place.partition("/")
+        parameter = parameters[int(number)]
+        state = optimizer.state[parameter]
+        if not isinstance(state.get(key), Tensor):
+            state[key] = torch.empty_like(parameter if parameter.shape == tensor.shape else tensor)
+        with torch.no_grad():
+            state[key].copy_(tensor)
+
+
+def restore_average(snapshot: Snapshot, average: WeightAverage) -> None:
+    """Put an average of weights back, if the snapshot was taken while it was made."""
+    tensors = _below("average/", snapshot)
+    if tensors:
+        average.restore(tensors)
+
+
+def _below(prefix: str, snapshot: Snapshot) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, by the rest of their names."""
+    return {
+        place.removeprefix(prefix): tensor
+        for place, tensor in snapshot.tensors.items()
+        if place.startswith(prefix)
+    }
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

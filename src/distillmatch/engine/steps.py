@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork
@@ -21,11 +22,15 @@ TRIAL_STEPS = 2
 
 @dataclass(frozen=True)
 class Optimization:
-    """The optimizer of one training, its learning rate where a captured step can read it."""
+    """The optimizer of one training, its learning rate where a captured step can read it.
+
+    `average` is that of the network's weights over the steps, where the training asks for one.
+    """
 
     optimizer: torch.optim.SGD
     parameters: list[nn.Parameter]
     rate: Tensor
+    average: WeightAverage | None = None
 
     @classmethod
     def of(
@@ -40,11 +45,14 @@ class Optimization:
         optimizer = torch.optim.SGD(
             parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
         )
-        return cls(optimizer, parameters, rate)
+        average = None
+        if training.average_decay is not None:
+            average = WeightAverage(training.network, training.average_decay)
+        return cls(optimizer, parameters, rate, average)
 
 
 class Step:
-    """The step of one training: loss, gradient, clipping, update."""
+    """The step of one training: loss, gradient, clipping, update, average."""
 
     def __init__(
         self, training: Training, optimization: Optimization, placement: Placement
@@ -64,6 +72,8 @@ class Step:
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.optimization.parameters, self.training.clip)
         self.optimization.optimizer.step()
+        if self.optimization.average is not None:
+            self.optimization.average.update()
         return loss.detach()
 
 
@@ -131,14 +141,21 @@ class _State:
     """What warm-up steps change, to be put back."""
 
     network: dict[str, Tensor]
+    average: dict[str, Tensor]
 
     @classmethod
     def of(cls, step: Step) -> "_State":
-        network = step.training.network
-        return cls({name: value.clone() for name, value in network.state_dict().items()})
+        network, average = step.training.network, step.optimization.average
+        averaged = {} if average is None else average.tensors()
+        return cls(
+            {name: value.clone() for name, value in network.state_dict().items()},
+            {name: value.clone() for name, value in averaged.items()},
+        )
 
     def restore(self, step: Step) -> None:
         step.training.network.load_state_dict(self.network)
+        if step.optimization.average is not None:
+            step.optimization.average.restore(self.average)
         for state in step.optimization.optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):

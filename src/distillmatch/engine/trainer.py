@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distillmatch.config import RunConfig
+from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.data import Epoch, TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.epochs import Epochs
@@ -17,6 +18,7 @@ from distillmatch.engine.outcome import Judgement, Underway
 from distillmatch.engine.progress import NoProgress, Progress
 from distillmatch.engine.snapshot import (
     Snapshot,
+    restore_average,
     restore_method,
     restore_optimizer,
     restored_underway,
@@ -59,6 +61,7 @@ class Trainer:
         self.progress = progress or NoProgress()
         self.underway = Underway(first_task)
         self.work_done = 0.0
+        self._average: WeightAverage | None = None
         self._pause = pause or (lambda: None)
         self._resumed: Snapshot | None = None
 
@@ -69,7 +72,7 @@ class Trainer:
 
     def snapshot(self, coreset: Coreset) -> Snapshot:
         """Return all that the rest of the work depends on, as it is now."""
-        return take_snapshot(self.method, coreset, self.underway, self.work_done)
+        return take_snapshot(self.method, coreset, self.underway, self.work_done, self._average)
 
     def begin(self, total: float) -> None:
         """Show progress towards a total of work, as counted by `work_of`."""
@@ -123,6 +126,8 @@ class Trainer:
         optimization = Optimization.of(
             training, self.placement, self.config.momentum, self.config.weight_decay
         )
+        if resumed is not None and optimization.average is not None:
+            restore_average(resumed, optimization.average)
         return EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
 
     def _train(
@@ -139,7 +144,7 @@ class Trainer:
         resumed, self._resumed = self._resumed, None
         steps = self.steps_of(training, resumed)
         optimization = steps.step.optimization
-        underway.optimizer = optimization.optimizer
+        underway.optimizer, self._average = optimization.optimizer, optimization.average
         means = underway.losses.setdefault(training.name, [])
         epochs = Epochs(data, training)
         with training_mode(training):
@@ -154,7 +159,9 @@ class Trainer:
                 means.append(_finite_mean(torch.cat(losses), task, training, number))
                 underway.epochs = number + 1
                 self._pause()
-        underway.optimizer = None
+        if self._average is not None:
+            self._average.put_in_place()
+        underway.optimizer, self._average = None, None
         if training.after is not None:
             training.after(data)
         return means

@@ -16,6 +16,12 @@ from distillmatch.losses.classification import (
     pseudo_labels,
     weighted_cross_entropy_sum,
 )
+from distillmatch.losses.distances import (
+    class_means,
+    relative_mahalanobis,
+    shrunk_covariance,
+    whitening,
+)
 from distillmatch.losses.distillation import (
     new_task_distillation,
     past_distillation,
@@ -33,12 +39,14 @@ from distillmatch.losses.scores import (
     max_similarity,
     perturb,
     softmax_confidence,
+    standardized_sum,
     threshold_at_tpr,
 )
 
 __all__ = [
     "accepted",
     "choose_epsilon",
+    "class_means",
     "class_weights",
     "confidence_calibration",
     "consistency_loss",
@@ -53,8 +61,12 @@ __all__ = [
     "per_task_distillation",
     "perturb",
     "pseudo_labels",
+    "relative_mahalanobis",
+    "shrunk_covariance",
     "soft_global_distillation",
     "softmax_confidence",
+    "standardized_sum",
     "threshold_at_tpr",
     "weighted_cross_entropy_sum",
+    "whitening",
 ]

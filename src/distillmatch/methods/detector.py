@@ -73,7 +73,6 @@ class FamiliarityDetector:
             clip=self.method.config.clip,
             score_images=self.ask_past if past else None,
             score_unlabeled=score_unlabeled if past else None,
-            after=lambda passes: self.calibrate(passes, task),
         )
 
     def calibrate(self, passes: Passes, task: TaskInfo) -> None:
@@ -85,10 +84,7 @@ class FamiliarityDetector:
         def at(epsilon: float) -> Callable[[Tensor], Scores]:
             return lambda images: {SCORE: perturbed_score(frozen, images, task.seen, epsilon)}
 
-        # With one label a class nothing is held out; scores of trained images are better than none.
-        held_out: ImageSet = (
-            "second-half" if passes.label_counts("second-half").any() else "labeled"
-        )
+        held_out = held_out_images(passes)
         means = [float(passes.score(at(e), held_out)[SCORE].mean()) for e in EPSILONS]
         self.method.values["epsilon"] = choose_epsilon(EPSILONS, means, config.epsilon_rule)
         scores = passes.score(at(self.method.values["epsilon"]), held_out, CALIBRATION_VIEWS)[SCORE]
@@ -104,6 +100,14 @@ class FamiliarityDetector:
         frozen = self.method.networks["past detector"]
         assert isinstance(frozen, Detector)
         return score_and_logits(frozen, images, classes, self.method.values["epsilon"])
+
+
+def held_out_images(passes: Passes) -> ImageSet:
+    """Return the labelled images that the detector was not trained on.
+
+    With one label a class nothing is held out; scores of trained images are better than none.
+    """
+    return "second-half" if passes.label_counts("second-half").any() else "labeled"
 
 
 def true_positive_rate(config: RunConfig) -> float:

@@ -43,7 +43,7 @@ class DistillMatch(KeepsPast):
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
         self.needs_truth = config.pseudo_labels and config.gate == "truth"
-        detects = config.pseudo_labels and config.gate == "detector"
+        detects = config.pseudo_labels and config.gate in ("detector", "ensemble")
         self.detector = FamiliarityDetector(self) if detects else None
         self.gate = make_gate(config, self, self.detector) if config.pseudo_labels else None
         self.weights = torch.ones(1)
@@ -64,12 +64,13 @@ class DistillMatch(KeepsPast):
             score_unlabeled=(lambda images: self.score(images, task)) if task.past else None,
             before=lambda passes: self.balance(passes, task),
         )
-        trainings = [classifier, *fine_tuning(self.config, task, self.classifier, HIGH_RATE)]
-        if self.gate is not None and not task.last:
-            gate = self.gate
-            trainings[-1] = replace(
-                trainings[-1], after=lambda passes: gate.calibrate(passes, task)
+        trainings = [
+            replace(training, average_decay=self.config.weight_averaging)
+            for training in (
+                classifier,
+                *fine_tuning(self.config, task, self.classifier, HIGH_RATE),
             )
+        ]
         if self.detector is not None and not task.last:
             trainings.append(
                 self.detector.training(
@@ -77,6 +78,11 @@ class DistillMatch(KeepsPast):
                     lambda batch: self.detector_loss(batch, task),
                     lambda images: self.score(images, task),
                 )
+            )
+        if self.gate is not None and not task.last:
+            gate = self.gate
+            trainings[-1] = replace(
+                trainings[-1], after=lambda passes: gate.calibrate(passes, task)
             )
         return trainings
 
@@ -156,20 +162,16 @@ class DistillMatch(KeepsPast):
 
     def score(self, images: Tensor, task: TaskInfo) -> Scores:
         """Ask the last task's models about weak views: logits, and how familiar they look."""
-        scores = self.ask_past(images)
-        if self.detector is not None:
-            scores[GATE], scores[DETECTOR_LOGITS] = self.detector.ask(images, task.past)
-        elif self.gate is not None:
-            familiarity = self.gate.familiarity(images, task.past, "past")
-            if familiarity is not None:
-                scores[GATE] = familiarity
-        return scores
+        if self.gate is None:
+            return self.ask_past(images)
+        logits, familiarity = self.gate.ask(images, task.past, "past")
+        return {"past": logits, **familiarity}
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score test images by the gate as it will stand in the next task."""
-        if self.gate is None or (self.detector is not None and task.last):
+        if self.gate is None or (self.gate.learns and task.last):
             return None
-        return self.gate.familiarity(images, task.seen, "classifier")
+        return self.gate.ask(images, task.seen, "classifier")[1].get(GATE)
 
     def uses_consistency(self, task: TaskInfo) -> bool:
         """Tell whether eq. 4 is part of this task's loss."""

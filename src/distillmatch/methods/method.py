@@ -75,6 +75,9 @@ class Passes(Protocol):
     def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
         """Score `views` weak views of every image of a set; rows of one view follow each other."""
 
+    def labels(self, over: ImageSet) -> Tensor:
+        """Return the classes of a labelled set's images, in the order in which they are scored."""
+
     def label_counts(self, over: ImageSet) -> Tensor:
         """Return how many images of each seen class a labelled set holds."""
 
@@ -85,7 +88,8 @@ class Training:
 
     `before` and `after` are called around it. A run that is continued inside a task calls `before`
     again, of the training it stopped in and of those before it: let it count and look things up
-    with the task's data and frozen networks, and change no network.
+    with the task's data and frozen networks, and change no network. With `average_decay` the
+    network ends as the exponential average of its weights over all steps, and `after` finds it so.
     """
 
     name: str
@@ -97,6 +101,7 @@ class Training:
     strong: bool = False
     clip: float | None = None
     parameters: Literal["all", "head"] = "all"
+    average_decay: float | None = None
     score_images: ScoreFunction | None = None
     score_unlabeled: ScoreFunction | None = None
     before: Callable[[Passes], None] | None = None
@@ -121,9 +126,9 @@ class Method(ABC):
     `memory` says which labelled images of earlier tasks it is given: the coreset, or, for bounds
     that are no continual learners, everything. A method with `needs_truth` is given the true labels
     of unlabelled images and is marked so in its results. What it carries from one task to the next
-    is in `networks` and `values`: these are kept when a run is interrupted and continued. With
-    `independent_tasks` it carries nothing, and its tasks may be learned in any order or side by
-    side.
+    is in `networks`, `values` and `tensors`: these are kept when a run is interrupted and
+    continued. With `independent_tasks` it carries nothing, and its tasks may be learned in any
+    order or side by side.
     """
 
     memory: ClassVar[Literal["coreset", "everything"]] = "coreset"
@@ -135,6 +140,7 @@ class Method(ABC):
         self.build = build
         self.networks: dict[str, nn.Module] = {"classifier": build("classifier")}
         self.values: dict[str, float] = {}
+        self.tensors: dict[str, Tensor] = {}
         self.copies: dict[str, str] = {}
 
     @property

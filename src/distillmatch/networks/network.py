@@ -70,11 +70,14 @@ class Network(nn.Module):
         return features
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of every class slot for each image.
+        """Return the logits of every class slot for each image."""
+        return self.classify(self.features(images))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the logits for features.
 
         The head leaves mixed precision: losses and thresholds want logits in float32.
         """
-        features = self.features(images)
         with torch.autocast(features.device.type, enabled=False):
             logits: Tensor = self.head(features.to(self.head.slots.weight.dtype))
         return logits
