@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import make_dataset
+from made_up import made_up_ledger
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
@@ -298,6 +299,21 @@ def test_check_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[st
     assert "1 of 1 results are wrong" in shown
 
 
+def test_runs_of_experiments_beyond_the_paper_are_right_and_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path)
+    for name in ("gates", "readings"):
+        for result in made_up_ledger([load_experiment(name)], [1]):
+            result["commit"]["dirty"] = False
+            result["stream"]["fingerprint"] = "made"
+            ledger.add(result)
+    shown = said(["results", "check", "--ledger", str(tmp_path)], capsys)
+    assert f"all {len(ledger.paths())} results are right" in shown
+    assert "no experiment has this run" not in shown
+    assert "gate=truth-seed1: right remark: its method was given the truth" in shown
+
+
 def test_a_run_outside_the_ledger_may_have_any_name(
     tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,9 +349,12 @@ def test_the_suite_is_listed_with_what_is_done(
     shown = said(["suite", "list", "--seeds", "1", "--ledger", str(REAL)], capsys)
     for name in experiment_names():
         assert name in shown
-    assert re.search(r"all, shared runs once [│ ]+65 [│ ]+\d+", shown)
+    assert re.search(r"the paper, shared runs once [│ ]+65 [│ ]+\d+", shown)
+    assert shown.index(" gates ") > shown.index(" table-8 "), "ours come after the paper's"
+    experiments = [load_experiment(name) for name in experiment_names()]
+    assert re.search(rf"with ours [│ ]+{len(plan(experiments, [1]))} [│ ]+\d+", shown)
     empty = said(["suite", "list", "--ledger", str(tmp_path)], capsys)
-    assert re.search(r"all, shared runs once [│ ]+195 [│ ]+0 ", empty)
+    assert re.search(r"the paper, shared runs once [│ ]+195 [│ ]+0 ", empty)
 
 
 def test_the_cells_of_an_experiment_are_listed_with_both_figures(

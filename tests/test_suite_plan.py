@@ -64,7 +64,8 @@ def test_a_run_is_shared_between_experiments_and_names_them() -> None:
 
 
 def test_the_whole_paper_is_65_runs_a_seed() -> None:
-    runs = plan([load_experiment(name) for name in experiment_names()], [4])
+    everything = [load_experiment(name) for name in experiment_names()]
+    runs = plan([experiment for experiment in everything if not experiment.beyond_paper], [4])
     # RandomClass: 3 numbers of tasks; ParentClass: Uniform without, four streams with a coreset;
     # Tiny-ImageNet. Base: one with and one without a coreset of parents, seven more sizes.
     assert counted(runs) == {
@@ -86,6 +87,35 @@ def test_bounds_come_first() -> None:
 def test_chosen_methods_bring_their_bound_and_nothing_else() -> None:
     runs = plan([load_experiment("table-2a")], [1], methods=["dm", "gd"])
     assert counted(runs) == {"offline": 3, "dm": 3, "gd": 3}
+
+
+def names_of(cells: list[str], *experiments: str) -> set[str]:
+    planned = plan([load_experiment(name) for name in experiments], [1], cells=cells)
+    return {run.name.removesuffix("-seed1") for run in planned if run.config.method != "offline"}
+
+
+def test_chosen_cells_are_those_of_a_row_a_column_or_both() -> None:
+    assert names_of(["DM/10 tasks"], "table-2a") == {"cifar100-random10-uniform-dm"}
+    assert names_of(["GD"], "table-2a") == {f"cifar100-random{n}-uniform-gd" for n in (5, 10, 20)}
+    assert names_of(["/5 tasks"], "table-2a") == {
+        f"cifar100-random5-uniform-{method}" for method in ("base", "e2e", "dr", "gd", "dm")
+    }
+    two = names_of(["DM/Positive", "DM/coreset 0"], "table-2b", "table-2c")
+    assert two == {"cifar100-parent-positive-coreset400-dm", "cifar100-parent-uniform-dm"}
+
+
+def test_a_chosen_cell_brings_its_bound() -> None:
+    runs = plan([load_experiment("table-2a")], [1, 2], cells=["DM/20 tasks"])
+    assert [(run.config.method, run.config.tasks, run.config.seed) for run in runs] == [
+        ("offline", 20, 1), ("offline", 20, 2), ("dm", 20, 1), ("dm", 20, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["DM/11 tasks", "5 tasks", "dm", "/DM", ""])
+def test_a_cell_that_no_experiment_has_is_refused(name: str) -> None:
+    sentence = f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with"
+    with pytest.raises(ConfigError, match=f"^{sentence} the rows 'UB', .* columns '5 tasks', "):
+        plan([load_experiment("table-2a")], [1], cells=["DM", name])
 
 
 def test_a_method_that_no_experiment_has_is_refused() -> None:

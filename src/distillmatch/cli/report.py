@@ -48,6 +48,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--readme", type=Path, metavar="FILE", help="bring the state in this README up to date"
     )
+    parser.add_argument(
+        "--reproduction",
+        type=Path,
+        metavar="FILE",
+        help="bring the tables, bars and runs in this page up to date",
+    )
     parser.set_defaults(run=run)
 
 
@@ -56,9 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.report.paper_report import check_folder, paper_of, write_report
     from distillmatch.report.paper_state import FIGURE, update_readme
     from distillmatch.report.paper_tables import read_results
+    from distillmatch.report.reproduction_page import update_page
 
-    if arguments.out is None and arguments.readme is None:
-        raise ConfigError("nothing to write: give --out DIR, or --readme FILE")
+    if arguments.out is None and arguments.readme is None and arguments.reproduction is None:
+        raise ConfigError("nothing to write: give --out DIR, --readme FILE or --reproduction FILE")
     data = dict(_source_folder(word) for word in arguments.data)
     if arguments.out is not None:
         check_folder(arguments.out)
@@ -71,6 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.readme is not None:
         update_readme(arguments.readme, paper)
         print(f"state: {arguments.readme}, {arguments.readme.parent / FIGURE}")
+    if arguments.reproduction is not None:
+        update_page(arguments.reproduction, paper)
+        print(f"reproduction: {arguments.reproduction}")
 
 
 def _source_folder(word: str) -> tuple[str, Path]:

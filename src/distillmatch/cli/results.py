@@ -1,6 +1,7 @@
 """`distillmatch results`: list, filter and compare what the ledger has, check it, add to it."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     check = arguments.files[:1] == ["check"]
     if check:
         arguments.files = arguments.files[1:]
-    items = _chosen(arguments)
+    items = _chosen(arguments, _item if check else _whole_item)
     if check:
         _check(items)
     else:
@@ -97,7 +98,7 @@ def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
         print(ledger.add(result))
 
 
-def _chosen(arguments: argparse.Namespace) -> list[Item]:
+def _chosen(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[Item]:
     """Return the results that the options leave."""
     from distillmatch.suite.ledger import Ledger
 
@@ -108,7 +109,7 @@ def _chosen(arguments: argparse.Namespace) -> list[Item]:
     paths = [Path(file) for file in arguments.files] or ledger.paths()
     if not paths:
         raise ResultError(f"{ledger.folder}: expected results of runs, found none in this folder")
-    items = [_item(path) for path in paths]
+    items = [read(path) for path in paths]
     kept = [item for item in items if all(_config_value(item, k) == v for k, v in wanted.items())]
     if arguments.experiment is not None:
         kept = _of_experiment(kept, arguments.experiment)
@@ -126,6 +127,15 @@ def _item(path: Path) -> Item:
         return Item(str(path), None, result)
     name = path.name.removesuffix(".json")
     return Item(name, name, result)
+
+
+def _whole_item(path: Path) -> Item:
+    """Read a result, and refuse one that has not all that results have."""
+    from distillmatch.report.paper_tables import read_results
+    from distillmatch.run.folder import RESULT
+
+    read_results([path / RESULT if path.is_dir() else path])
+    return _item(path)
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -167,7 +177,7 @@ def _of_experiment(items: list[Item], name: str) -> list[Item]:
 
 
 def _list(items: list[Item]) -> None:
-    from distillmatch.report.comparison import NAMES, comparison_table
+    from distillmatch.report.comparison import NAMES, code_shown, comparison_table
 
     table = Table(title=f"{len(items)} result{'s' if len(items) > 1 else ''}")
     for name in ("run", "method"):
@@ -186,19 +196,11 @@ def _list(items: list[Item]) -> None:
             str(tasks) if tasks == stages else f"{tasks} of {stages}",
             f"{result['metrics']['A_N']:.1f}",
             result["machine"]["device"],
-            _code(result["commit"]),
+            code_shown(result),
         )
     console = Console()
     console.print(table)
     console.print(comparison_table([item.result for item in items]))
-
-
-def _code(commit: dict[str, Any]) -> str:
-    """Return the commit in short, and whether that is all of the code that ran."""
-    if commit["id"] == "unknown":
-        return "unknown commit"
-    beside = {True: " with changes", False: "", None: ", changes unknown"}[commit["dirty"]]
-    return f"{commit['id'][:8]}{beside}"
 
 
 def _check(items: list[Item]) -> None:

@@ -1,6 +1,8 @@
-"""`distillmatch suite`: the paper's experiments, what of them is done, and running them."""
+"""`distillmatch suite`: the experiments, what of them is done, and running them."""
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -9,10 +11,16 @@ from distillmatch.cli import suite_run
 from distillmatch.cli.options import Parser
 from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
 
+if TYPE_CHECKING:
+    from distillmatch.suite.catalogue import Experiment
+    from distillmatch.suite.plan import PlannedRun
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe the command and its parts."""
-    parser = commands.add_parser("suite", help="the paper's experiments: list and run them")
+    parser = commands.add_parser(
+        "suite", help="the paper's experiments and ours: list and run them"
+    )
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART", parser_class=Parser)
     listing = parts.add_parser("list", help="show the experiments and what of them is done")
     listing.add_argument(
@@ -47,19 +55,30 @@ def _list_all(arguments: argparse.Namespace) -> None:
         table.add_column(name)
     for name in ("cells", "runs", "done"):
         table.add_column(name, justify="right")
-    for experiment in experiments:
-        runs = [run.name for run in everything if experiment.name in run.experiments]
-        table.add_row(
-            experiment.name,
-            experiment.source.partition(";")[0],
-            experiment.title,
-            str(len(experiment.cells)),
-            str(len(runs)),
-            str(len(done.intersection(runs))),
-        )
-    table.add_section()
-    table.add_row("all, shared runs once", "", "", "", str(len(everything)), str(len(done)))
+    for beyond in (False, True):
+        for experiment in experiments:
+            if experiment.beyond_paper == beyond:
+                runs = _runs_of([experiment], everything)
+                table.add_row(
+                    experiment.name,
+                    experiment.source.partition(";")[0],
+                    experiment.title,
+                    str(len(experiment.cells)),
+                    str(len(runs)),
+                    str(len(done & runs)),
+                )
+        table.add_section()
+    paper = _runs_of([one for one in experiments if not one.beyond_paper], everything)
+    all_runs = _runs_of(experiments, everything)
+    for words, runs in (("the paper, shared runs once", paper), ("with ours", all_runs)):
+        table.add_row(words, "", "", "", str(len(runs)), str(len(done & runs)))
     Console().print(table)
+
+
+def _runs_of(experiments: "Sequence[Experiment]", planned: "Sequence[PlannedRun]") -> set[str]:
+    """Return the names of the runs that serve one of the experiments."""
+    names = {experiment.name for experiment in experiments}
+    return {run.name for run in planned if names.intersection(run.experiments)}
 
 
 def _list_cells(arguments: argparse.Namespace) -> None:
@@ -80,7 +99,7 @@ def _list_cells(arguments: argparse.Namespace) -> None:
         caption=f"{'published | ' if compared else ''}reproduced, mean ± deviation over seeds",
     )
     for name in ("row", "column"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for metric in experiment.metrics:
         table.add_column(METRICS[metric], justify="right")
     table.add_column("seeds done", justify="right")

@@ -62,5 +62,8 @@ def seed_list(text: str) -> tuple[int, ...]:
 
 
 def chosen_experiments(names: Sequence[str], scale: Scale) -> list[Experiment]:
-    """Return the experiments of these names or files, all of the paper's if there are none."""
-    return [at_scale(load_experiment(name), scale) for name in names or experiment_names()]
+    """Return the experiments of these names or files; without any, the paper's and then ours."""
+    if names:
+        return [at_scale(load_experiment(name), scale) for name in names]
+    known = [at_scale(load_experiment(name), scale) for name in experiment_names()]
+    return sorted(known, key=lambda experiment: experiment.beyond_paper)

@@ -36,6 +36,14 @@ def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         metavar="NAME,…",
         help="only these methods; the bounds they need are run always",
     )
+    parser.add_argument(
+        "--cell",
+        action="append",
+        dest="cells",
+        metavar="ROW|/COLUMN|ROW/COLUMN",
+        help="only this cell, row or column, by its names in suite list NAME; may be repeated; the "
+        "bounds they need are run always",
+    )
     add_suite_options(parser)
     parser.add_argument(
         "--work",
@@ -94,7 +102,7 @@ def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
             with_absolute_locations(planned.config.replace(**changes)),
             work / planned.name,
         )
-        for planned in plan(experiments, arguments.seeds, methods)
+        for planned in plan(experiments, arguments.seeds, methods, arguments.cells)
     ]
 
 

@@ -163,6 +163,15 @@ def stored_shown(result: Result) -> str:
     return "all" if result["method"] in BOUNDS else f"{result['memory']['stored_images']:,}"
 
 
+def code_shown(result: Result) -> str:
+    """Return the commit in short, and whether that is all of the code that ran."""
+    commit = result["commit"]
+    if commit["id"] == "unknown":
+        return "unknown commit"
+    beside = {True: " with changes", False: "", None: ", changes unknown"}[commit["dirty"]]
+    return f"{commit['id'][:8]}{beside}"
+
+
 def task_table(result: Result) -> Table:
     """Return one run task by task, with the diagnostics of its gate."""
     table = Table(title=f"{NAMES.get(result['method'], result['method'])}, seed {result['seed']}")

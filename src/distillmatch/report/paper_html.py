@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from distillmatch.report.comparison import BOUNDS, SHOWN, Group, Result, stored_shown
+from distillmatch.report.comparison import BOUNDS, SHOWN, Group, Result, code_shown, stored_shown
 from distillmatch.report.paper_figures import Figure, method_name, stream_words
 from distillmatch.report.paper_layout import Grid, Line
 from distillmatch.report.paper_streams import StreamPicture
@@ -211,9 +211,7 @@ def _run_html(result: Result) -> str:
         name += f" (unfinished: {len(result['tasks'])} of {len(result['task_sizes'])} tasks)"
     seconds, peak = result["seconds"]["total"], result["memory"]["peak_device_bytes"]
     machine = f"{result['machine']['device']}, {result['machine']['precision']}"
-    commit = result["commit"]["id"][:9] + {True: " + changes", None: " (tree unknown)"}.get(
-        result["commit"]["dirty"], ""
-    )
+    commit = code_shown(result)
     stored = result["memory"]["stored_images"]
     accuracy = result["metrics"]["A_N"]
     gib = "–" if peak is None else f"{peak / 2**30:.1f} GiB"

@@ -33,13 +33,14 @@ class Grid:
 
 
 def in_order(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Return the experiments as the paper has them: by their number, tables before figures."""
+    """Return the paper's experiments by number, tables before figures, then those beyond it."""
 
-    def place(experiment: Experiment) -> tuple[int, str, str]:
+    def place(experiment: Experiment) -> tuple[bool, int, str, str]:
         found = re.search(r"(\d+)([a-z]?)", experiment.source)
         number, letter = (int(found[1]), found[2]) if found else (99, "")
         # A figure comes after all parts of the table with its number.
-        return number, "~" if experiment.kind == "figure" else letter, experiment.name
+        part = "~" if experiment.kind == "figure" else letter
+        return experiment.beyond_paper, number, part, experiment.name
 
     return sorted(experiments, key=place)
 

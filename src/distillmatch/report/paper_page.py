@@ -68,19 +68,27 @@ def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
 
 def lead(paper: Paper) -> str:
     """Return the state of the reproduction in one sentence."""
-    run = sum(one.cells_run for one in paper.reproduced)
-    cells = sum(len(one.records) for one in paper.reproduced)
     runs = len(paper.results)
-    return (
-        f"{runs} run{'s' if runs != 1 else ''} beside the published figures: {run} of {cells} "
-        "cells of the paper’s tables and figures have at least one seed."
+    parts = (
+        (paper.of_paper, "of the paper’s tables and figures"),
+        (paper.beyond, "of experiments beyond it"),
     )
+    counts = [f"{_cells_run(part)} cells {words}" for part, words in parts if part]
+    return (
+        f"{runs} run{'s' if runs != 1 else ''} beside the published figures: "
+        f"{' and '.join(counts)} have at least one seed."
+    )
+
+
+def _cells_run(reproduced: Sequence[Reproduced]) -> str:
+    run = sum(one.cells_run for one in reproduced)
+    return f"{run} of {sum(len(one.records) for one in reproduced)}"
 
 
 def _counts(paper: Paper) -> str:
     items = []
     for verdicts, mark, words, kind in COUNTED:
-        count = sum(one.counted(*verdicts) for one in paper.reproduced)
+        count = sum(one.counted(*verdicts) for one in paper.of_paper)
         items.append(
             f'<li><b>{count}</b><span class="{kind}"><span aria-hidden="true">{mark}</span> '
             f"{words}</span></li>"

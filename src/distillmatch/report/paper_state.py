@@ -17,7 +17,7 @@ MAIN_TABLE, MAIN_COLUMN = "table-2a", "10 tasks"
 
 def state(paper: Paper) -> str:
     """Return the table and the line that shows the figure, as Markdown."""
-    rows = [_row(one) for one in paper.reproduced]
+    rows = [_row(one) for one in paper.of_paper]
     return "\n".join(
         [
             lead(paper),
@@ -37,11 +37,18 @@ def state(paper: Paper) -> str:
 
 def readme_with(text: str, paper: Paper, where: Path) -> str:
     """Return a README with the part between its two marks made anew."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    return replaced_part(text, (BEGIN, END), state(paper), where)
+
+
+def replaced_part(text: str, marks: tuple[str, str], content: str, where: Path) -> str:
+    """Return a document with what stands between two marks made anew; the rest is its author's."""
+    before, begin, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise ConfigError(f"{where}: expected the lines '{BEGIN}' and '{END}', found no such part")
-    return f"{before}{BEGIN}\n{state(paper)}\n{END}{after}"
+        raise ConfigError(
+            f"{where}: expected the lines '{marks[0]}' and '{marks[1]}', found no such part"
+        )
+    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def update_readme(readme: Path, paper: Paper) -> None:

@@ -113,7 +113,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A table or figure of the paper with everything that was run of it."""
+    """An experiment with everything that was run of it."""
 
     experiment: Experiment
     records: tuple[Record, ...]
@@ -149,6 +149,16 @@ class Paper:
     reproduced: tuple[Reproduced, ...]
     results: tuple[Result, ...]
     others: tuple[Group, ...]
+
+    @property
+    def of_paper(self) -> tuple[Reproduced, ...]:
+        """The tables and figures that the paper has."""
+        return tuple(one for one in self.reproduced if not one.experiment.beyond_paper)
+
+    @property
+    def beyond(self) -> tuple[Reproduced, ...]:
+        """The experiments that go beyond the paper."""
+        return tuple(one for one in self.reproduced if one.experiment.beyond_paper)
 
     @property
     def methods(self) -> list[str]:
@@ -188,8 +198,8 @@ def gather(experiments: Sequence[Experiment], results: Iterable[Result]) -> Pape
     for experiment in experiments:
         runs = {}
         for cell in experiment.cells:
-            key = _key(cell.config)
-            used |= {key, _key(bound_config(cell.config))}
+            key = config_key(cell.config)
+            used |= {key, config_key(bound_config(cell.config))}
             runs[cell.row, cell.column] = tuple(by_config.get(key, ()))
         reproduced.append(_reproduced(experiment, runs))
     others = [result for result in complete if _key_of(result) not in used]
@@ -288,12 +298,13 @@ def _figure(result: Result, metric: str, budget: Sequence[tuple[int, float]]) ->
 def _key_of(result: Result) -> str:
     """Return what a run's cells are found by; a saved stream or a fold belongs to no cell."""
     own = "/" in result["stream"]["fingerprint"]
-    return _key(config_of(result, Path("result"))) + (
+    return config_key(config_of(result, Path("result"))) + (
         result["stream"]["fingerprint"] if own else ""
     )
 
 
-def _key(config: RunConfig) -> str:
+def config_key(config: RunConfig) -> str:
+    """Return what the seeds of one configuration have in common, and no other run has."""
     return repr(sorted((k, v) for k, v in identity(config).items() if k != "seed"))
 
 

@@ -53,7 +53,7 @@ def markdown(paper: Paper) -> str:
             paper_figure = entry.published and shown(
                 entry.published.mean, entry.published.deviation, decimals
             )
-            mark, meaning = VERDICTS[entry.verdict]
+            judged = entry.published is not None or not entry.values
             cells = [
                 record.cell.row,
                 record.cell.column,
@@ -62,9 +62,9 @@ def markdown(paper: Paper) -> str:
                 shown(entry.mean, entry.deviation, decimals),
                 str(len(entry.values)),
                 shown_difference(entry) or "–",
-                f"{mark} {meaning}",
+                " ".join(VERDICTS[entry.verdict]) if judged else "–",
             ]
-            lines.append(_markdown_row(cells))
+            lines.append(markdown_row(cells))
         parts.append("\n".join(lines))
     if paper.others:
         parts.append(f"## {OTHERS.capitalize()}")
@@ -76,7 +76,7 @@ def markdown(paper: Paper) -> str:
             entries = [_entry(group.results, metric) for metric in SHOWN]
             figures = [shown(entry.mean, entry.deviation) for entry in entries]
             words = stream_words(group.results[0])
-            lines.append(_markdown_row([group.name, words, str(len(group.results)), *figures]))
+            lines.append(markdown_row([group.name, words, str(len(group.results)), *figures]))
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
@@ -138,7 +138,8 @@ def _csv_figures(entry: Entry) -> list[object]:
     return [entry.metric, *kept, entry.verdict]
 
 
-def _markdown_row(cells: list[str]) -> str:
+def markdown_row(cells: list[str]) -> str:
+    """Return one row of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,4 +1,4 @@
-"""The experiments: every table and figure of the paper, and a user's own, as data.
+"""The experiments: every table and figure of the paper, some beyond it, and a user's own, as data.
 
 An experiment is rows against columns. The run of a cell is the experiment's common configuration,
 with the column's over it and the row's over that; beside it stands what was published.
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from distillmatch.config import LOCATION_KEYS, Config, RunConfig, parse_yaml, read_yaml
-from distillmatch.config.base import CountOrZero
+from distillmatch.config.base import CountOrZero, Switch
 from distillmatch.errors import ConfigError
 
 METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
@@ -50,7 +50,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: its cells, row by row, and where in the paper it is."""
+    """A table or figure: its cells, row by row, and where in the paper it is.
+
+    One that is `beyond_paper` asks a question of its own; its first row is what the others are
+    compared with.
+    """
 
     name: str
     title: str
@@ -62,6 +66,7 @@ class Experiment:
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...] = (1, 2, 3)
     note: str = ""
+    beyond_paper: bool = False
 
 
 class _File(Config):
@@ -71,6 +76,7 @@ class _File(Config):
     kind: Literal["table", "figure"] = "table"
     source: str = ""
     note: str = ""
+    beyond_paper: Switch = False
     metrics: tuple[str, ...] = ("A_N", "omega")
     seeds: tuple[CountOrZero, ...] = (1, 2, 3)
     common: Options = Field(default_factory=dict)
@@ -89,13 +95,13 @@ class _Quick(Config):
 
 
 def experiment_names() -> tuple[str, ...]:
-    """Return the names of the paper's experiments."""
+    """Return the names of all experiments: the paper's, and those beyond it."""
     names = [file.name.removesuffix(".yaml") for file in _folder().iterdir()]
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 def load_experiment(name_or_file: str) -> Experiment:
-    """Return an experiment of the paper by its name, or a user's own from a YAML file."""
+    """Return an experiment by its name, or a user's own from a YAML file."""
     names = experiment_names()
     if name_or_file in names:
         text = (_folder() / f"{name_or_file}.yaml").read_text(encoding="utf-8")
@@ -179,6 +185,7 @@ def _experiment(name: str, values: object, where: str) -> Experiment:
         cells=cells,
         seeds=file.seeds,
         note=" ".join(file.note.split()),
+        beyond_paper=file.beyond_paper,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
-from distillmatch.suite.catalogue import Experiment
+from distillmatch.suite.catalogue import Cell, Experiment
 from distillmatch.suite.identity import BOUND, bound_config, run_name, shared_config
 
 
@@ -22,19 +22,23 @@ def plan(
     experiments: Sequence[Experiment],
     seeds: Iterable[int] | None = None,
     methods: Iterable[str] | None = None,
+    cells: Iterable[str] | None = None,
 ) -> list[PlannedRun]:
     """Return the runs of some experiments, bounds first, so that others find theirs in the ledger.
 
-    Without `seeds`, each experiment's own. With `methods`, only the cells of these; the bound of
-    every class order among them is in the plan always, because Ω needs it.
+    Without `seeds`, each experiment's own. With `methods`, only the cells of these; with `cells`,
+    only those that `is_named` finds by one of them. The bound of every class order among them is in
+    the plan always, because Ω needs it.
     """
     chosen = None if methods is None else set(methods)
+    named = None if cells is None else tuple(cells)
     wanted_seeds = None if seeds is None else tuple(seeds)
     _refuse_absent_methods(experiments, chosen)
+    _refuse_absent_cells(experiments, named)
     found: dict[str, PlannedRun] = {}
     for experiment in experiments:
         for seed in wanted_seeds or experiment.seeds:
-            for config in _configs(experiment, seed, chosen):
+            for config in _configs(experiment, seed, chosen, named):
                 name = run_name(config)
                 served = found[name].experiments if name in found else ()
                 if experiment.name not in served:
@@ -43,11 +47,20 @@ def plan(
     return sorted(found.values(), key=lambda run: run.config.method != BOUND)
 
 
-def _configs(experiment: Experiment, seed: int, methods: set[str] | None) -> list[RunConfig]:
+def is_named(cell: Cell, name: str) -> bool:
+    """Tell whether a cell is meant by its row, as `/column`, or by both as `row/column`."""
+    return name in (cell.row, f"/{cell.column}", f"{cell.row}/{cell.column}")
+
+
+def _configs(
+    experiment: Experiment, seed: int, methods: set[str] | None, names: Sequence[str] | None
+) -> list[RunConfig]:
     """Return the runs of one experiment with one seed, each with its bound before it."""
     configs = []
     for cell in experiment.cells:
-        if methods is None or cell.config.method in methods:
+        if (methods is None or cell.config.method in methods) and (
+            names is None or any(is_named(cell, name) for name in names)
+        ):
             config = cell.config.replace(seed=seed)
             configs += [bound_config(config), shared_config(config)]
     return configs
@@ -59,3 +72,15 @@ def _refuse_absent_methods(experiments: Sequence[Experiment], methods: set[str] 
         raise ConfigError(
             f"no chosen experiment has method '{method}'; they have {', '.join(sorted(present))}"
         )
+
+
+def _refuse_absent_cells(experiments: Sequence[Experiment], names: Sequence[str] | None) -> None:
+    cells = [cell for one in experiments for cell in one.cells]
+    for name in names or ():
+        if not any(is_named(cell, name) for cell in cells):
+            rows = ", ".join(dict.fromkeys(f"'{cell.row}'" for cell in cells))
+            columns = ", ".join(dict.fromkeys(f"'{cell.column}'" for cell in cells))
+            raise ConfigError(
+                f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with "
+                f"the rows {rows} and the columns {columns}"
+            )

@@ -1,0 +1,150 @@
+"""What the reproduction must reach, and whether the runs reach it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from distillmatch.report.comparison import BOUNDS, NAMES
+from distillmatch.report.paper_state import MAIN_COLUMN, MAIN_TABLE
+from distillmatch.report.paper_tables import (
+    METRICS,
+    Entry,
+    Paper,
+    Record,
+    config_key,
+    shown,
+    shown_difference,
+)
+
+SEEDS = 3
+LEAST = {"A_N": 36.5, "omega": 74.0}
+"""What DM must reach in the main setting, on the mean of the seeds."""
+NEAR = 2.0
+"""Points by which A_N of those below may differ from what was published."""
+BASELINES = ("base", "e2e", "dr", "offline")
+RANKED = ("A_N", "omega")
+MET, MET_SO_FAR, NOT_MET, NOT_RUN = "met", "met so far", "not met", "not yet run"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One thing to reach: what it is, how it stands, and the figures that say so."""
+
+    aim: str
+    state: str
+    figures: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table that compares methods: its name, and its cells."""
+
+    name: str
+    records: tuple[Record, ...]
+
+
+def bars(paper: Paper) -> list[Bar]:
+    """Return everything that was to be reached, as the runs have it."""
+    columns = _columns(paper)
+    near = [_nearness(columns, method) for method in BASELINES]
+    return [_main_bar(paper), *_orders(columns), *near]
+
+
+def _main_bar(paper: Paper) -> Bar:
+    """DM in the main setting: the mean of three seeds reaches both figures."""
+    words = " and ".join(f"{METRICS[metric]} at least {least}" for metric, least in LEAST.items())
+    aim = f"DM, {MAIN_TABLE}, {MAIN_COLUMN}: {words} on the mean of {SEEDS} seeds"
+    one = next((one for one in paper.reproduced if one.experiment.name == MAIN_TABLE), None)
+    record = one.record(NAMES["dm"], MAIN_COLUMN) if one else None
+    entries = [e for e in record.entries if e.metric in LEAST and e.values] if record else []
+    figures = ", ".join(
+        f"{METRICS[entry.metric]} {shown(entry.mean, entry.deviation)}" for entry in entries
+    )
+    seeds = min((len(entry.values) for entry in entries), default=0)
+    if len(entries) < len(LEAST) or seeds < SEEDS:
+        return Bar(aim, NOT_RUN, f"{seeds} of {SEEDS} seeds" + (f": {figures}" if figures else ""))
+    met = all((entry.mean or 0.0) >= LEAST[entry.metric] for entry in entries)
+    return Bar(aim, MET if met else NOT_MET, f"{figures}, {seeds} seeds")
+
+
+def _columns(paper: Paper) -> list[Column]:
+    """Return each column that compares methods by A_N once; later tables print some again."""
+    found: dict[frozenset[str], Column] = {}
+    for one in paper.of_paper:
+        for column in one.experiment.columns:
+            records = tuple(r for r in one.records if r.cell.column == column)
+            learners = [r for r in records if r.method not in BOUNDS]
+            compares = len({r.method for r in learners}) == len(learners) > 1
+            if compares and "A_N" in one.experiment.metrics:
+                key = frozenset(config_key(record.cell.config) for record in learners)
+                found.setdefault(key, Column(f"{one.experiment.name}, {column}", records))
+    return list(found.values())
+
+
+def _orders(columns: Sequence[Column]) -> Iterator[Bar]:
+    """Each column in which two methods were run: they stand as they were published."""
+    aim = "the order of the methods as published"
+    begun = [c for c in columns if sum(bool(r.results) for r in c.records) > 1]
+    for column in begun:
+        rankings = [_ranking(column.records, metric) for metric in RANKED]
+        swapped = [pair for metric in RANKED for pair in _swapped(column.records, metric)]
+        missing = [record.cell.row for record in column.records if not record.results]
+        said = [ranking for ranking in rankings if ranking]
+        if swapped:
+            said.append(f"otherwise in the paper: {', '.join(swapped)}")
+        if missing:
+            said.append(f"not yet run: {', '.join(missing)}")
+        state = NOT_MET if swapped else MET_SO_FAR if missing else MET
+        yield Bar(f"{column.name}: {aim}", state, "; ".join(said))
+    if not begun:
+        yield Bar(f"every column: {aim}", NOT_RUN, "")
+
+
+def _compared(records: Sequence[Record], metric: str) -> list[tuple[str, Entry]]:
+    """Return the rows of a column that have a figure both here and in the paper, best first."""
+    found = [
+        (record.cell.row, entry)
+        for record in records
+        for entry in record.entries
+        if entry.metric == metric and entry.values and entry.published is not None
+    ]
+    return sorted(found, key=lambda pair: -(pair[1].mean or 0.0))
+
+
+def _ranking(records: Sequence[Record], metric: str) -> str:
+    compared = _compared(records, metric)
+    words = " > ".join(f"{row} {shown(entry.mean)}" for row, entry in compared)
+    return f"{METRICS[metric]}: {words}" if words else ""
+
+
+def _swapped(records: Sequence[Record], metric: str) -> Iterator[str]:
+    """Name each pair of rows that the paper has the other way round; it has no order of equals."""
+    for (above, high), (below, low) in combinations(_compared(records, metric), 2):
+        assert high.published is not None and low.published is not None
+        if high.published.mean < low.published.mean:
+            figures = f"{shown(low.published.mean)} > {shown(high.published.mean)}"
+            yield f"{METRICS[metric]} of {below} and {above} ({figures})"
+
+
+def _nearness(columns: Sequence[Column], method: str) -> Bar:
+    """A baseline or the bound: A_N near the published one wherever it was run."""
+    records: dict[str, tuple[str, Record]] = {}
+    for column in columns:
+        for record in column.records:
+            if record.method == method:
+                records.setdefault(config_key(record.cell.config), (column.name, record))
+    figures, far = [], False
+    for name, record in records.values():
+        for _, entry in _compared([record], "A_N"):
+            assert entry.published is not None
+            far = far or abs(entry.difference or 0.0) > NEAR + 1e-9
+            figures.append(
+                f"{name}: {shown(entry.mean)}, published {shown(entry.published.mean)} "
+                f"({shown_difference(entry)})"
+            )
+    aim = f"{NAMES[method]}: A_N within {NEAR:g} points of the published one"
+    if not figures:
+        return Bar(aim, NOT_RUN, f"0 of {len(records)} configurations")
+    whole = len(figures) == len(records)
+    figures.append(f"{len(figures)} of {len(records)} configurations run")
+    return Bar(aim, NOT_MET if far else MET if whole else MET_SO_FAR, "; ".join(figures))
