@@ -242,6 +242,38 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize("words", [["stream"], ["stream", "--json"], ["suite", "list"]])
+def test_output_that_finds_no_space_gets_one_sentence(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "distillmatch", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "distillmatch: error: no space left for the output\n"
+
+
+@pytest.mark.parametrize("command", ["compare", "results"])
+@pytest.mark.parametrize("field", ["metrics", "machine", "config", "stream", "tasks"])
+def test_a_damaged_result_gets_one_sentence(
+    command: str, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = next((Path(__file__).parents[1] / "results").glob("*-dm-seed1.json"))
+    result = json.loads(real.read_text())
+    result[field] = None
+    (tmp_path / real.name).write_text(json.dumps(result))
+    assert main([command, str(real)]) == 0
+    capsys.readouterr()
+    assert main([command, str(tmp_path / real.name)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"distillmatch: error: {tmp_path / real.name}: expected a result")
+    assert printed.err.count("\n") == 1 and not printed.out
+
+
 def test_a_run_writes_its_result_and_shows_it(tmp_path: Path) -> None:
     words = ["--tasks", "3", "--epochs", "1", "--network", "wrn-10-1", "--labels-per-class", "4"]
     words += ["--device", "cpu", "--unlabeled-per-task", "60"]

@@ -29,7 +29,8 @@ from distillmatch.run.ranks import check_ranks, found_by_first
 from distillmatch.run.result import recorded_config
 
 TESTS = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+SEARCHED = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SEARCHED, "OMP_NUM_THREADS": "1"}
 Result = dict[str, Any]
 Value = TypeVar("Value")
 

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import re
+import select
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -200,6 +202,30 @@ def test_names_come_from_standard_input_one_a_line(
         assert [row["image"] for row in rows_of(capsys.readouterr().out)] == list(map(str, paths))
 
 
+def test_a_slow_writer_of_names_is_answered_before_it_is_done(world: Path) -> None:
+    path = str(next((world / "test" / "red").iterdir()))
+    with subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", "predict", str(world / "state"), "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(f"{path}\n".encode())
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            assert ready, "no answer within a minute"
+            assert json.loads(process.stdout.readline())["image"] == path
+        process.stdin.close()
+        assert process.wait(60) == 0 and process.stdout.read() == b""
+
+
+def test_a_folder_without_images_is_said(world: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
+    printed = capsys.readouterr()
+    assert rows_of(printed.out) == [] and f"{tmp_path}: no files there" in printed.err
+
+
 def test_odd_file_names_survive_every_way_through(
     world: Path,
     tmp_path: Path,
@@ -289,6 +315,10 @@ def no_such_folder(world: Path, made: Path) -> list[str]:
     return ["--labeled", str(made / "nowhere")]
 
 
+def impossible_rhythm(world: Path, made: Path) -> list[str]:
+    return ["--labeled", str(world / "april"), "--checkpoint-seconds", "nan"]
+
+
 def impossible_share(world: Path, made: Path) -> list[str]:
     return ["--labeled", str(world / "april"), "--held-out", "1.5"]
 
@@ -296,7 +326,9 @@ def impossible_share(world: Path, made: Path) -> list[str]:
 BAD = [no_class_folders, empty_class_folder, broken_label, no_such_folder]
 
 
-@pytest.mark.parametrize("bad", [*BAD, impossible_share], ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize(
+    "bad", [*BAD, impossible_rhythm, impossible_share], ids=lambda bad: bad.__name__
+)
 def test_bad_input_gets_one_sentence_and_leaves_the_learner_as_it_was(
     bad: Callable[[Path, Path], list[str]],
     world: Path,

@@ -326,3 +326,13 @@ def _small(**others: Any) -> dict[str, Any]:
 
 def test_the_embedded_images_have_the_names_that_these_tests_use() -> None:
     assert [shapes().class_names[one] for one in (SHARK, BOAT)] == ["shark", "rowing boat"]
+
+
+def test_a_task_that_ends_in_no_numbers_is_refused_and_changes_nothing() -> None:
+    """One step is enough to ruin a network, after a loss that was still a number."""
+    learner = small_learner(epochs=1).partial_fit(*task(GOLDFISH, BOAT, count=2))
+    before = learner.predict_proba(images_of(BOAT, count=4))
+    learner.set_params(learning_rate=1e30)
+    with pytest.raises(TrainingError, match="a lower learning_rate may help"):
+        learner.partial_fit(*task(SHARK, count=2))
+    np.testing.assert_array_equal(learner.predict_proba(images_of(BOAT, count=4)), before)

@@ -1,5 +1,6 @@
 import io
 import itertools
+import queue
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,6 +202,65 @@ def test_a_stream_may_mix_images_and_batches() -> None:
     found = look_around(stream(), 16, 6, 1, 0)
     np.testing.assert_array_equal(found.images, np.concatenate([PIXELS, PIXELS[:2]]))
     assert found.seen == 8
+
+
+def test_a_queue_is_taken_from_until_it_gives_none() -> None:
+    camera: queue.Queue[Any] = queue.Queue()
+    for one in (*PIXELS, None, PIXELS[0]):
+        camera.put(one)
+    found = look_around(camera, 16, 20, 1, 0)
+    np.testing.assert_array_equal(found.images, PIXELS)
+    assert camera.qsize() == 1
+
+
+def encoded(pixels: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [(one, 3) for one in PIXELS],
+        [(Image.fromarray(one), "boat", {"width": 16}) for one in PIXELS],
+        [[TENSOR[:2], torch.zeros(2)], [TENSOR[2:], torch.zeros(len(PIXELS) - 2)]],
+        [[Image.fromarray(one) for one in PIXELS]],
+        [{"__key__": "1", "cls": 3, "jpg": one} for one in PIXELS],
+        [{"__key__": "1", "cls": b"3", "left.PNG": encoded(one)} for one in PIXELS],
+        [{"image": TENSOR, "label": torch.zeros(len(PIXELS))}],
+        [encoded(one) for one in PIXELS],
+    ],
+    ids=["pairs", "tuples", "loader", "lists", "webdataset", "undecoded", "named", "bytes"],
+)
+def test_what_loaders_give_beside_an_image_is_left_out(samples: list[Any]) -> None:
+    found = look_around(iter(samples), 16, 20, 1, 0)
+    np.testing.assert_array_equal(found.images, PIXELS)
+    assert found.seen == len(PIXELS)
+
+
+def test_bytes_of_a_stream_that_are_no_image_are_counted() -> None:
+    found = look_around(iter([b"rain", encoded(PIXELS[0])]), 16, 20, 1, 0)
+    assert (len(found.images), found.seen, found.unreadable) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("sample", "sentence"),
+    [
+        (
+            {"json": {}, "cls": 3},
+            "an image under a key such as 'image' or 'jpg', not 'json', 'cls'",
+        ),
+        ((), "must hold an image, but one is empty"),
+        ((3, PIXELS[0]), "the list has a int"),
+    ],
+)
+def test_a_sample_without_an_image_is_refused(sample: Any, sentence: str) -> None:
+    with pytest.raises(LearnerError, match=sentence):
+        look_around(iter([sample]), 16, 20, 1, 0)
 
 
 def test_a_stream_of_large_images_is_never_held_as_it_came() -> None:

@@ -15,6 +15,7 @@ from learner_world import (
     TROUT,
     images_of,
     names_of,
+    small_learner,
     task,
     write_classes,
     write_images,
@@ -213,6 +214,9 @@ def test_one_process_at_a_time(world: Path, tmp_path: Path) -> None:
         assert read_state(state)["busy"]
         with pytest.raises(LockedError):
             learn(state, labeled=world / "april")
+        other = small_learner().partial_fit(*task(GOLDFISH, count=2))
+        with pytest.raises(LockedError):
+            other.save(state)
     finally:
         lock.release()
     assert read_state(state)["labels"] == names_of(CLOWNFISH, GOLDFISH)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from errno import EDQUOT, ENOSPC
 from importlib.metadata import version
 
 from distillmatch.cli import (
@@ -48,15 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = make_parser().parse_args(arguments)
         code: int | None = parsed.run(parsed)
+        sys.stdout.flush()
     except DistillMatchError as error:
         sentence = " ".join(str(error).split())
         print(f"distillmatch: error: {sentence}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output went away (as `head` does); there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in (ENOSPC, EDQUOT):
+            raise
+        _drop_output()
+        print("distillmatch: error: no space left for the output", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("distillmatch: interrupted", file=sys.stderr)
         return 130
     return code or 0
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere, or Python would try it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,12 +27,12 @@ def run(arguments: argparse.Namespace) -> None:
         draw_comparison,
         require_matplotlib,
     )
-    from distillmatch.run import read_result
+    from distillmatch.report.paper_tables import read_results
 
     if arguments.draw:
         check_picture_name(arguments.draw)
         require_matplotlib()
-    results = [read_result(path) for path in arguments.results]
+    results = read_results(arguments.results)
     console = Console()
     console.print(comparison_table(results))
     if arguments.draw:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from distillmatch.cli.learner_options import add_setting_options, settings_of
 from distillmatch.cli.progress import LiveProgress
+from distillmatch.sources.walk import shown
 
 if TYPE_CHECKING:
     from distillmatch.learner.explanation import Explanation
@@ -117,7 +118,7 @@ def learn_task(
         test_sentence,
     )
 
-    progress = None if quiet else LiveProgress(name or labeled.name)
+    progress = None if quiet else LiveProgress(shown(name or labeled.name))
     try:
         record = learn(
             state,

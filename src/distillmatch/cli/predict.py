@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,19 +69,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.csv:
         out.write(_as_csv(COLUMNS))
     failed = 0
-    for prediction in predictions:
-        out.write(row(prediction))
-        if prediction.error:
-            failed += 1
-            _tell(f"{shown(prediction.name)}: {prediction.reason}")
-    out.flush()
+    for answered in predictions:
+        out.write(b"".join(map(row, answered)))
+        out.flush()
+        for prediction in answered:
+            if prediction.error:
+                failed += 1
+                _tell(f"{shown(prediction.name)}: {prediction.reason}")
     if failed:
         _tell(f"{failed} image{'s' if failed > 1 else ''} could not be read")
     return 1 if failed else 0
 
 
-def _names(given: list[str], end: bytes) -> Iterator[str]:
-    """Yield the names of files; a folder stands for all files below it."""
+def _names(given: list[str], end: bytes) -> Iterator[str | None]:
+    """Yield the names of files; a folder stands for all files below it, None for a pause."""
     for name in given or ["-"]:
         if name == "-":
             yield from _from(sys.stdin.buffer, end)
@@ -89,19 +91,31 @@ def _names(given: list[str], end: bytes) -> Iterator[str]:
             yield from (file.path for file in found.files)
             for problem in found.problems:
                 _tell(problem)
+            if not found.files and not found.problems:
+                _tell(f"{shown(name)}: no files there")
         else:
             yield name
 
 
-def _from(stream: BinaryIO, end: bytes) -> Iterator[str]:
-    """Yield names as they come, so that a slow writer is answered before it is done."""
+def _from(stream: BinaryIO, end: bytes) -> Iterator[str | None]:
+    """Yield names as they come, and None where a slow writer is to be answered meanwhile."""
     rest = b""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     while piece := read(_PIECE):
         *names, rest = (rest + piece).split(end)
         yield from (os.fsdecode(_trimmed(name, end)) for name in names if _trimmed(name, end))
+        if not _has_more(stream):
+            yield None
     if _trimmed(rest, end):
         yield os.fsdecode(_trimmed(rest, end))
+
+
+def _has_more(stream: BinaryIO) -> bool:
+    """Tell whether something can be read, or the end, without a wait; if unknown, say so too."""
+    try:
+        return bool(select.select([stream], [], [], 0)[0])
+    except (OSError, ValueError):  # no file of the system's, or one that cannot be asked
+        return True
 
 
 def _trimmed(name: bytes, end: bytes) -> bytes:

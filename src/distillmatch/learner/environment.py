@@ -16,6 +16,7 @@ from distillmatch.learner.inputs import (
     open_images,
     read_usable,
 )
+from distillmatch.learner.samples import images_in, is_batch, is_queue, until_none
 from distillmatch.randomness import permutation
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
@@ -42,16 +43,19 @@ def look_around(given: Any, side: int, limit: int, seed: int, task: int) -> Envi
     """Take at most `limit` unlabelled images from whatever was given.
 
     Of a folder, a list or an array they are drawn at random, and only those drawn are decoded.
-    Anything else that can be iterated over may never end: its first images are taken.
+    A queue, and anything else that can be iterated over, may never end: its first images are taken.
     """
     if given is None:
         return Environment(_nothing(side))
     if isinstance(given, str | Path | list | tuple | np.ndarray | torch.Tensor):
         return _chosen(_opened(given), side, limit, seed, task)
+    if is_queue(given):
+        return _first(until_none(given), side, limit)
     if isinstance(given, Iterable):
         return _first(iter(given), side, limit)
     raise LearnerError(
-        f"unlabeled must be a folder, an array, a list or an iterator, not {type(given).__name__}"
+        "unlabeled must be a folder, an array, a list, a queue or an iterator, not "
+        f"{type(given).__name__}"
     )
 
 
@@ -100,10 +104,11 @@ def _first(stream: Iterator[Any], side: int, limit: int) -> Environment:
 def _next_of(stream: Iterator[Any], most: int) -> list[Any]:
     """Return a stream's next images as a list in a list, then the batch that ended it, if any."""
     singles: list[Any] = []
-    for item in stream:
-        if isinstance(item, np.ndarray | torch.Tensor) and item.ndim == 4:
-            return [singles, item]
-        singles.append(item)
+    for sample in stream:
+        images = images_in(sample, WHAT)
+        if is_batch(images):
+            return [singles, images]
+        singles.append(images)
         if len(singles) == most:
             break
     return [singles] if singles else []

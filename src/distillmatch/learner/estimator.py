@@ -29,7 +29,7 @@ from distillmatch.learner.labels import (
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.parameters import Parameters, not_fitted
 from distillmatch.learner.recognition import familiarity, views_of
-from distillmatch.learner.saved import read_learned, write_learned
+from distillmatch.learner.saved import alone_in, read_learned, write_learned
 from distillmatch.learner.settings import LASTING, run_config
 from distillmatch.learner.task import Given, Keeper, learn_task
 from distillmatch.methods import Method
@@ -176,8 +176,18 @@ class ContinualLearner(Parameters):
         return self._fitted().explanation
 
     def save(self, path: Path | str) -> None:
-        """Write the learner into a folder, which has the old one or the new one at any moment."""
-        write_learned(Path(path).expanduser(), self.get_params(), self._fitted())
+        """Write the learner into a folder, which has the old one or the new one at any moment.
+
+        A folder in which another process learns is refused.
+        """
+        folder = Path(path).expanduser()
+        self._fitted()
+        with alone_in(folder, lambda sentence: None):
+            self.write(folder)
+
+    def write(self, folder: Path) -> None:
+        """Write the learner into a folder of which the caller holds the lock."""
+        write_learned(folder, self.get_params(), self._fitted())
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto", *, allow_import: bool = False) -> Self:

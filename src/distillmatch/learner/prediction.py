@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -43,17 +43,21 @@ class _Failure:
 
 
 def predict_files(
-    learner: "ContinualLearner", names: Iterable[str], reject: bool = False
-) -> Iterator[Prediction]:
-    """Return a prediction for every name, in order; names may come as slowly as they like."""
+    learner: "ContinualLearner", names: Iterable[str | None], reject: bool = False
+) -> Iterator[list[Prediction]]:
+    """Return a prediction for every name, in order, some at a time.
+
+    Where names come slowly, None among them says that there is none just now: all that came before
+    are then answered.
+    """
     if reject:
         learner.predict([], reject=True)  # a learner that cannot tell strangers says so at once
     return _predictions(learner, names, reject)
 
 
 def _predictions(
-    learner: "ContinualLearner", names: Iterable[str], reject: bool
-) -> Iterator[Prediction]:
+    learner: "ContinualLearner", names: Iterable[str | None], reject: bool
+) -> Iterator[list[Prediction]]:
     side = learner.image_size_
     with (
         warnings.catch_warnings(),
@@ -62,17 +66,23 @@ def _predictions(
         warnings.simplefilter("ignore")  # what is wrong with a file is in its row
         waiting: deque[tuple[list[str], list[Future[NDArray[np.uint8] | _Failure]]]] = deque()
         for batch in _batches(names):
-            waiting.append((batch, [pool.submit(_decode, name, side) for name in batch]))
-            if len(waiting) > AHEAD:
-                yield from _predict(learner, *waiting.popleft(), reject)
-        while waiting:
-            yield from _predict(learner, *waiting.popleft(), reject)
+            if batch:
+                waiting.append((batch, [pool.submit(_decode, name, side) for name in batch]))
+            while len(waiting) > (AHEAD if batch else 0):
+                yield list(_predict(learner, *waiting.popleft(), reject))
 
 
-def _batches(names: Iterable[str]) -> Iterator[list[str]]:
-    iterator = iter(names)
-    while batch := list(islice(iterator, BATCH)):
-        yield batch
+def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
+    """Yield names that are predicted together; an empty list where those before must not wait."""
+    batch: list[str] = []
+    for name in chain(names, [None]):
+        if name is not None:
+            batch.append(name)
+        if batch and (name is None or len(batch) == BATCH):
+            yield batch
+            batch = []
+        if name is None:
+            yield batch
 
 
 def _predict(

@@ -4,10 +4,11 @@ The weights get a name of their own, after their content; `learner.json` is repl
 on the disk, and the old weights go only then. So at any moment the folder holds a whole learner.
 """
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.learned import Learned, revived_method
 from distillmatch.learner.settings import run_config
 from distillmatch.run.checkpoints import checksum
+from distillmatch.run.lock import FolderLock
 from distillmatch.run.machine import versions
 from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
 from distillmatch.views import Normalization
 
+Tell = Callable[[str], None]
 HEAD = "learner.json"
 FORMAT = "distillmatch learner"
 VERSION = 1
@@ -39,10 +42,27 @@ LIBRARIES = ("torchvision", "timm")
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
 
 
-def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> None:
-    """Write a learner; the one that was there stays until the new one is whole."""
+@contextmanager
+def alone_in(folder: Path, tell: Tell) -> Iterator[None]:
+    """Hold the folder's lock; a folder made for nothing is removed again."""
     if folder.exists() and not folder.is_dir():
         raise LearnerError(f"{shown(folder)}: expected a folder for the learner, found a file")
+    made = not folder.exists()
+    lock = FolderLock(folder, tell)
+    try:
+        yield
+    finally:
+        lock.release()
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> None:
+    """Write a learner; the one that was there stays until the new one is whole.
+
+    Nobody else may write into the folder meanwhile.
+    """
     snapshot = learned.snapshot()
     examples = [example.image for example in learned.explanation.examples]
     side = learned.image_size
@@ -194,7 +214,8 @@ def _refuse_import(folder: Path, name: str, value: str, allowed: bool) -> None:
     if colon and not allowed and module not in sys.modules and module not in LIBRARIES:
         raise LearnerError(
             f"{shown(folder)}: its {name} is '{value}', and a folder may not decide what is "
-            f"imported; import {module} first, or load with allow_import=True"
+            f"imported; import {module} first, or load with allow_import=True (predict and export "
+            f"--allow-import, learn --{name} {value})"
         )
 
 

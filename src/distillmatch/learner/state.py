@@ -13,10 +13,8 @@ they are; the keys of mappings are strings):
           unknown: {label the learner never saw: images}}
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,12 @@ from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
 from distillmatch.learner.inputs import read_images
 from distillmatch.learner.labels import class_folders
-from distillmatch.learner.saved import HEAD, read_head, sweep
+from distillmatch.learner.saved import HEAD, Tell, alone_in, read_head, sweep
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints
 from distillmatch.run.interruption import StopRequest
-from distillmatch.run.lock import FolderLock, is_held
+from distillmatch.run.lock import is_held
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
-
-Tell = Callable[[str], None]
 
 
 def learn(
@@ -60,7 +56,9 @@ def learn(
     tell = tell or (lambda sentence: None)
     if not 0 <= held_out < 1:
         raise LearnerError(f"held_out must be at least 0 and less than 1, not {held_out}")
-    with _alone_in(state, tell):
+    if not checkpoint_seconds >= 0:
+        raise LearnerError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds}")
+    with alone_in(state, tell):
         learner = _open(state, settings or {})
         files, labels, tests = _read_folders(learner, labeled, test, held_out)
         before = {}
@@ -76,14 +74,14 @@ def learn(
                 files,
                 labels,
                 list(unlabeled),
-                name=name or shown(labeled.absolute().name),
+                name=shown(name or labeled.absolute().name),
                 progress=progress,
                 checkpoint=keeper,
             )
             record = learner.history_[-1]
             if tests is not None:
                 record["test"] = measure(learner, tests, record["added"], before)
-            learner.save(state)
+            learner.write(state)
         checkpoints.clear()
         return record
 
@@ -162,22 +160,6 @@ class _StateKeeper:
                 f"in the midst of a task; {shown(self.state)} is as it was before it, and the same "
                 "command continues"
             )
-
-
-@contextmanager
-def _alone_in(state: Path, tell: Tell) -> Iterator[None]:
-    """Hold the folder's lock; a folder made for nothing is removed again."""
-    if state.exists() and not state.is_dir():
-        raise LearnerError(f"{shown(state)}: expected a folder for the learner, found a file")
-    made = not state.exists()
-    lock = FolderLock(state, tell)
-    try:
-        yield
-    finally:
-        lock.release()
-        if made:
-            with contextlib.suppress(OSError):
-                state.rmdir()
 
 
 def _open(state: Path, settings: dict[str, Any]) -> ContinualLearner:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
@@ -14,16 +15,25 @@ from distillmatch.engine import Judgement, Placement, Progress, Snapshot
 from distillmatch.engine.data import TaskData
 from distillmatch.engine.factory import NetworkFactory
 from distillmatch.engine.trainer import Trainer
+from distillmatch.errors import TrainingError
 from distillmatch.learner.environment import Environment
 from distillmatch.learner.explanation import Explanation, Label
 from distillmatch.learner.inputs import Pixels
 from distillmatch.learner.labels import new_classes, slots_of
 from distillmatch.learner.learned import Learned, fresh_method, grow, revived_method, task_info
-from distillmatch.learner.recognition import Sample, calibrated_threshold, choose_examples
+from distillmatch.learner.recognition import (
+    Sample,
+    calibrated_threshold,
+    choose_examples,
+    views_of,
+)
 from distillmatch.methods import Method, TaskInfo
 from distillmatch.randomness import permutation
 from distillmatch.streams import Coreset, Experience
 from distillmatch.views import Normalization
+
+SHOWN = 64
+"""Images by which it is seen that a network still answers."""
 
 
 class Keeper(Protocol):
@@ -79,6 +89,7 @@ def learn_task(
         grow(method, factory)
     trainer = _trained(task, method, progress, keeper)
     method.end_task(task.info)
+    _refuse_no_numbers(task, method)
     return _concluded(task, before, trainer, sample)
 
 
@@ -171,6 +182,18 @@ def _trained(
     finally:
         trainer.progress.stop()
     return trainer
+
+
+def _refuse_no_numbers(task: _Task, method: Method) -> None:
+    """Refuse what a last step ruined: the loss, which is watched, is that before the step."""
+    for views in views_of(task.given.images[:SHOWN], task.normalization, task.placement):
+        with torch.no_grad(), task.placement.autocast():
+            logits = method.logits(views)[:, : len(task.labels)]
+        if not torch.isfinite(logits).all():
+            raise TrainingError(
+                f"after the task '{task.given.name}' the network answers nan; a lower "
+                "learning_rate may help"
+            )
 
 
 def _concluded(task: _Task, before: Learned | None, trainer: Trainer, sample: Sample) -> Learned:
