@@ -22,7 +22,7 @@ PROGRAMS = 528
 TILE = 4096
 """Numbers that a program holds at once."""
 ROUND = 1024
-"""Partial sums that are added at once."""
+"""Partial sums that are added at once, whatever the batch: its size compiles nothing anew."""
 FINAL_COLUMNS = 4
 """Channels whose partial sums one program adds up."""
 
@@ -41,7 +41,6 @@ class _Shape:
         self.tiles_of_first = triton.cdiv(self.leading, self.rows_each)
         self.tiles = self.tiles_of_first + triton.cdiv(self.rows - self.leading, self.rows_each)
         self.grid = (triton.cdiv(self.rows, self.block),)
-        self.round = min(ROUND, triton.next_power_of_2(self.tiles))
         self.final_columns = min(FINAL_COLUMNS, self.columns)
         self.final_grid = (triton.cdiv(self.channels, self.final_columns),)
 
@@ -75,9 +74,9 @@ class NormalizeByBatch(torch.autograd.Function):
             shape.leading,
             shape.rows,
             shape.tiles_of_first,
+            shape.rows_each,
             shape.channels,
             shape.columns,
-            shape.rows_each,
             shape.block,
             shortcut is not None,
         )
@@ -97,7 +96,7 @@ class NormalizeByBatch(torch.autograd.Function):
             epsilon,
             shape.channels,
             shape.final_columns,
-            shape.round,
+            ROUND,
             shape.parts,
             moves,
         )
@@ -135,9 +134,9 @@ class NormalizeByBatch(torch.autograd.Function):
             shape.leading,
             shape.rows,
             shape.tiles_of_first,
+            shape.rows_each,
             shape.channels,
             shape.columns,
-            shape.rows_each,
             shape.block,
         )
         slopes = torch.empty(shape.parts, 2, shape.channels, device=maps.device)
@@ -155,7 +154,7 @@ class NormalizeByBatch(torch.autograd.Function):
             shape.tiles,
             shape.channels,
             shape.final_columns,
-            shape.round,
+            ROUND,
             shape.parts,
         )
         of_maps = torch.empty_like(maps)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _share(tile, tiles_of_first, leading, rows, rows_each: tl.constexpr):
+def _share(tile, tiles_of_first, leading, rows, rows_each):
     """Return the first row of a program's share, and the one after its last."""
     of_first = tile < tiles_of_first
     begin = tl.where(of_first, tile * rows_each, leading + (tile - tiles_of_first) * rows_each)
@@ -45,9 +45,9 @@ def sum_kernel(
     leading,
     rows,
     tiles_of_first,
+    rows_each,
     channels: tl.constexpr,
     columns: tl.constexpr,
-    rows_each: tl.constexpr,
     block: tl.constexpr,
     adds: tl.constexpr,
 ):
@@ -241,9 +241,9 @@ def backward_sum_kernel(
     leading,
     rows,
     tiles_of_first,
+    rows_each,
     channels: tl.constexpr,
     columns: tl.constexpr,
-    rows_each: tl.constexpr,
     block: tl.constexpr,
 ):
     """Sum the gradient that passes the ReLU, and its product with the maps, over some rows."""
