@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,15 +12,13 @@ import yaml
 from conftest import make_dataset
 from torch import Tensor
 
-from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig, allowed_values
 from distillmatch.engine import Engine, TaskOutcome
 from distillmatch.engine.data import TaskData
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Batch, Method, Passes, Schedule, TaskInfo, Training, method_names
-from distillmatch.methods.base import Base
 from distillmatch.methods.offline import Offline
-from distillmatch.run import read_result, run
+from distillmatch.run import run
 from distillmatch.sources import Dataset, Part
 from distillmatch.streams import build_stream
 
@@ -297,39 +294,6 @@ def test_the_halves_divide_the_labelled_images_of_each_class() -> None:
         for label in set(labels):
             of_first = sum(y == label for _, y in first)
             assert of_first == (labels.count(label) + 1) // 2
-
-
-class BreaksInTaskTwo(Base):
-    """Base whose loss is no number in the second task, second epoch, third step."""
-
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        (training,) = super().trainings(task)
-        steps = iter(range(1, 1000))
-
-        def loss(batch: Batch) -> Tensor:
-            wrong = task.number == 1 and next(steps) == 3 + 3
-            return training.loss(batch) * (float("nan") if wrong else 1.0)
-
-        return [replace(training, loss=loss)]
-
-
-def test_a_loss_that_is_no_number_stops_the_run_and_leaves_what_was_finished(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny(method="test_engine:BreaksInTaskTwo", batch=2, labels_per_class=3)
-    where = r"nan in task 2, classifier, epoch 2, step 3"
-    with pytest.raises(TrainingError, match=where):
-        run(config, tmp_path, dataset=six_classes())
-    left = read_result(tmp_path)
-    assert not left["complete"] and [task["task"] for task in left["tasks"]] == [1]
-    assert len(left["R"]) == len(left["A"]) == 1
-    words = ["run", "--source", "test_engine:six_classes", "--method", config.method]
-    words += ["--task-sizes", "1", "2", "3", "--batch", "2", "--labels-per-class", "3"]
-    words += ["--network", "wrn-10-1", "--epochs", "2", "--device", "cpu"]
-    assert main([*words, "--out", str(tmp_path / "again"), "--quiet"]) == 2
-    sentence = capsys.readouterr().err
-    assert "task 2, classifier, epoch 2, step 3" in sentence and sentence.count("\n") == 1
-    assert not read_result(tmp_path / "again")["complete"]
 
 
 @pytest.mark.parametrize("method", ["base", "dm"])

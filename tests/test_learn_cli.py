@@ -1,75 +1,23 @@
-"""The commands for a learner of one's own images: learn, predict, inspect, demo own."""
+"""The commands for a learner of one's own images: learn, inspect, demo own."""
 
-import csv
-import hashlib
-import io
 import json
-import os
 import re
-import select
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from learner_folders import COLORS, ODD, SMALL, content_of, make_world, picture, write_class
 from PIL import Image
 
 from distillmatch.cli import main, own_demo, own_world
-from distillmatch.learner import ContinualLearner, read_state
+from distillmatch.learner import read_state
 from distillmatch.run.lock import FolderLock
-
-SIDE = 8
-SMALL = ["--network", "wrn-10-1", "--epochs", "2", "--batch", "8", "--unlabeled-batch", "8"]
-SMALL += ["--image-size", str(SIDE), "--device", "cpu"]
-ODD = "<b>[red]&amp;"
-COLORS = {"red": (220, 30, 30), "green": (30, 200, 40), ODD: (30, 40, 220), "white": (240,) * 3}
-
-
-def picture(color: tuple[int, ...], number: int) -> Image.Image:
-    """Return a noisy square of one colour."""
-    noise = np.random.default_rng(number).integers(-25, 26, (SIDE, SIDE, 3))
-    return Image.fromarray(np.clip(np.array(color) + noise, 0, 255).astype(np.uint8))
-
-
-def write_class(folder: Path, name: str, count: int, first: int = 0) -> None:
-    (folder / name).mkdir(parents=True, exist_ok=True)
-    for number in range(first, first + count):
-        picture(COLORS[name], number).save(folder / name / f"{number}.png")
-
-
-def content_of(folder: Path) -> dict[str, str]:
-    """Return what tells one content of a folder from another."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.lock"
-    }
 
 
 @pytest.fixture(name="world", scope="module")
 def world_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return folders of two months, a test folder, and a learner of the first month."""
-    world = tmp_path_factory.mktemp("world")
-    for name in ("red", "green"):
-        write_class(world / "march", name, 6)
-    write_class(world / "april", ODD, 6)
-    for name in COLORS:
-        write_class(world / "test", name, 4, first=100)
-    for name in COLORS:
-        write_class(world / "camera", name, 6, first=200)
-    words = ["learn", str(world / "state"), "--labeled", str(world / "march"), "--name", "march"]
-    words += ["--unlabeled", str(world / "camera"), "--test", str(world / "test"), *SMALL]
-    assert main([*words, "--quiet"]) == 0
-    return world
-
-
-@pytest.fixture(name="learner", scope="module")
-def learner_fixture(world: Path) -> Any:
-    return ContinualLearner.load(world / "state", device="cpu")
+    return make_world(tmp_path_factory.mktemp("world"))
 
 
 def test_a_second_month_continues_the_learner_and_reports_on_both(
@@ -143,145 +91,6 @@ def test_an_empty_unlabelled_folder_is_learned_without(
     assert main([*words, "--unlabeled", str(tmp_path / "dark")]) == 0
     assert "No unlabelled images were found" in capsys.readouterr().out
     assert read_state(tmp_path / "state")["history"][0]["seen"] == 0
-
-
-def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text, newline="")))
-
-
-def test_predictions_are_the_learners_own_for_files_and_folders(
-    world: Path, learner: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, single = world / "test" / "red", world / "test" / "green" / "100.png"
-    assert main(["predict", str(world / "state"), str(folder), "--csv", str(single)]) == 0
-    rows = rows_of(capsys.readouterr().out)
-    paths = [*sorted(folder.iterdir()), single]
-    assert [row["image"] for row in rows] == [str(path) for path in paths]
-    for row, path in zip(rows, paths, strict=True):
-        (chances,) = learner.predict_proba([path])
-        assert row["label"] == learner.classes_[chances.argmax()] == learner.predict([path])[0]
-        assert float(row["probability"]) == pytest.approx(chances.max(), abs=2e-6)
-        assert row["error"] == ""
-
-
-def test_rejection_answers_as_the_learner_does(
-    world: Path, learner: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["predict", str(world / "state"), str(world / "test"), "--json", "--reject"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    wanted = learner.predict([row["image"] for row in rows], reject=True)
-    assert [row["label"] for row in rows] == list(wanted)
-
-
-def test_rejection_by_a_method_without_detector_is_refused_before_anything_is_printed(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state = str(tmp_path / "state")
-    words = ["learn", state, "--labeled", str(world / "march"), "--method", "base", *SMALL]
-    assert main([*words, "--quiet"]) == 0
-    assert main(["predict", state, str(world / "test"), "--csv", "--reject"]) == 2
-    printed = capsys.readouterr()
-    assert "'base' has no detector" in printed.err and not printed.out
-
-
-@pytest.fixture(name="typed")
-def typed_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    def type_in(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-    return type_in
-
-
-def test_names_come_from_standard_input_one_a_line(
-    world: Path, typed: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = sorted((world / "test" / "red").iterdir())
-    for given in ([], ["-"]):
-        typed("\r\n".join(map(str, paths)).encode())
-        assert main(["predict", str(world / "state"), *given, "--csv"]) == 0
-        assert [row["image"] for row in rows_of(capsys.readouterr().out)] == list(map(str, paths))
-
-
-def test_a_slow_writer_of_names_is_answered_before_it_is_done(world: Path) -> None:
-    path = str(next((world / "test" / "red").iterdir()))
-    with subprocess.Popen(
-        [sys.executable, "-m", "distillmatch", "predict", str(world / "state"), "--json"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        for _ in range(2):
-            process.stdin.write(f"{path}\n".encode())
-            process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], 60)
-            assert ready, "no answer within a minute"
-            assert json.loads(process.stdout.readline())["image"] == path
-        process.stdin.close()
-        assert process.wait(60) == 0 and process.stdout.read() == b""
-
-
-def test_a_folder_without_images_is_said(world: Path, tmp_path: Path, capsys: Any) -> None:
-    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
-    printed = capsys.readouterr()
-    assert rows_of(printed.out) == [] and f"{tmp_path}: no files there" in printed.err
-
-
-def test_odd_file_names_survive_every_way_through(
-    world: Path,
-    tmp_path: Path,
-    typed: Callable[[bytes], None],
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> None:
-    names = [b'with\nnewline,"and" comma.png', b"not utf-8 \xff\xfe.png", "ümläut.png".encode()]
-    paths = [os.fsencode(tmp_path) + b"/" + name for name in names]
-    for number, path in enumerate(paths):
-        picture(COLORS["red"], number).save(os.fsdecode(path), format="PNG")
-    typed(b"\0".join(paths) + b"\0")
-    assert main(["predict", str(world / "state"), "-0", "--csv"]) == 0
-    text = capfdbinary.readouterr().out.decode("utf-8", "surrogateescape")
-    assert [os.fsencode(row["image"]) for row in rows_of(text)] == paths
-    assert main(["predict", str(world / "state"), str(tmp_path), "--json"]) == 0
-    lines = capfdbinary.readouterr().out.splitlines()
-    assert {os.fsencode(json.loads(line)["image"]) for line in lines} == set(paths)
-    assert main(["predict", str(world / "state"), str(tmp_path)]) == 0
-    assert len(capfdbinary.readouterr().out.decode("utf-8").splitlines()) == len(paths)
-
-
-def test_an_unreadable_image_gets_a_row_and_the_others_go_on(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no image")
-    good = sorted((world / "test" / "red").iterdir())
-    given = [str(good[0]), str(broken), str(tmp_path / "nowhere.png"), str(good[1])]
-    assert main(["predict", str(world / "state"), *given, "--csv"]) == 1
-    printed = capsys.readouterr()
-    rows = rows_of(printed.out)
-    assert [row["error"] for row in rows] == ["", "unreadable", "missing", ""]
-    assert [bool(row["label"]) for row in rows] == [True, False, False, True]
-    assert "broken.png" in printed.err and "2 images could not be read" in printed.err
-
-
-def test_other_kinds_of_pixels_are_converted(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """RGBA, grey, sixteen-bit grey and CMYK are predicted as the same picture in RGB is."""
-    red, grey = picture(COLORS["red"], 1), picture(COLORS["red"], 1).convert("L")
-    deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
-    pairs = {
-        "rgba.png": (red.convert("RGBA"), red),
-        "cmyk.tif": (red.convert("CMYK"), red.convert("CMYK").convert("RGB")),
-        "grey.png": (grey, grey.convert("RGB")),
-        "deep.png": (deep, grey.convert("RGB")),
-    }
-    for name, (image, same) in pairs.items():
-        image.save(tmp_path / name)
-        same.save(tmp_path / f"{name}.rgb.png")
-    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
-    rows = {Path(row["image"]).name: row for row in rows_of(capsys.readouterr().out)}
-    for name in pairs:
-        assert rows[name]["label"] == rows[f"{name}.rgb.png"]["label"]
-        assert rows[name]["probability"] == rows[f"{name}.rgb.png"]["probability"]
 
 
 def test_inspect_shows_what_is_known(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,7 +164,7 @@ def test_an_environment_that_never_ends_is_taken_up_to_the_limit() -> None:
 def test_reports_what_was_accepted_from_the_environment_with_examples() -> None:
     learner = small_learner("dm", options={"true_positive_rate": 1.0}, examples=3)
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=4))
-    assert learner.explain().accepted == 0
+    assert learner.explain().accepted is None, "nothing was known to be recognised"
     assert learner.explain().examples == []
     learner.partial_fit(*task(TROUT, count=4), unlabeled=ENVIRONMENT, name="spring")
     found = learner.explain()
@@ -178,36 +178,6 @@ def test_reports_what_was_accepted_from_the_environment_with_examples() -> None:
         assert example.image.tobytes() in known
         assert example.label in found.by_class
         assert example.score is not None and -1 <= example.score <= 1.01
-
-
-def test_rejects_what_looks_like_no_class() -> None:
-    learner = small_learner("dm", epochs=4, known_rate=0.5)
-    learner.partial_fit(*task(GOLDFISH, BOAT, count=12))
-    answers = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)
-    assert set(answers) == {"unknown", *names_of(GOLDFISH, BOAT)}
-    kept = answers != "unknown"
-    plain = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30))
-    assert (plain[kept] == answers[kept]).all()
-    assert 0.2 < kept.mean() < 0.8
-    generous = small_learner("dm", epochs=4, known_rate=1.0)
-    generous.partial_fit(*task(GOLDFISH, BOAT, count=12))
-    more = generous.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)
-    assert (more != "unknown").mean() > kept.mean()
-
-
-def test_rejecting_keeps_whole_numbers_as_they_are() -> None:
-    images, _ = task(GOLDFISH, BOAT, count=4)
-    learner = small_learner("dm", epochs=1, known_rate=0.5).fit(images, [7] * 4 + [3] * 4)
-    assert learner.classes_.tolist() == [3, 7]
-    assert set(learner.predict(images, reject=True).tolist()) <= {3, 7, "unknown"}
-    assert learner.predict(images).dtype == np.int64
-
-
-@pytest.mark.parametrize(("method", "options"), [("e2e", None), ("dm", {"gate": "softmax"})])
-def test_rejecting_without_a_detector_is_refused(method: str, options: Any) -> None:
-    learner = small_learner(method, epochs=1, options=options).fit(*task(SHARK, count=2))
-    with pytest.raises(LearnerError, match="no detector"):
-        learner.predict(ENVIRONMENT, reject=True)
 
 
 def test_a_class_that_comes_back_renews_its_share_of_the_coreset() -> None:

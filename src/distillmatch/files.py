@@ -1,4 +1,4 @@
-"""Files written so that a reader sees the old one or the new one, never half of either."""
+"""Files written so that a reader sees the old one or the new one, never half of either; sizes."""
 
 import json
 import os
@@ -41,6 +41,14 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
     data = content.encode() if isinstance(content, str) else content
     with atomic_file(path, doing) as file:
         file.write(data)
+
+
+def size_shown(size: int) -> str:
+    """Return a number of bytes as people say it."""
+    for unit, number in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= number:
+            return f"{size / number:.1f} {unit}"
+    return f"{size} byte{'' if size == 1 else 's'}"
 
 
 def read_record(

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from distillmatch.cli.learner_options import add_state
 from distillmatch.errors import ConfigError
+from distillmatch.files import size_shown
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,6 +42,6 @@ def run(arguments: argparse.Namespace) -> None:
             console.print(
                 f"{path}: {len(learner.classes_)} classes, images (count, 3, "
                 f"{learner.image_size_}, {learner.image_size_}) of {arguments.pixels}, "
-                f"{path.stat().st_size / 1e6:.1f} MB",
+                f"{size_shown(path.stat().st_size)}",
                 markup=False,
             )

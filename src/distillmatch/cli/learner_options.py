@@ -18,7 +18,7 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "settings of a new learner",
         "A learner that is there keeps its own where they are not given; another method, network, "
-        "image size, coreset or seed is refused. --options takes any further option of a run.",
+        "image size, coreset, seed or gate is refused. --options takes any further one of a run.",
     )
     for name in OF_A_RUN:
         add_field_option(group, RunConfig, name)

@@ -34,7 +34,9 @@ from distillmatch.engine.steps import (
 )
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.networks import Network
 from distillmatch.streams import Coreset
+from distillmatch.views import plain_views
 
 Truth = Callable[[], NDArray[np.int64]]
 
@@ -162,6 +164,7 @@ class Trainer:
         if self._average is not None:
             self._average.put_in_place()
         underway.optimizer, self._average = None, None
+        self._refuse_ruin(training, data, task)
         if training.after is not None:
             training.after(data)
         return means
@@ -172,6 +175,27 @@ class Trainer:
             return None
         labels, accepted = judged
         return Judgement(labels.cpu().numpy(), accepted.cpu().numpy(), truth())
+
+    def _refuse_ruin(self, training: Training, data: TaskData, task: TaskInfo) -> None:
+        """Refuse a network that the last step ruined: the losses are those before each step.
+
+        Weights that are still numbers may be so large that no answer is one, so it is asked too.
+        """
+        network = training.network
+        weights = [one for one in network.state_dict().values() if one.is_floating_point()]
+        sound = torch.stack([one.isfinite().all() for one in weights]).all()
+        if isinstance(network, Network):  # and not one of a user's own that takes what it likes
+            labeled = data.sets["labeled"]
+            few = labeled.fetch(np.arange(min(self.config.batch, len(labeled))))
+            pixels = labeled.store.deliver(few)
+            images = plain_views(pixels, data.normalization, dtype=self.placement.dtype)
+            with torch.no_grad(), self.placement.autocast():
+                sound = sound & network(images)[:, : task.seen].isfinite().all()
+        if not sound:
+            raise TrainingError(
+                f"in task {task.number + 1} the {training.name} ended without finite weights or "
+                "answers; a lower learning_rate may help"
+            )
 
     def _advance(self, work: float, doing: str) -> None:
         self.work_done += work

@@ -134,8 +134,9 @@ class ContinualLearner(Parameters):
         learned = self._fitted()
         if reject and learned.known_threshold is None:
             raise LearnerError(
-                f"method '{learned.config.method}' has no detector to tell strangers by; reject "
-                "needs method 'dm' with gate 'detector'"
+                f"what method '{learned.config.method}' learned has no threshold to tell strangers "
+                "by; reject needs a method that scores images, such as 'dm' with pseudo-labels and "
+                "any gate but 'everything'"
             )
         known = label_array(learned.labels)
         answers = [known[:0]]
@@ -187,7 +188,9 @@ class ContinualLearner(Parameters):
 
     def write(self, folder: Path) -> None:
         """Write the learner into a folder of which the caller holds the lock."""
-        write_learned(folder, self.get_params(), self._fitted())
+        learned = self._fitted()
+        self._config(learned)  # parameters that do not fit would make a folder that nobody can load
+        write_learned(folder, self.get_params(), learned)
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto", *, allow_import: bool = False) -> Self:

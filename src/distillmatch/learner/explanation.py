@@ -12,7 +12,7 @@ Label = str | int
 class Example:
     """An unlabelled image that was accepted, what it was taken for, and how familiar it looked.
 
-    `image` is uint8, (side, side, 3). `score` is the detector's, where the method has one.
+    `image` is uint8, (side, side, 3). `score` is the gate's, where it is one that scores.
     """
 
     image: NDArray[np.uint8]
@@ -25,11 +25,12 @@ class Explanation:
     """What the environment contributed to one task.
 
     `seen` unlabelled images were met, `accepted` of them were taken for classes of earlier tasks,
-    `by_class` says for which. A first task accepts nothing: there is no class to recognise yet.
+    `by_class` says for which. `accepted` is None where none was judged: in a first task, when there
+    is no class to recognise yet, and by methods that do not judge.
     """
 
     name: str
     seen: int
-    accepted: int
+    accepted: int | None
     by_class: dict[Label, int]
     examples: list[Example]

@@ -25,7 +25,7 @@ class Learned:
     """All that is carried from one task to the next.
 
     `labels` are the classes in the order of the networks' outputs, `sizes` how many each task
-    added. `known_threshold` is the detector's score below which an image is called unknown.
+    added. `known_threshold` is the score below which an image is called unknown.
     """
 
     config: RunConfig

@@ -14,15 +14,13 @@ from distillmatch.engine.scoring import piece_size
 from distillmatch.learner.explanation import Example, Label
 from distillmatch.learner.inputs import Pixels
 from distillmatch.losses import threshold_at_tpr
-from distillmatch.methods import ImageSet, Method, TaskInfo
-from distillmatch.methods.detector import CALIBRATION_VIEWS, SCORE
+from distillmatch.methods import Method, Scores, TaskInfo
+from distillmatch.methods.detector import CALIBRATION_VIEWS, SCORE, held_out_images
 from distillmatch.randomness import permutation
 from distillmatch.views import Normalization, plain_views
 
 SAMPLED = 2048
 """Unlabelled images that examples are chosen among."""
-DETECTOR = "past detector"
-"""The network by which a method that can refuse strangers does it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +80,21 @@ def choose_examples(
 def calibrated_threshold(
     method: Method, task: TaskInfo, data: TaskData, judgement: Judgement | None, rate: float
 ) -> float | None:
-    """Return the detector's score that a share `rate` of familiar images reach.
+    """Return the score that a share `rate` of familiar images reach, if the method gives scores.
 
-    Those are the labelled images that the detector was not trained on, and, as they are mostly of
-    new classes, the unlabelled ones that were accepted as old ones: of the two scores the lower.
+    Those are the labelled images that a detector was not trained on, and, as they are mostly of new
+    classes, the unlabelled ones that were accepted as old ones: of the two scores the lower. A
+    classifier that scores was trained on all of them, so that fewer new ones will reach it.
     """
-    if DETECTOR not in method.networks:
-        return None
-    held_out: ImageSet = "second-half" if data.label_counts("second-half").any() else "labeled"
 
-    def score(images: Tensor) -> dict[str, Tensor]:
+    def score(images: Tensor) -> Scores:
         scores = method.familiarity(images, task)
-        assert scores is not None
-        return {SCORE: scores}
+        return {} if scores is None else {SCORE: scores}
 
-    scores = [data.score(score, held_out, CALIBRATION_VIEWS)[SCORE]]
+    of_labeled = data.score(score, held_out_images(data), CALIBRATION_VIEWS)
+    if SCORE not in of_labeled:
+        return None
+    scores = [of_labeled[SCORE]]
     if judgement is not None and judgement.accepted.any():
         of_all = data.score(score, "unlabeled")[SCORE]
         scores.append(of_all[torch.from_numpy(judgement.accepted).to(of_all.device)])

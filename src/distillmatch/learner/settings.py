@@ -6,8 +6,20 @@ from distillmatch.config import LEARNER_KEYS, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.methods import find_method
 
-LASTING = ("method", "network", "image_size", "coreset", "seed")
-"""What cannot change once something is learned."""
+LASTING = (
+    "method",
+    "network",
+    "image_size",
+    "coreset",
+    "seed",
+    "pseudo_labels",
+    "gate",
+    "gate_confidence",
+    "similarity",
+    "base_distillation",
+)
+"""What cannot change once something is learned: networks, thresholds and images kept belong to it.
+"""
 
 
 def run_config(parameters: dict[str, Any]) -> RunConfig:

@@ -5,7 +5,8 @@ they are; the keys of mappings are strings):
 
     name, number (from 1), added, returned (lists of labels), labeled (images trained on),
     labeled_by_class,
-    seen, kept, unreadable, accepted (unlabelled images), accepted_by_class,
+    seen, kept, unreadable (unlabelled images), accepted (of them, or None where none was judged),
+    accepted_by_class, unlabeled_in (the trainings that used them; absent in old records),
     seconds (by training), losses (last mean of each training), values (epsilon, threshold),
     stored, stored_bytes (coreset), weights_bytes, known_threshold (of `reject`, or None),
     test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten
@@ -179,6 +180,8 @@ def _open(state: Path, settings: dict[str, Any]) -> ContinualLearner:
     named = all(given.get(key) == saved[key] for key in ("method", "network") if ":" in saved[key])
     learner = ContinualLearner.load(state, given.get("device", "auto"), allow_import=named)
     _forget_finished(state, len(record["learner"]["sizes"]))
+    if isinstance(given.get("options"), dict):
+        given["options"] = {**(saved["options"] or {}), **given["options"]}
     return learner.set_params(**given)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
@@ -15,7 +14,6 @@ from distillmatch.engine import Judgement, Placement, Progress, Snapshot
 from distillmatch.engine.data import TaskData
 from distillmatch.engine.factory import NetworkFactory
 from distillmatch.engine.trainer import Trainer
-from distillmatch.errors import TrainingError
 from distillmatch.learner.environment import Environment
 from distillmatch.learner.explanation import Explanation, Label
 from distillmatch.learner.inputs import Pixels
@@ -25,15 +23,11 @@ from distillmatch.learner.recognition import (
     Sample,
     calibrated_threshold,
     choose_examples,
-    views_of,
 )
-from distillmatch.methods import Method, TaskInfo
+from distillmatch.methods import Method, TaskInfo, Training
 from distillmatch.randomness import permutation
 from distillmatch.streams import Coreset, Experience
 from distillmatch.views import Normalization
-
-SHOWN = 64
-"""Images by which it is seen that a network still answers."""
 
 
 class Keeper(Protocol):
@@ -87,10 +81,11 @@ def learn_task(
             method, before.task, images, task.normalization, task.placement, config.seed
         )
         grow(method, factory)
-    trainer = _trained(task, method, progress, keeper)
+    # Asking for the trainings may give networks new weights: what was learned is put back later.
+    trainings = method.trainings(task.info)
+    trainer = _trained(task, method, trainings, progress, keeper)
     method.end_task(task.info)
-    _refuse_no_numbers(task, method)
-    return _concluded(task, before, trainer, sample)
+    return _concluded(task, before, trainings, trainer, sample)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +154,11 @@ class _Task:
 
 
 def _trained(
-    task: _Task, method: Method, progress: Progress | None, keeper: Keeper | None
+    task: _Task,
+    method: Method,
+    trainings: Sequence[Training],
+    progress: Progress | None,
+    keeper: Keeper | None,
 ) -> Trainer:
     """Run the task's trainings, or what is left of them."""
     given, config, data = task.given, task.config, task.data
@@ -174,8 +173,6 @@ def _trained(
         snapshot = keeper.found(given.fingerprint(config, task.info.number))
         if snapshot is not None:
             trainer.resume(snapshot, nobody_knows)
-    # Asking for the trainings may give networks new weights: what was learned is put back later.
-    trainings = method.trainings(task.info)
     trainer.begin(sum(trainer.work_of(training, data.steps(training)) for training in trainings))
     try:
         trainer.learn(task.info, data, lambda: nobody_knows, given.name)
@@ -184,25 +181,19 @@ def _trained(
     return trainer
 
 
-def _refuse_no_numbers(task: _Task, method: Method) -> None:
-    """Refuse what a last step ruined: the loss, which is watched, is that before the step."""
-    for views in views_of(task.given.images[:SHOWN], task.normalization, task.placement):
-        with torch.no_grad(), task.placement.autocast():
-            logits = method.logits(views)[:, : len(task.labels)]
-        if not torch.isfinite(logits).all():
-            raise TrainingError(
-                f"after the task '{task.given.name}' the network answers nan; a lower "
-                "learning_rate may help"
-            )
-
-
-def _concluded(task: _Task, before: Learned | None, trainer: Trainer, sample: Sample) -> Learned:
+def _concluded(
+    task: _Task,
+    before: Learned | None,
+    trainings: Sequence[Training],
+    trainer: Trainer,
+    sample: Sample,
+) -> Learned:
     """Put together what is known after a task."""
     method, judgement = trainer.method, trainer.underway.judgement
     coreset = _remembered(task)
     explanation = _explained(task, judgement, sample)
     threshold = calibrated_threshold(method, task.info, task.data, judgement, task.given.known_rate)
-    record = _record(task, explanation, trainer, coreset, threshold)
+    record = _record(task, explanation, trainings, trainer, coreset, threshold)
     return Learned(
         config=task.config,
         placement=task.placement,
@@ -234,7 +225,7 @@ def _remembered(task: _Task) -> Coreset:
 def _explained(task: _Task, judgement: Judgement | None, sample: Sample) -> Explanation:
     name, environment = task.given.name, task.given.environment
     if judgement is None:
-        return Explanation(name, environment.seen, 0, {}, [])
+        return Explanation(name, environment.seen, None, {}, [])
     accepted = judgement.accepted
     counts = np.bincount(judgement.pseudo_labels[accepted], minlength=len(task.labels))
     return Explanation(
@@ -251,6 +242,7 @@ def _explained(task: _Task, judgement: Judgement | None, sample: Sample) -> Expl
 def _record(
     task: _Task,
     explanation: Explanation,
+    trainings: Sequence[Training],
     trainer: Trainer,
     coreset: Coreset,
     threshold: float | None,
@@ -272,6 +264,7 @@ def _record(
         "unreadable": environment.unreadable,
         "accepted": explanation.accepted,
         "accepted_by_class": {str(label): n for label, n in explanation.by_class.items()},
+        "unlabeled_in": [t.name for t in trainings if t.unlabeled and len(environment.images)],
         "seconds": dict(trainer.underway.clock.seconds),
         "losses": {name: means[-1] for name, means in trainer.underway.losses.items() if means},
         "values": dict(trainer.method.values),

@@ -19,6 +19,7 @@ from distillmatch.learner.explanation import Explanation
 from distillmatch.report.learner_text import (
     FIGURES,
     Record,
+    count_or_dash,
     environment_sentence,
     figures_of,
     forgotten_sentence,
@@ -70,7 +71,7 @@ def _counts(record: Record) -> str:
         )
         if measured(record, figure) is not None
     ]
-    tiles.append((f"{record['accepted']:,}", "images from the environment"))
+    tiles.append((count_or_dash(record["accepted"]), "images taken for known classes"))
     tiles.append((f"{record['stored']:,}", "images stored"))
     return "".join(f"<li><b>{escape(n)}</b><span>{escape(words)}</span></li>" for n, words in tiles)
 

@@ -45,7 +45,8 @@ def _draw_task(canvas: Canvas, left: int, task: TaskShown) -> None:
     if task.examples:
         _draw_row(canvas, left, 154, [example.image for example in task.examples], PAST)
     else:
-        canvas.words(left, 166, "nothing to recognise yet", 13, MUTED)
+        said = "nothing to recognise yet" if record["number"] == 1 else "no examples"
+        canvas.words(left, 166, said, 13, MUTED)
     canvas.words(left, 220, "test accuracy", 13)
     _draw_bar(canvas, left, 246, "older", measured(record, "old"), PAST)
     _draw_bar(canvas, left, 274, "new", measured(record, "new"), PRESENT)

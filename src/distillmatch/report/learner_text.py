@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from distillmatch.files import size_shown
 from distillmatch.sources.walk import shown
 
 Record = Mapping[str, Any]
@@ -70,16 +71,30 @@ def environment_sentence(record: Record) -> str:
     """Say what unlabelled images were met, and what became of them."""
     if not record["seen"]:
         return "No unlabelled images were found."
-    used = f", {record['kept']:,} of them used" if record["kept"] < record["seen"] else ""
+    read = f", {record['kept']:,} of them read" if record["kept"] < record["seen"] else ""
     if record["unreadable"]:
-        used += f" ({record['unreadable']:,} could not be read)"
-    said = f"{plural(record['seen'], 'unlabelled image')} seen{used}, none kept to learn from"
+        read += f" ({record['unreadable']:,} could not be)"
+    seen = f"{plural(record['seen'], 'unlabelled image')} seen{read}, none kept to learn from"
+    return f"{seen}; {_use_of_unlabeled(record)}."
+
+
+def _use_of_unlabeled(record: Record) -> str:
+    """Say whether unlabelled images were taken for known classes, and else what they were for."""
+    if record["accepted"]:
+        count = sum(number > 0 for number in record["accepted_by_class"].values())
+        classes = plural(count, "class", "classes")
+        return (
+            f"{record['accepted']:,} were taken as familiar and reminded the learner of {classes}"
+        )
+    used_in = record.get("unlabeled_in", [])
+    if record["accepted"] is None and used_in:
+        networks = " and ".join(f"the {name}" for name in used_in)
+        return f"{networks} learned from them, but none was taken for a class"
     if record["number"] == 1:
-        return f"{said}; in a first task there is no class to recognise yet."
-    if not record["accepted"]:
-        return f"{said}; none looked like a class known before."
-    classes = plural(sum(n > 0 for n in record["accepted_by_class"].values()), "class", "classes")
-    return f"{said}; {record['accepted']:,} looked familiar and reminded the learner of {classes}."
+        return "in a first task there is no class to recognise yet"
+    if record["accepted"] is None:
+        return "the method did not use them"
+    return "none was taken for a class known before"
 
 
 def figures_of(record: Record) -> tuple[str, ...]:
@@ -88,7 +103,7 @@ def figures_of(record: Record) -> tuple[str, ...]:
     return (
         f"{record['labeled']:,}",
         f"{record['seen']:,}",
-        f"{record['accepted']:,}",
+        count_or_dash(record["accepted"]),
         *(one_decimal(measured(record, figure)) for figure in measures),
         f"{sum(record['seconds'].values()):.0f} s",
     )
@@ -150,6 +165,11 @@ def memory_rows(record: Record) -> list[tuple[str, str]]:
     ]
 
 
+def count_or_dash(count: int | None) -> str:
+    """Return a count, or a dash where nothing was counted."""
+    return "–" if count is None else f"{count:,}"
+
+
 def one_decimal(value: float | None) -> str:
     """Return a figure, or a dash where there is none."""
     return "–" if value is None else f"{value:.1f}"
@@ -166,11 +186,3 @@ def listed(labels: Sequence[Any]) -> str:
     if len(names) > MANY:
         names = [*names[: MANY - 1], f"{len(names) - MANY + 1} more"]
     return ", ".join(names)
-
-
-def size_shown(size: int) -> str:
-    """Return a number of bytes as people say it."""
-    for unit, number in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= number:
-            return f"{size / number:.1f} {unit}"
-    return f"{size} bytes"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.errors import DiskError, explain_disk_errors
+from distillmatch.files import size_shown
 from distillmatch.sources.decoders import Result, decode_in_pieces, piece_size
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.progress import show_progress
@@ -170,7 +171,7 @@ def _check_room(folder: Path, files: int, spool: _Spool, doing: str) -> None:
     if needed > free:
         raise DiskError(
             f"no space left on the disk of {folder.parent} while {doing}: that takes "
-            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+            f"{size_shown(needed)}, {size_shown(needed - free)} more than is free"
         )
 
 

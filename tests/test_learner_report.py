@@ -1,0 +1,109 @@
+"""What is said of a learner after a task."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learner_world import (
+    BOAT,
+    CLOWNFISH,
+    GOLDFISH,
+    SHARK,
+    TROUT,
+    images_of,
+    small_learner,
+    task,
+)
+
+from distillmatch import ContinualLearner
+from distillmatch.learner import read_state
+from distillmatch.report.learner_page import write_learner_page
+from distillmatch.report.learner_text import (
+    FIGURES,
+    environment_sentence,
+    figures_of,
+    history_table,
+)
+
+ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
+TAKEN = FIGURES.index("taken")
+NOBODY_JUDGED = [
+    ("base", {}, "the method did not use them."),
+    ("base", {"base_distillation": True}, "the classifier learned from them, but none was taken"),
+    ("e2e", {}, "the classifier learned from them, but none was taken for a class."),
+    ("dr", {}, "the classifier learned from them, but none was taken for a class."),
+    ("gd", {}, "the teacher and the classifier learned from them, but none was taken for a class."),
+    ("dm", {"pseudo_labels": False}, "the classifier learned from them, but none was taken"),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "sentence"), NOBODY_JUDGED)
+def test_what_a_method_that_judges_nothing_did_with_unlabelled_images_is_said(
+    method: str, options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    learner = small_learner(method, epochs=1, options=options)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3), unlabeled=ENVIRONMENT)
+    learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+    first, second = learner.history_
+    assert environment_sentence(first).endswith(
+        "in a first task there is no class to recognise yet."
+    )
+    said = environment_sentence(second)
+    assert said.startswith("16 unlabelled images seen, none kept to learn from; ")
+    assert sentence in said and "familiar" not in said
+    assert (second["accepted"], second["accepted_by_class"]) == (None, {})
+    assert figures_of(second)[TAKEN] == "–"
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path)
+    assert loaded.explain().accepted is None
+    page = write_learner_page(tmp_path, read_state(tmp_path), loaded.explain())
+    assert (
+        sentence in page.read_text() and "<b>–</b><span>images taken for known" in page.read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("gate", "sentence"),
+    [
+        ("everything", "; 16 were taken as familiar and reminded the learner of "),
+        ("softmax", "; none was taken for a class known before."),
+    ],
+)
+def test_what_was_judged_is_counted(gate: str, sentence: str) -> None:
+    options = {"gate": gate, "gate_confidence": 1.0}
+    learner = small_learner("dm", epochs=1, options=options)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3))
+    learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+    assert sentence in environment_sentence(learner.history_[-1])
+    count = 16 if gate == "everything" else 0
+    assert figures_of(learner.history_[-1])[TAKEN] == str(count)
+    learner.partial_fit(*task(TROUT, count=2))
+    assert environment_sentence(learner.history_[-1]) == "No unlabelled images were found."
+
+
+def test_consistency_in_a_first_task_is_said() -> None:
+    learner = small_learner("dm", epochs=1, options={"consistency_from": "first-task"})
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3), unlabeled=ENVIRONMENT)
+    assert "; the classifier learned from them" in environment_sentence(learner.history_[0])
+
+
+def test_images_that_could_not_be_read_taught_nothing(tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    learner = small_learner("gd", epochs=1)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3))
+    learner.partial_fit(*task(BOAT, count=2), unlabeled=tmp_path)
+    assert environment_sentence(learner.history_[-1]) == (
+        "1 unlabelled image seen, 0 of them read (1 could not be), none kept to learn from; "
+        "the method did not use them."
+    )
+
+
+def test_a_record_from_before_trainings_were_noted_is_still_read() -> None:
+    learner = small_learner("gd", epochs=1)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3), unlabeled=ENVIRONMENT)
+    learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+    old = {**learner.history_[-1], "accepted": 0}
+    del old["unlabeled_in"]
+    assert environment_sentence(old).endswith("; none was taken for a class known before.")
+    assert figures_of(old)[TAKEN] == "0"
+    assert history_table([old, *learner.history_]).row_count == 3

@@ -1,0 +1,170 @@
+"""The command that labels images by a learner of one's own."""
+
+import csv
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learner_folders import COLORS, SMALL, make_world, picture
+from PIL import Image
+
+from distillmatch.cli import main
+from distillmatch.learner import ContinualLearner
+
+
+@pytest.fixture(name="world", scope="module")
+def world_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(name="learner", scope="module")
+def learner_fixture(world: Path) -> Any:
+    return ContinualLearner.load(world / "state", device="cpu")
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_predictions_are_the_learners_own_for_files_and_folders(
+    world: Path, learner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, single = world / "test" / "red", world / "test" / "green" / "100.png"
+    assert main(["predict", str(world / "state"), str(folder), "--csv", str(single)]) == 0
+    rows = rows_of(capsys.readouterr().out)
+    paths = [*sorted(folder.iterdir()), single]
+    assert [row["image"] for row in rows] == [str(path) for path in paths]
+    for row, path in zip(rows, paths, strict=True):
+        (chances,) = learner.predict_proba([path])
+        assert row["label"] == learner.classes_[chances.argmax()] == learner.predict([path])[0]
+        assert float(row["probability"]) == pytest.approx(chances.max(), abs=2e-6)
+        assert row["error"] == ""
+
+
+def test_rejection_answers_as_the_learner_does(
+    world: Path, learner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(world / "state"), str(world / "test"), "--json", "--reject"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    wanted = learner.predict([row["image"] for row in rows], reject=True)
+    assert [row["label"] for row in rows] == list(wanted)
+
+
+def test_rejection_by_a_method_without_scores_is_refused_before_anything_is_printed(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = str(tmp_path / "state")
+    words = ["learn", state, "--labeled", str(world / "march"), "--method", "base", *SMALL]
+    assert main([*words, "--quiet"]) == 0
+    assert main(["predict", state, str(world / "test"), "--csv", "--reject"]) == 2
+    printed = capsys.readouterr()
+    assert "'base' learned has no threshold" in printed.err and not printed.out
+    assert printed.err.count("\n") == 1
+
+
+@pytest.fixture(name="typed")
+def typed_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    def type_in(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return type_in
+
+
+def test_names_come_from_standard_input_one_a_line(
+    world: Path, typed: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = sorted((world / "test" / "red").iterdir())
+    for given in ([], ["-"]):
+        typed("\r\n".join(map(str, paths)).encode())
+        assert main(["predict", str(world / "state"), *given, "--csv"]) == 0
+        assert [row["image"] for row in rows_of(capsys.readouterr().out)] == list(map(str, paths))
+
+
+def test_a_slow_writer_of_names_is_answered_before_it_is_done(world: Path) -> None:
+    path = str(next((world / "test" / "red").iterdir()))
+    with subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", "predict", str(world / "state"), "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(f"{path}\n".encode())
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            assert ready, "no answer within a minute"
+            assert json.loads(process.stdout.readline())["image"] == path
+        process.stdin.close()
+        assert process.wait(60) == 0 and process.stdout.read() == b""
+
+
+def test_a_folder_without_images_is_said(world: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
+    printed = capsys.readouterr()
+    assert rows_of(printed.out) == [] and f"{tmp_path}: no files there" in printed.err
+
+
+def test_odd_file_names_survive_every_way_through(
+    world: Path,
+    tmp_path: Path,
+    typed: Callable[[bytes], None],
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    names = [b'with\nnewline,"and" comma.png', b"not utf-8 \xff\xfe.png", "ümläut.png".encode()]
+    paths = [os.fsencode(tmp_path) + b"/" + name for name in names]
+    for number, path in enumerate(paths):
+        picture(COLORS["red"], number).save(os.fsdecode(path), format="PNG")
+    typed(b"\0".join(paths) + b"\0")
+    assert main(["predict", str(world / "state"), "-0", "--csv"]) == 0
+    text = capfdbinary.readouterr().out.decode("utf-8", "surrogateescape")
+    assert [os.fsencode(row["image"]) for row in rows_of(text)] == paths
+    assert main(["predict", str(world / "state"), str(tmp_path), "--json"]) == 0
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert {os.fsencode(json.loads(line)["image"]) for line in lines} == set(paths)
+    assert main(["predict", str(world / "state"), str(tmp_path)]) == 0
+    assert len(capfdbinary.readouterr().out.decode("utf-8").splitlines()) == len(paths)
+
+
+def test_an_unreadable_image_gets_a_row_and_the_others_go_on(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    good = sorted((world / "test" / "red").iterdir())
+    given = [str(good[0]), str(broken), str(tmp_path / "nowhere.png"), str(good[1])]
+    assert main(["predict", str(world / "state"), *given, "--csv"]) == 1
+    printed = capsys.readouterr()
+    rows = rows_of(printed.out)
+    assert [row["error"] for row in rows] == ["", "unreadable", "missing", ""]
+    assert [bool(row["label"]) for row in rows] == [True, False, False, True]
+    assert "broken.png" in printed.err and "2 images could not be read" in printed.err
+
+
+def test_other_kinds_of_pixels_are_converted(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RGBA, grey, sixteen-bit grey and CMYK are predicted as the same picture in RGB is."""
+    red, grey = picture(COLORS["red"], 1), picture(COLORS["red"], 1).convert("L")
+    deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    pairs = {
+        "rgba.png": (red.convert("RGBA"), red),
+        "cmyk.tif": (red.convert("CMYK"), red.convert("CMYK").convert("RGB")),
+        "grey.png": (grey, grey.convert("RGB")),
+        "deep.png": (deep, grey.convert("RGB")),
+    }
+    for name, (image, same) in pairs.items():
+        image.save(tmp_path / name)
+        same.save(tmp_path / f"{name}.rgb.png")
+    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
+    rows = {Path(row["image"]).name: row for row in rows_of(capsys.readouterr().out)}
+    for name in pairs:
+        assert rows[name]["label"] == rows[f"{name}.rgb.png"]["label"]
+        assert rows[name]["probability"] == rows[f"{name}.rgb.png"]["probability"]
