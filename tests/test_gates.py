@@ -27,6 +27,7 @@ from distillmatch.streams import build_stream
 
 Array = NDArray[np.float64]
 DELTA = 0.7
+RATE = 0.3
 ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
 
 
@@ -215,8 +216,100 @@ def test_a_learner_with_such_a_gate_is_saved_whole(gate: str, tmp_path: Path) ->
 
 
 def test_a_gate_that_has_learned_nothing_says_so() -> None:
-    learner = small_learner("dm", options={"gate": "energy"})
-    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=2), unlabeled=ENVIRONMENT)
-    learner.set_params(options={"gate": "features"})
+    watched = Watched(gate="features")
     with pytest.raises(ConfigError, match="gate 'features' must be chosen before the first task"):
-        learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+        watched.gate.ask(torch.zeros(1, 3, 8, 8), 2, "classifier")
+
+
+class Strangers(Watched):
+    """An engine of which the threshold of every task is written down, with what it was set on."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(false_positive_rate=RATE, **options)
+        self.scores: list[list[float]] = []
+        self.set: list[float] = []
+        self.used: list[set[float]] = []
+        prepare, balance, total = self.gate.prepare, self.method.balance, self.method.total
+
+        def prepared(passes: Any, info: TaskInfo) -> None:
+            prepare(passes, info)
+            self.used.append(set())
+            if info.past:
+                self.set.append(self.threshold())
+                self.scores.append(self.slow_scores(passes, info))
+
+        def balanced(passes: Any, info: TaskInfo) -> None:
+            self.used[-1].add(self.threshold() if info.past else 0.0)
+            balance(passes, info)
+
+        def summed(batch: Any, info: TaskInfo, *rest: Any) -> Tensor:
+            self.used[-1].add(self.threshold() if info.past else 0.0)
+            return total(batch, info, *rest)
+
+        self.gate.prepare = prepared  # type: ignore[method-assign,assignment]
+        self.method.balance = balanced  # type: ignore[method-assign,assignment]
+        self.method.total = summed  # type: ignore[method-assign,assignment]
+
+    def slow_scores(self, passes: TaskData, info: TaskInfo) -> list[float]:
+        """Score the views of the new classes' images, those of energies by hand."""
+
+        def score(images: Tensor) -> dict[str, Tensor]:
+            if self.method.config.gate == "energy":
+                logits = self.method.networks["past"](images)[:, : info.past]
+                return {"score": logits.double().exp().sum(1).log().float()}
+            return {"score": self.gate.ask(images, info.past, "past")[1]["gate"]}
+
+        of_all: list[float] = passes.score(score, "new", 4)["score"].tolist()
+        labels = passes.labels("new").tolist() * 4
+        return [s for s, label in zip(of_all, labels, strict=True) if label >= info.past]
+
+
+@pytest.mark.parametrize("coreset", [0, 6])
+@pytest.mark.parametrize("gate", ["detector", "energy", "features", "ensemble"])
+def test_known_strangers_set_the_threshold_of_a_whole_task(gate: str, coreset: int) -> None:
+    watched = Strangers(gate=gate, coreset=coreset)
+    outcomes = list(watched.engine.run())
+    assert len(watched.scores) == 2, "in the first task nothing is accepted"
+    for number, (scores, threshold) in enumerate(zip(watched.scores, watched.set, strict=True)):
+        assert len(scores) == 2 * 6 * 4, "four views of six images of two classes, none stored"
+        rank = next(n for n in range(1, 49) if n / 48 >= RATE)
+        assert threshold == pytest.approx(sorted(scores, reverse=True)[rank - 1], abs=1e-5)
+        assert watched.used[number + 1] == {threshold}
+    after = [outcome.values["threshold"] for outcome in outcomes]
+    assert after[1] != watched.set[0], "after a task the threshold is that of δ again"
+    assert after[2] == watched.set[1], "after the last one it stays as it was used"
+
+
+class Known:
+    """A pass in which images of classes seen before have the higher scores."""
+
+    def __init__(self, labels: list[int]) -> None:
+        self.given = torch.tensor(labels)
+
+    def labels(self, over: ImageSet) -> Tensor:
+        assert over == "new"
+        return self.given
+
+    def score(self, score: Any, over: ImageSet, views: int = 1) -> dict[str, Tensor]:
+        by_view = [100.0 * (self.given < 2) + self.given + 0.1 * view for view in range(views)]
+        return {"gate": torch.cat(by_view)}
+
+
+@pytest.mark.parametrize(("labels", "expected"), [([0, 2, 1, 3], 3.1), ([0, 1], 7.0)])
+def test_images_of_classes_seen_before_are_no_strangers(labels: list[int], expected: float) -> None:
+    """Of the scores 3.3, 3.2, 3.1, 3.0, 2.3 … three are the first share of at least 0.3."""
+    watched = Watched(gate="energy", false_positive_rate=RATE)
+    watched.method.values["threshold"] = 7.0
+    info = TaskInfo(1, (2, 2), last=False, coreset=False)
+    watched.gate.prepare(Known(labels), info)  # type: ignore[arg-type]
+    assert watched.threshold() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("rate", "sizes"), [(None, (2, 2)), (RATE, (2,))])
+def test_without_the_rate_or_a_past_nothing_is_looked_at(
+    rate: float | None, sizes: tuple[int, ...]
+) -> None:
+    watched = Watched(gate="features", false_positive_rate=rate)
+    info = TaskInfo(len(sizes) - 1, sizes, last=False, coreset=False)
+    watched.gate.prepare(None, info)  # type: ignore[arg-type]
+    assert "threshold" not in watched.method.values

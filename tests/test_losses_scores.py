@@ -1,9 +1,11 @@
+from collections.abc import Callable
 from math import exp, log
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from distillmatch.errors import ConfigError
 from distillmatch.losses import (
@@ -13,6 +15,7 @@ from distillmatch.losses import (
     max_similarity,
     perturb,
     softmax_confidence,
+    threshold_at_fpr,
     threshold_at_tpr,
 )
 from distillmatch.networks import build_network
@@ -67,11 +70,12 @@ def test_epsilon_is_the_one_of_the_highest_score_or_half_that_of_the_lowest() ->
     scores=st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.5]), min_size=1, max_size=40),
     tpr=st.sampled_from([0.05, 0.07, 0.3, 0.5, 0.95, 1.0]),
 )
+@pytest.mark.parametrize("threshold_at", [threshold_at_tpr, threshold_at_fpr])
 def test_the_threshold_is_the_highest_that_gives_the_asked_rate(
-    scores: list[float], tpr: float
+    threshold_at: Callable[[Tensor, float], Tensor], scores: list[float], tpr: float
 ) -> None:
     held_out = torch.tensor(scores, dtype=torch.float64)
-    threshold = float(threshold_at_tpr(held_out, tpr))
+    threshold = float(threshold_at(held_out, tpr))
 
     def rate(candidate: float) -> float:
         return sum(score >= candidate for score in scores) / len(scores)

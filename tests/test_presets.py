@@ -105,9 +105,10 @@ VALUES: dict[str, Any] = {
     "count_smoothing": 0.0,
     "weight_cap": 5.0,
     "coreset_counts": "labels-and-pseudo-labels",
-    "gate": "softmax",
+    "gate": "energy",
     "gate_confidence": 0.6,
     "true_positive_rate": 0.2,
+    "false_positive_rate": 0.3,
     "similarity": "euclidean",
     "epsilon_rule": "lowest-halved",
     "detector_losses": "labels",
@@ -179,6 +180,15 @@ def test_a_switch_is_true_or_false(switch: bool) -> None:
             "gate must be one of 'detector', 'softmax', 'energy', 'features', 'ensemble', ",
         ),
         ({"true_positive_rate": 1.5}, "true_positive_rate must be at most 1"),
+        ({"false_positive_rate": 0.0}, "false_positive_rate must be more than 0"),
+        *(
+            (
+                {"false_positive_rate": 0.2, "gate": gate},
+                "false_positive_rate needs gate 'detector', 'energy', 'features', 'ensemble', "
+                f"whose threshold is calibrated, not '{gate}'",
+            )
+            for gate in ("softmax", "everything", "truth")
+        ),
         ({"weight_averaging": 1.0}, "weight_averaging must be less than 1"),
         ({"consistency": 1}, "consistency must be true or false, not 1"),
         ({"calibrate": True}, "unknown key 'calibrate' (did you mean 'calibration'?)"),

@@ -75,7 +75,8 @@ def test_experiments_beyond_the_paper_say_so() -> None:
 
 
 def test_every_gate_has_its_row() -> None:
-    rows = [cell.config.gate for cell in load_experiment("gates").cells]
+    configs = [cell.config for cell in load_experiment("gates").cells]
+    rows = [config.gate for config in configs if config.false_positive_rate is None]
     assert sorted(rows) == sorted(get_args(Gate))
 
 

@@ -5,13 +5,18 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
+from distillmatch.config.run import Gate
+from distillmatch.engine import Placement
+from distillmatch.engine.factory import NetworkFactory
 from distillmatch.errors import ConfigError
+from distillmatch.methods.dm import DistillMatch
+from distillmatch.methods.gates import Gate as AnyGate
 from distillmatch.suite.search import Search, coordinate, grid, number_of_trials, sampled
 from distillmatch.suite.space import (
     PAPER,
@@ -46,11 +51,25 @@ def test_the_default_space_is_the_papers_table() -> None:
     assert number_of_trials("coordinate", dm, 0) == 17
     for method in ("base", "e2e", "dr", "gd", "offline"):
         assert list(paper_space(RunConfig(method=method))) == ["learning_rate"]
-    assert "true_positive_rate" not in paper_space(RunConfig(gate="softmax"))
+    without_pseudo_labels = RunConfig(pseudo_labels=False)
+    assert "true_positive_rate" not in paper_space(without_pseudo_labels)
     assert list(paper_space(RunConfig(consistency=False))) == [
         "learning_rate",
         "true_positive_rate",
     ]
+
+
+@pytest.mark.parametrize("gate", get_args(Gate))
+def test_the_true_positive_rate_is_searched_for_gates_that_are_set_by_it(gate: Any) -> None:
+    config = RunConfig(gate=gate, network="wrn-10-1", device="cpu")
+    build = NetworkFactory(config.network, 2, config.seed, Placement.of(config), 8)
+    method = DistillMatch(config, build)
+    assert method.gate is not None
+    calibrated = type(method.gate).calibrate is not AnyGate.calibrate
+    assert ("true_positive_rate" in paper_space(config)) == calibrated
+    if calibrated:
+        by_strangers = config.replace(false_positive_rate=0.1)
+        assert "true_positive_rate" not in paper_space(by_strangers)
 
 
 def test_a_search_begins_where_the_paper_ended() -> None:

@@ -23,6 +23,8 @@ from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 Preset = Literal["protocol", "release"]
 Gate = Literal["detector", "softmax", "energy", "features", "ensemble", "everything", "truth"]
+CALIBRATED_GATES = ("detector", "energy", "features", "ensemble")
+"""The gates whose threshold is set by scores of images."""
 Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
 TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved"]
@@ -146,6 +148,11 @@ class RunConfig(StreamConfig):
     true_positive_rate: Share | None = Field(
         None, description="DM: δ, to which τ_OoD is set (default: 0.5; 0.05 with a coreset)"
     )
+    false_positive_rate: Share | None = Field(
+        None,
+        description="DM: share of the new classes' labelled images, known strangers, that a task's "
+        "gate is set to accept instead of δ (default: δ)",
+    )
     similarity: Similarity = Field("cosine", description="DM: h_k of the detector's head")
     epsilon_rule: EpsilonRule = Field(
         "highest", description="DM: which input perturbation of the grid the detector keeps"
@@ -205,4 +212,10 @@ class RunConfig(StreamConfig):
     def _refuse_impossible_training(self) -> Self:
         if self.device == "cpu" and self.precision == "bfloat16":
             raise impossible("precision", "must be 'float32' or 'auto' with device 'cpu'")
+        if self.false_positive_rate is not None and self.gate not in CALIBRATED_GATES:
+            raise impossible(
+                "false_positive_rate",
+                f"needs gate {', '.join(map(repr, CALIBRATED_GATES))}, whose threshold is "
+                f"calibrated, not {self.gate!r}",
+            )
         return self

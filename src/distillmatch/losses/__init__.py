@@ -40,6 +40,7 @@ from distillmatch.losses.scores import (
     perturb,
     softmax_confidence,
     standardized_sum,
+    threshold_at_fpr,
     threshold_at_tpr,
 )
 
@@ -66,6 +67,7 @@ __all__ = [
     "soft_global_distillation",
     "softmax_confidence",
     "standardized_sum",
+    "threshold_at_fpr",
     "threshold_at_tpr",
     "weighted_cross_entropy_sum",
     "whitening",

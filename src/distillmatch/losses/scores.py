@@ -57,9 +57,18 @@ def threshold_at_tpr(scores: Tensor, tpr: float) -> Tensor:
     """
     if not 0 < tpr <= 1:
         raise ConfigError(f"the true-positive rate must be more than 0 and at most 1, not {tpr}")
-    count = scores.numel()
-    if count == 0:
+    if scores.numel() == 0:
         raise ConfigError("the detector has no held-out images to set its threshold on")
+    return _reached_by(scores, tpr)
+
+
+def threshold_at_fpr(scores: Tensor, fpr: float) -> Tensor:
+    """Return the score that the share `fpr` of known strangers reach, ⌈fpr · count⌉ of them."""
+    return _reached_by(scores, fpr)
+
+
+def _reached_by(scores: Tensor, share: float) -> Tensor:
+    count = scores.numel()
     # 0.07 · 100 is a little more than 7 in floating point.
-    rank = max(1, ceil(tpr * count - 1e-9 * count))
+    rank = max(1, ceil(share * count - 1e-9 * count))
     return scores.detach().flatten().sort(descending=True).values[rank - 1]

@@ -62,7 +62,7 @@ class DistillMatch(KeepsPast):
             clip=self.config.clip,
             score_images=self.ask_past if task.past else None,
             score_unlabeled=(lambda images: self.score(images, task)) if task.past else None,
-            before=lambda passes: self.balance(passes, task),
+            before=lambda passes: self.prepare(passes, task),
         )
         trainings = [
             replace(training, average_decay=self.config.weight_averaging)
@@ -141,6 +141,12 @@ class DistillMatch(KeepsPast):
     def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
         """Show the pseudo-labels to the diagnostics."""
         return self.pseudo_labels(scores, task) if self.gate is not None and task.past else None
+
+    def prepare(self, passes: Passes, task: TaskInfo) -> None:
+        """Set the gate on this task, then count what it lets pass."""
+        if self.gate is not None:
+            self.gate.prepare(passes, task)
+        self.balance(passes, task)
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
         """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3."""

@@ -17,6 +17,7 @@ from distillmatch.losses import (
     shrunk_covariance,
     softmax_confidence,
     standardized_sum,
+    threshold_at_fpr,
     threshold_at_tpr,
     whitening,
 )
@@ -53,6 +54,13 @@ class Gate(ABC):
         """Set what the next task needs, once all networks of this one are trained."""
         return
 
+    def prepare(self, passes: Passes, task: TaskInfo) -> None:
+        """Set what a task needs that only its own images tell, before any of them is judged.
+
+        A run that is continued calls it again: it must come to the same by the frozen models.
+        """
+        return
+
     @abstractmethod
     def ask(self, images: Tensor, classes: int, network: str) -> tuple[Tensor, Scores]:
         """Return the logits of a classifier of so many classes, and how familiar images look.
@@ -74,13 +82,34 @@ class ThresholdGate(Gate):
 
     def set_threshold(self, passes: Passes, task: TaskInfo, over: ImageSet) -> None:
         """Set the threshold to the score that δ of some labelled images reach."""
-
-        def score(images: Tensor) -> Scores:
-            return {GATE: self.ask(images, task.seen, "classifier")[1][GATE]}
-
-        scores = passes.score(score, over, CALIBRATION_VIEWS)[GATE]
+        scores = self._scores(passes, over, task.seen, "classifier")
         rate = true_positive_rate(self.method.config)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
+
+    def prepare(self, passes: Passes, task: TaskInfo) -> None:
+        """Set the threshold to the score that a share of known strangers reach, if one is given.
+
+        Those are the labelled images of the new classes, of which nothing was learned so far: δ can
+        only be measured on images that most gates' networks were trained on, this on new ones.
+        """
+        rate = self.method.config.false_positive_rate
+        if rate is None or not task.past:
+            return
+        strange = passes.labels("new") >= task.past
+        if not strange.any():
+            # One's own data may bring no new class; then the threshold of δ stays.
+            return
+        scores = self._scores(passes, "new", task.past, "past")
+        known_strangers = scores[strange.repeat(CALIBRATION_VIEWS)]
+        self.method.values["threshold"] = float(threshold_at_fpr(known_strangers, rate))
+
+    def _scores(self, passes: Passes, over: ImageSet, classes: int, network: str) -> Tensor:
+        """Score the views that a threshold is set on."""
+
+        def score(images: Tensor) -> Scores:
+            return {GATE: self.ask(images, classes, network)[1][GATE]}
+
+        return passes.score(score, over, CALIBRATION_VIEWS)[GATE]
 
     def learned(self, name: str) -> Tensor:
         """Return what calibration has kept under a name."""

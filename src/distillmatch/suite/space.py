@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from distillmatch.config import RunConfig, StreamConfig, parse_yaml, read_yaml
+from distillmatch.config.run import CALIBRATED_GATES
 from distillmatch.errors import ConfigError
 from distillmatch.methods.parts import HIGH_RATE, baseline_rate
 from distillmatch.suite.identity import PLACE_KEYS
@@ -34,7 +35,8 @@ def paper_space(config: RunConfig) -> Space:
     if config.method == "dm":
         if config.consistency:
             keys += ["consistency_weight", "consistency_threshold"]
-        if config.gate == "detector" and config.pseudo_labels:
+        by_rate = config.gate in CALIBRATED_GATES and config.false_positive_rate is None
+        if config.pseudo_labels and by_rate:
             keys.append("true_positive_rate")
     return {key: values for key, values in PAPER.items() if key in keys}
 
