@@ -38,7 +38,7 @@ from distillmatch.report.paper_tables import (
 )
 from distillmatch.report.paper_text import latex, latex_escaped, markdown, tidy_csv
 from distillmatch.run.result import STREAM_KEYS
-from distillmatch.suite.catalogue import Cell, Experiment, Published, load_experiment
+from distillmatch.suite.catalogue import Cell, Experiment, Published, at_scale, load_experiment
 from distillmatch.suite.ledger import Ledger
 
 CIFAR = {"source": "cifar100", "tasks": 5}
@@ -303,6 +303,28 @@ def test_the_command_reads_a_ledger_and_single_runs(
     assert "report.html" in capsys.readouterr().out
     rows = list(csv.DictReader((tmp_path / "out" / "report.csv").open(encoding="utf-8")))
     assert {row["method"] for row in rows if row["seeds"] != "0"} == {"dm", "base"}
+
+
+def test_a_small_report_reads_the_small_ledger_and_claims_no_published_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = at_scale(load_experiment("table-2a"), "quick")
+    for result in made_up_ledger([small], [1])[:4]:
+        Ledger(Path("runs/quick/results")).add(result)
+    words = ["report", "--scale", "quick", "--out", "out", "--experiments", "table-2a"]
+    assert main(words) == 0
+    rows = csv.DictReader(StringIO(Path("out/report.csv").read_text("utf-8")))
+    run_cells = {(row["row"], row["column"]) for row in rows if row["seeds"] != "0"}
+    page = Path("out/report.html").read_text("utf-8")
+    assert "beside the published figures" not in page and "two deviations" not in page
+    assert "<h1>The paper’s experiments, made small</h1>" in page
+    assert f": {len(run_cells)} of {len(small.cells)} cells of the paper’s tables" in page
+    counts = re.findall(r"<li><b>(\d+)</b>", page)
+    assert counts == [str(len(run_cells)), str(len(small.cells) - len(run_cells))]
+    overview = page.partition('<section id="overview">')[2].partition("</section>")[0]
+    assert "published figures" not in overview and "within" not in overview
+    assert "two deviations" not in Path("out/report.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,26 @@ def test_a_phone_scrolls_tables_but_never_the_page_sideways(browser: Any, addres
     phone.close()
 
 
+@pytest.mark.parametrize("millimetres", [186, 190])
+def test_tables_and_figures_fit_the_width_of_a_printed_page(
+    millimetres: int, browser: Any, address: str
+) -> None:
+    """A4 within margins of ours, or of a browser's own."""
+    width = int(millimetres / 25.4 * 96)
+    paper = browser.new_context(viewport={"width": width, "height": 1000}).new_page()
+    paper.goto(address)
+    paper.emulate_media(media="print")
+    paper.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    too_wide = paper.evaluate(
+        """limit => Array.from(document.querySelectorAll("table, figure, .counts, p")).filter(
+            one => one.getBoundingClientRect().right > limit + 0.5
+        ).map(one => one.closest("section, header").id)""",
+        width,
+    )
+    assert too_wide == []
+    paper.close()
+
+
 def test_dark_mode_has_light_words_on_a_dark_page_and_print_the_reverse(
     browser: Any, address: str
 ) -> None:

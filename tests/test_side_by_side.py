@@ -24,7 +24,7 @@ from test_checkpoints_processes import (
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.engine import NoProgress
-from distillmatch.errors import ConfigError, LockedError, TrainingError
+from distillmatch.errors import ConfigError, LockedError, SourceError, TrainingError
 from distillmatch.run import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.run.checkpoints import Checkpoints
 from distillmatch.sources import Dataset, load_source
@@ -164,6 +164,23 @@ def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.Mon
     # A source of the user's own may depend on the seed: it is asked, and what is equal kept once.
     assert sorted(loads) == ["shapes", SOURCE, SOURCE]
     assert len(used) == 6 and len({id(dataset) for dataset in used}) == 1
+
+
+def test_data_that_cannot_be_had_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def load(config: StreamConfig) -> Dataset:
+        tries.append(config.source)
+        raise SourceError("no network")
+
+    monkeypatch.setattr(side_by_side, "load_source", load)
+    datasets = side_by_side.Datasets(print)
+    for seed in (1, 2, 3):
+        with pytest.raises(SourceError, match="no network"):
+            datasets.of(RunConfig(source="cifar100", seed=seed))
+    with pytest.raises(SourceError, match="no network"):
+        datasets.of(RunConfig(source="tiny-imagenet"))
+    assert tries == ["cifar100", "tiny-imagenet"]
 
 
 def test_a_saved_stream_is_learned_instead(tmp_path: Path) -> None:

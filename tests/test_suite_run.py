@@ -18,16 +18,17 @@ from test_checkpoints import without_times
 from test_suite_queue import nothing
 
 from distillmatch.cli import main
-from distillmatch.cli.suite_progress import SuiteProgress
+from distillmatch.cli.suite_progress import SuiteProgress, begun_runs
 from distillmatch.config import RunConfig
-from distillmatch.errors import TrainingError
+from distillmatch.errors import SourceError, TrainingError
 from distillmatch.run import read_result, run
 from distillmatch.run.lock import FolderLock
+from distillmatch.run.progress import SharedProgress
 from distillmatch.run.side_by_side import Job
 from distillmatch.suite.ledger import Ledger, config_of
 from distillmatch.suite.local import Crew, LocalEngine
 from distillmatch.suite.queue import Queue
-from distillmatch.suite.worker import Worker, decode_job, encode_job
+from distillmatch.suite.worker import ReportedProgress, Worker, decode_job, encode_job
 
 Result = dict[str, Any]
 COMMON: dict[str, Any] = {
@@ -109,12 +110,13 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     captured = capsys.readouterr()
     assert "3 of 5 runs done, 2 failed: 100 %" in captured.err
     assert "3 of 5 runs done, 2 failed; results are in" in captured.out
-    reported = [line for line in captured.out.splitlines() if line.startswith("failed: ")]
-    assert len(reported) == 2  # the run and its bound
-    for line in reported:
-        assert "SourceError: there are no images here" in line
-        log = Path(line.partition("(see ")[2].removesuffix(")"))
+    (line,) = [line for line in captured.out.splitlines() if line.startswith("failed: ")]
+    assert "SourceError: there are no images here (see error.txt in each one's folder" in line
+    logs = sorted(tmp_path.glob("work/*/error.txt"))
+    assert len(logs) == 2 and all(log.parent.name in line for log in logs)  # the run, its bound
+    for log in logs:
         assert "Traceback" in log.read_text() and "suite_sources.py" in log.read_text()
+    assert captured.err.count("there are no images here") == 1
     results = ledger_of(tmp_path)
     assert sorted(result["method"] for result in results) == ["base", "dm", "offline"]
     for result in results:
@@ -164,6 +166,17 @@ def test_a_run_goes_to_a_worker_and_arrives_as_it_was(tmp_path: Path) -> None:
     for stream in (None, tmp_path / "fold.json"):
         job = Job("name", config, tmp_path / "out", stream)
         assert decode_job(json.loads(json.dumps(encode_job(job)))) == job
+
+
+def test_work_that_was_found_done_is_told_apart() -> None:
+    events: list[dict[str, Any]] = []
+    progress = SharedProgress(ReportedProgress("bound", events.append, seconds=0.0), parts=2)
+    progress.start(100.0, 20.0)
+    part = progress.part()
+    part.start(80.0, 30.0)
+    part.advance(5.0, "stage 2")
+    told = [(event["done"], event["before"]) for event in events]
+    assert told == [(20.0, 20.0), (50.0, 50.0), (55.0, 50.0)]
 
 
 def long_job(folder: Path) -> Job:
@@ -257,6 +270,78 @@ def test_the_time_left_is_that_of_the_rest_at_the_pace_so_far(
         "distillmatch: 0 of 2 runs done, 1 running: 30 %, about 2 min left",
         "distillmatch: 0 of 2 runs done, 1 running: 40 %, about 5 min left",
     ]
+
+
+def test_no_time_is_told_before_there_is_enough_to_judge_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that are taken up again begin one after the other, at a pace that is not the last."""
+    config = RunConfig(**COMMON, method="base")
+    queue = Queue([Job(name, config, tmp_path / name) for name in "abc"], None, nothing)
+    progress, now, left = SuiteProgress(), [1000.0], list[str]()
+    monkeypatch.setattr("distillmatch.cli.suite_progress.time.monotonic", lambda: now[0])
+
+    def show(seconds: float, **done: float) -> None:
+        now[0] += seconds
+        for name, amount in done.items():
+            queue.progress(name, total=1000.0, done=amount, before=700.0)
+        left.append(progress._left(*queue.work(), begun_runs(queue)))
+
+    for _ in "abc":
+        queue.take()
+    show(0, a=700)
+    show(2, a=710)
+    show(20, a=760, b=700)  # alone for as long as the second took to begin
+    show(3, a=762, c=700)
+    show(5, a=770, b=720, c=710)
+    show(4, a=776, b=728, c=716)
+    show(4, a=782, b=736, c=722)
+    assert left[:6] == [""] * 6
+    # In 13 s, since all three are under way, 20 + 36 + 22 of the 900 that were left at first.
+    assert left[6] == f"about {13 * (900 - 82 - 36 - 22) / (20 + 36 + 22) / 60:.0f} min left"
+
+
+def test_a_queue_of_hours_is_judged_by_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(**COMMON, method="base")
+    queue = Queue([Job("a", config, tmp_path / "a")], None, nothing)
+    progress, now = SuiteProgress(), [1000.0]
+    monkeypatch.setattr("distillmatch.cli.suite_progress.time.monotonic", lambda: now[0])
+    queue.take()
+    left = []
+    for seconds, done in ((0, 1.0), (30, 31.0), (30, 61.0)):
+        now[0] += seconds
+        queue.progress("a", total=36061.0, done=done)
+        left.append(progress._left(*queue.work(), begun_runs(queue)))
+    assert left == ["", "", "about 10 h 0 min left"]
+
+
+def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[str] = []
+
+    def download(url: str, *others: object) -> None:
+        tries.append(url)
+        raise SourceError(f"downloading {url} failed: no network")
+
+    monkeypatch.setattr("distillmatch.sources.cifar100.download", download)
+    experiment(tmp_path, source="cifar100", cache_dir=str(tmp_path / "cache"))
+    assert main(words(tmp_path, "--seeds", "1,2,3")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("failed: no network") and len(tries) == 1
+    assert not list(tmp_path.glob("work/*"))
+
+
+@pytest.mark.parametrize("source", ["cifar100", "tiny-imagenet", "folder"])
+def test_a_folder_that_is_not_there_is_one_sentence_before_any_run(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, source=source)
+    assert main(words(tmp_path, "--data-dir", str(tmp_path / "nowhere"))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere: expected" in line and not list(tmp_path.glob("work/*"))
 
 
 @pytest.mark.parametrize(

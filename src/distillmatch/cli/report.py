@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
+from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
 from distillmatch.errors import ConfigError
-
-LEDGER = Path("results")
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -16,15 +15,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         nargs="*",
         type=Path,
         metavar="RESULT",
-        help="result files, folders of runs, or folders of results (default: the ledger)",
+        help="result files, folders of runs, or folders of results, in place of the scale's ledger",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder that the report goes into")
-    parser.add_argument(
-        "--ledger",
-        type=Path,
-        metavar="DIR",
-        help="folder of results (default: results, where no RESULT is given)",
-    )
     parser.add_argument(
         "--experiments",
         nargs="+",
@@ -32,12 +25,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="NAME|FILE",
         help="tables and figures to show, or YAML files of your own (default: all of the paper's)",
     )
-    parser.add_argument(
-        "--scale",
-        choices=("paper", "quick"),
-        default="paper",
-        help="experiments as the paper has them, or made small (default: paper)",
-    )
+    add_ledger_options(parser)
     parser.add_argument(
         "--data",
         action="append",
@@ -71,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_folder(arguments.out)
     given = list(arguments.results)
     if arguments.ledger is not None or not given:
-        given.append(arguments.ledger or LEDGER)
+        given.append(ledger_folder(arguments))
     paper = paper_of(read_results(given), arguments.experiments, arguments.scale)
     if arguments.out is not None:
         print(f"report: {write_report(paper, arguments.out, data)}")

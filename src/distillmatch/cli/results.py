@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from distillmatch.cli.suite_options import add_ledger_option, ledger_folder
+from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
 from distillmatch.config import RunConfig, parse_yaml
 from distillmatch.errors import ConfigError, ResultError
 
@@ -21,12 +21,14 @@ Result = dict[str, Any]
 class Item:
     """A result, what it is called here, and the name that the ledger has it under.
 
-    The folder of a run is called as its user likes.
+    The folder of a run is called as its user likes. What is no result at all has the sentence that
+    says so, for the check.
     """
 
     label: str
     name: str | None
     result: Result
+    refusal: str = ""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,7 +43,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="check: verify them instead of listing them; add: put these into the ledger; result "
         "files or folders of runs, instead of the ledger's",
     )
-    add_ledger_option(parser)
+    add_ledger_options(parser)
     parser.add_argument("--method", metavar="NAME", help="only results of this method")
     parser.add_argument("--seed", type=int, metavar="N", help="only results with this seed")
     parser.add_argument(
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     check = arguments.files[:1] == ["check"]
     if check:
         arguments.files = arguments.files[1:]
-    items = _chosen(arguments, _item if check else _whole_item)
+    items = _chosen(arguments, _item_to_check if check else _whole_item)
     if check:
         _check(items)
     else:
@@ -110,7 +112,7 @@ def _chosen(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list
     if not paths:
         raise ResultError(f"{ledger.folder}: expected results of runs, found none in this folder")
     items = [read(path) for path in paths]
-    kept = [item for item in items if all(_config_value(item, k) == v for k, v in wanted.items())]
+    kept = [item for item in items if _is_as(item, wanted)]
     if arguments.experiment is not None:
         kept = _of_experiment(kept, arguments.experiment)
     if not kept:
@@ -127,6 +129,14 @@ def _item(path: Path) -> Item:
         return Item(str(path), None, result)
     name = path.name.removesuffix(".json")
     return Item(name, name, result)
+
+
+def _item_to_check(path: Path) -> Item:
+    """Read a result; what is none is kept with the reason, so that the others are checked too."""
+    try:
+        return _item(path)
+    except ResultError as error:
+        return Item(str(path), None, {}, str(error))
 
 
 def _whole_item(path: Path) -> Item:
@@ -158,22 +168,38 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
     return wanted
 
 
-def _config_value(item: Item, key: str) -> Any:
-    config = item.result.get("config")
-    return config.get(key) if isinstance(config, dict) else None
+def _config(item: Item) -> RunConfig | None:
+    """Return a result's configuration; only the check sees results that have none."""
+    from distillmatch.suite.ledger import config_of
+
+    try:
+        return config_of(item.result, Path(item.label))
+    except ResultError:
+        return None
+
+
+def _is_as(item: Item, wanted: dict[str, Any]) -> bool:
+    """Tell whether a configuration holds what is wanted; one that cannot be read may be any."""
+    if _config(item) is None:
+        return True
+    return all(item.result["config"].get(key) == value for key, value in wanted.items())
 
 
 def _of_experiment(items: list[Item], name: str) -> list[Item]:
     """Return the runs that an experiment has, whatever their seeds, and its bounds."""
     from distillmatch.suite.catalogue import at_all_scales, load_experiment
     from distillmatch.suite.identity import run_name
-    from distillmatch.suite.ledger import config_of
     from distillmatch.suite.plan import plan
 
     experiments = at_all_scales(load_experiment(name))
-    configs = [config_of(item.result, Path(item.label)) for item in items]
-    runs = {run.name for run in plan(experiments, {config.seed for config in configs})}
-    return [item for item, config in zip(items, configs, strict=True) if run_name(config) in runs]
+    configs = [_config(item) for item in items]
+    seeds = {config.seed for config in configs if config is not None}
+    runs = {run.name for run in plan(experiments, seeds)}
+    return [
+        item
+        for item, config in zip(items, configs, strict=True)
+        if config is None or run_name(config) in runs
+    ]
 
 
 def _list(items: list[Item]) -> None:
@@ -216,14 +242,20 @@ def _check(items: list[Item]) -> None:
     seeds = {item.result.get("seed") for item in items}
     planned = plan(experiments, {seed for seed in seeds if type(seed) is int and seed >= 0})
     by_name = {run.name: run for run in planned}
-    sound = [item for item in items if not problems_of(item.result, item.name, by_name)]
+    sound = [
+        item
+        for item in items
+        if not item.refusal and not problems_of(item.result, item.name, by_name)
+    ]
     bounds = [bound_of(item.result) for item in sound if _is_bound(item.result)]
     console = Console(soft_wrap=True, highlight=False)
     wrong = 0
     for item in items:
         stream = item.result.get("stream")
         bound = next((one for one in bounds if one.stream == stream), None)
-        problems = problems_of(item.result, item.name, by_name, bound)
+        problems = (
+            [item.refusal] if item.refusal else problems_of(item.result, item.name, by_name, bound)
+        )
         wrong += bool(problems)
         console.print(f"{item.label}: {'wrong' if problems else 'right'}", markup=False)
         remarks = [] if problems else remarks_on(item.result, by_name)

@@ -22,30 +22,31 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
     )
+    add_ledger_options(parser)
+
+
+def add_ledger_options(parser: argparse.ArgumentParser) -> None:
+    """Add the scale of experiments, which has a ledger of its own, and what names another one."""
     parser.add_argument(
         "--scale",
         choices=get_args(Scale),
         default="paper",
-        help="as the paper has it, or made small on the embedded data (default: paper)",
+        help="experiments as the paper has them, or made small on the embedded data "
+        "(default: paper)",
     )
-    add_ledger_option(parser)
-
-
-def add_ledger_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the ledger."""
     parser.add_argument(
         "--ledger",
         type=Path,
         metavar="DIR",
         help=f"folder of results (default: {LEDGERS['paper']}; "
-        f"with scale quick {LEDGERS['quick']})",
+        f"with --scale quick {LEDGERS['quick']})",
     )
 
 
 def ledger_folder(arguments: argparse.Namespace) -> Path:
     """Return the ledger's folder that the options name."""
     given: Path | None = arguments.ledger
-    return given or LEDGERS[getattr(arguments, "scale", "paper")]
+    return given or LEDGERS[arguments.scale]
 
 
 def seed_list(text: str) -> tuple[int, ...]:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from distillmatch.suite.queue import Queue
 
 LINE_SECONDS = 30.0
+JUDGED_SHARE, JUDGED_SECONDS, LONG_SECONDS = 0.02, 10.0, 60.0
+"""The time left is judged by at least so much of the work and so many seconds of it; in a queue of
+hours, by so many seconds alone.
+"""
 
 
 class SuiteProgress:
@@ -21,6 +25,7 @@ class SuiteProgress:
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
         self._first: tuple[float, float] | None = None
+        self._most_begun = 0
         self._said = ""
         self._said_at = float("-inf")
         self._bar: Progress | None = None
@@ -35,7 +40,6 @@ class SuiteProgress:
                 transient=True,
             )
             self._bar.add_task("", total=1.0, left="")
-            self._bar.start()
 
     def tell(self, sentence: str) -> None:
         """Print a sentence."""
@@ -45,8 +49,9 @@ class SuiteProgress:
         """Show how the runs stand."""
         wanted, done = queue.work()
         share = done / wanted if wanted else 1.0
-        standing, left = describe(queue), self._left(share)
+        standing, left = describe(queue), self._left(wanted, done, begun_runs(queue))
         if self._bar is not None:
+            self._bar.start()  # not before: what is told and fetched first has bars of its own
             self._bar.update(
                 self._bar.task_ids[0], completed=share, description=standing, left=left
             )
@@ -64,25 +69,32 @@ class SuiteProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def _left(self, share: float) -> str:
-        """Say how long the rest takes at the pace since the first work was done."""
+    def _left(self, wanted: float, done: float, begun: int) -> str:
+        """Say how long the rest takes at the pace since work is done by as many runs as ever."""
         now = time.monotonic()
-        if self._first is None and share > 0:
-            self._first = now, share
-        if self._first is None or share >= 1 or share - self._first[1] < 0.01:
+        if done > 0 and (self._first is None or begun > self._most_begun or done < self._first[1]):
+            self._first = now, done
+        self._most_begun = max(begun, self._most_begun)
+        if self._first is None or done >= wanted:
             return ""
-        seconds = (now - self._first[0]) * (1 - share) / (share - self._first[1])
-        return f"about {duration(seconds)} left"
+        seconds, made = now - self._first[0], done - self._first[1]
+        enough = JUDGED_SECONDS if made >= JUDGED_SHARE * wanted else LONG_SECONDS
+        if made <= 0 or seconds < enough:
+            return ""
+        return f"about {duration(seconds * (wanted - done) / made)} left"
 
 
 def describe(queue: "Queue") -> str:
     """Say how many runs are done, under way here and elsewhere, and failed."""
-    # A cluster has runs that wait for their turn: they run once they have told how long they are.
-    begun = sum(e.state == "running" and e.work is not None for e in queue.entries.values())
-    counts = {"running": begun, "elsewhere": queue.count("elsewhere")}
+    counts = {"running": begun_runs(queue), "elsewhere": queue.count("elsewhere")}
     counts["failed"] = queue.count("failed")
     words = [f"{count} {state}" for state, count in counts.items() if count]
     return ", ".join([f"{queue.count('done')} of {len(queue.entries)} runs done", *words])
+
+
+def begun_runs(queue: "Queue") -> int:
+    """Count the runs under way here; on a cluster there are others that wait for their turn."""
+    return sum(e.state == "running" and e.work is not None for e in queue.entries.values())
 
 
 def duration(seconds: float) -> str:

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise SystemExit(stop.exit_code) from None
     finally:
         progress.stop()
-    _report(queue, ledger.folder)
+    _report(queue, ledger.folder, work)
 
 
 def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
@@ -126,17 +126,22 @@ def _standing(entry: "Entry") -> str:
     return f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
 
 
-def _report(queue: "Queue", ledger: Path) -> None:
-    """Say how it ended."""
+def _report(queue: "Queue", ledger: Path, work: Path) -> None:
+    """Say how it ended, and of runs that failed alike once why."""
     from distillmatch.suite.queue import error_file
 
     console = Console(highlight=False)
     console.print(f"{describe(queue)}; results are in {ledger}", markup=False, soft_wrap=True)
+    failed: dict[str, list[Job]] = {}
     for name in queue.names("failed"):
         entry = queue.entries[name]
-        sentence = f"failed: {name}: {entry.reason} (see {error_file(entry.job)})"
+        failed.setdefault(entry.reason, []).append(entry.job)
+    for reason, jobs in failed.items():
+        where = error_file(jobs[0])
+        see = where if len(jobs) == 1 else f"{where.name} in each one's folder under {work}"
+        sentence = f"failed: {', '.join(job.name for job in jobs)}: {reason} (see {see})"
         console.print(sentence, markup=False, soft_wrap=True)
-    if queue.count("failed"):
+    if failed:
         raise SystemExit(1)
 
 

@@ -143,27 +143,29 @@ def _verdict_html(entry: Entry) -> str:
 
 
 def overview_html(reproduced: Sequence[Reproduced]) -> str:
-    """Return what is done of each table and figure."""
-    names = ("Table or figure", "Cells run", "● within", "▲▼ beyond", "◇ not judged", "○ open")
+    """Return what is done of each table and figure; without published figures, cells alone."""
+    compared = any(one.entries for one in reproduced)
+    names = ["Table or figure", "Cells run"]
+    names += ["● within", "▲▼ beyond", "◇ not judged", "○ open"] if compared else ["○ not yet run"]
     head = "".join(sort_head(name, place, name) for place, name in enumerate(names))
     lines = []
     for place, one in enumerate(reproduced):
+        run, whole = one.cells_run, len(one.records)
         counts = [
             one.counted("within"),
             one.counted("above", "below"),
             one.counted("unjudged"),
             one.counted("open"),
         ]
-        cells = "".join(f'<td data-value="{count}">{count or "–"}</td>' for count in counts)
-        run, whole = one.cells_run, len(one.records)
+        shown_counts = counts if compared else [whole - run]
+        cells = "".join(f'<td data-value="{count}">{count or "–"}</td>' for count in shown_counts)
         lines.append(
             f'<tr><th scope="row" data-value="{place}">'
             f'<a href="#{escape(one.experiment.name)}">{escape(one.experiment.name)}</a></th>'
             f'<td data-value="{run / max(whole, 1):.3f}">{run} of {whole}</td>{cells}</tr>'
         )
-    return table_html(
-        "State of each table and figure, in published figures", f"<tr>{head}</tr>", "\n".join(lines)
-    )
+    said = "State of each table and figure, in " + ("published figures" if compared else "cells")
+    return table_html(said, f"<tr>{head}</tr>", "\n".join(lines))
 
 
 def others_html(groups: Sequence[Group]) -> str:

@@ -49,6 +49,7 @@ def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
         light=LIGHT,
         dark=DARK,
         figure_style=STYLE,
+        heading=escape(paper.heading),
         lead=escape(lead(paper)),
         counts=_counts(paper),
         switches=_switches(paper),
@@ -69,13 +70,17 @@ def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
 def lead(paper: Paper) -> str:
     """Return the state of the reproduction in one sentence."""
     runs = len(paper.results)
+    compared = "beside the published figures"
+    if not paper.compared:
+        place = "on the embedded data, " if paper.small else ""
+        compared = f"{place}for which nothing was published"
     parts = (
         (paper.of_paper, "of the paper’s tables and figures"),
         (paper.beyond, "of experiments beyond it"),
     )
     counts = [f"{_cells_run(part)} cells {words}" for part, words in parts if part]
     return (
-        f"{runs} run{'s' if runs != 1 else ''} beside the published figures: "
+        f"{runs} run{'s' if runs != 1 else ''} {compared}: "
         f"{' and '.join(counts)} have at least one seed."
     )
 
@@ -86,14 +91,21 @@ def _cells_run(reproduced: Sequence[Reproduced]) -> str:
 
 
 def _counts(paper: Paper) -> str:
-    items = []
-    for verdicts, mark, words, kind in COUNTED:
-        count = sum(one.counted(*verdicts) for one in paper.of_paper)
-        items.append(
-            f'<li><b>{count}</b><span class="{kind}"><span aria-hidden="true">{mark}</span> '
-            f"{words}</span></li>"
-        )
-    return "".join(items)
+    """Return how the published figures stand, or the cells where nothing was published."""
+    if paper.compared:
+        counts = [
+            (sum(one.counted(*verdicts) for one in paper.of_paper), mark, words, kind)
+            for verdicts, mark, words, kind in COUNTED
+        ]
+    else:
+        run = sum(one.cells_run for one in paper.reproduced)
+        cells = sum(len(one.records) for one in paper.reproduced)
+        counts = [(run, "■", "cells run", ""), (cells - run, "○", "cells not yet run", "open")]
+    return "".join(
+        f'<li><b>{count}</b><span class="{kind}"><span aria-hidden="true">{mark}</span> '
+        f"{words}</span></li>"
+        for count, mark, words, kind in counts
+    )
 
 
 def _switches(paper: Paper) -> str:
@@ -116,11 +128,15 @@ def _key(paper: Paper) -> str:
         for metric in METRICS
         if metric in used
     )
-    return (
+    judged = (
         "A figure is judged by two published standard deviations: ● within them, ▲ higher, "
         "▼ lower, ◇ published without one or not measured here, ○ not yet run. Several tables "
-        f'share some figures, and each counts them.</p><p class="note">In percent. {meanings}.'
+        "share some figures, and each counts them."
+        if paper.compared
+        else "No figure is judged: nothing was published. Several tables share some runs, and each "
+        "counts them."
     )
+    return f'{judged}</p><p class="note">In percent. {meanings}.'
 
 
 def _section(one: Reproduced, figures: Sequence[Figure]) -> str:

@@ -161,6 +161,21 @@ class Paper:
         return tuple(one for one in self.reproduced if one.experiment.beyond_paper)
 
     @property
+    def compared(self) -> bool:
+        """Whether anything was published for what is shown; nothing was for small experiments."""
+        return any(one.entries for one in self.reproduced)
+
+    @property
+    def small(self) -> bool:
+        """Whether the experiments are made small."""
+        return any(one.experiment.scale == "quick" for one in self.reproduced)
+
+    @property
+    def heading(self) -> str:
+        """What is shown, in a few words."""
+        return "The paper’s experiments, made small" if self.small else "The paper, reproduced"
+
+    @property
     def methods(self) -> list[str]:
         """The methods that are shown anywhere, in the order of their first appearance."""
         cells = [r.method for one in self.reproduced for r in one.records]

@@ -41,7 +41,8 @@ OTHERS = "other runs"
 def markdown(paper: Paper) -> str:
     """Return every table as Markdown, a line for each figure."""
     marks = "; ".join(f"{mark} {meaning}" for mark, meaning in VERDICTS.values())
-    parts = ["# The paper, reproduced", f"In percent unless said otherwise. {marks}."]
+    key = f"{marks}." if paper.compared else "Nothing was published to judge them by."
+    parts = [f"# {paper.heading}", f"Figures are in percent unless said otherwise. {key}"]
     for one in paper.reproduced:
         experiment = one.experiment
         parts.append(f"## {experiment.name}: {experiment.title}")

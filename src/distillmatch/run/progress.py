@@ -4,6 +4,9 @@ import threading
 
 from distillmatch.engine import Progress
 
+CONTINUED = "continued"
+"""What a part is doing when it tells of work that was done before."""
+
 
 class SharedProgress:
     """Adds up the progress of `parts`; unless it was started, their sizes are taken for equal."""
@@ -29,7 +32,7 @@ class SharedProgress:
             if not self._started:
                 self.start(total * self.parts, done)
             elif done:
-                self.whole.advance(done, "continued")
+                self.whole.advance(done, CONTINUED)
 
     def advance(self, done: float, doing: str) -> None:
         """Add what a part has finished."""

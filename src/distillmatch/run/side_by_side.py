@@ -13,6 +13,7 @@ from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Progress
+from distillmatch.errors import SourceError
 from distillmatch.run.folder import Resume
 from distillmatch.run.interruption import StopRequest
 from distillmatch.run.runner import CHECKPOINT_SECONDS, run
@@ -24,7 +25,7 @@ SOURCE_KEYS = (
     "source", "data_dir", "test_dir", "unlabeled_dirs", "tree", "image_size", "bad_images",
     "cache_dir",
 )  # fmt: skip
-"""What our own sources read of a configuration."""
+"""What our own sources read of a configuration; a source of the user's own may read anything."""
 SAME_KEYS = ("name", "label_fraction", "fingerprint")
 """What data sets that can stand for each other have in common."""
 
@@ -94,22 +95,35 @@ def run_side_by_side(
         work_side_by_side(next_work, at_once, stop, say)
 
 
+def source_key(config: RunConfig) -> str:
+    """Return what configurations with the same data set have in common."""
+    return config.model_dump_json(include=None if ":" in config.source else set(SOURCE_KEYS))
+
+
 class Datasets:
-    """Data sets that several runs learn from, each loaded once."""
+    """Data sets that several runs learn from, each loaded once; one that fails is not tried again.
+
+    A download that cannot be had takes its time to fail, and would take it for every run.
+    """
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self._loading = threading.Lock()
         self._loaded: dict[str, Dataset] = {}
+        self._failed: dict[str, str] = {}
 
     def of(self, config: RunConfig) -> Dataset:
         """Return the data set that a configuration names."""
-        # A source of the user's own may read anything.
-        keys = set(SOURCE_KEYS) if ":" not in config.source else None
-        key = config.model_dump_json(include=keys)
+        key = source_key(config)
         with self._loading:
+            if key in self._failed:
+                raise SourceError(self._failed[key])
             if key not in self._loaded:
-                self._loaded[key] = self._same(load_source(config))
+                try:
+                    self._loaded[key] = self._same(load_source(config))
+                except SourceError as error:
+                    self._failed[key] = str(error)
+                    raise
             return self._loaded[key]
 
     def _same(self, dataset: Dataset) -> Dataset:

@@ -21,6 +21,7 @@ from distillmatch.files import write_atomically
 from distillmatch.sources.cache import cache_folder
 from distillmatch.sources.dataset import ClassTree, Dataset, Part
 from distillmatch.sources.download import download
+from distillmatch.sources.registry import CheckedSource
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 ARCHIVE = "cifar-100-python.tar.gz"
@@ -48,12 +49,8 @@ SUPER_CLASSES: Mapping[str, tuple[int, ...]] = {
 _INSTEAD = f"give a folder that holds {FOLDER} or {ARCHIVE} with --data-dir"
 
 
-def load(config: StreamConfig) -> Dataset:
+def _load(config: StreamConfig) -> Dataset:
     """Load CIFAR-100 from the configured folder; what is not there is downloaded into it."""
-    if config.image_size not in (None, SIDE):
-        raise ConfigError(
-            f"image_size must be {SIDE} with source 'cifar100', not {config.image_size}"
-        )
     train, test, meta = (_unpickle(content) for content in _published_files(config))
     return Dataset(
         name="cifar100",
@@ -66,6 +63,18 @@ def load(config: StreamConfig) -> Dataset:
 
 def _published_files(config: StreamConfig) -> tuple[bytes, ...]:
     """Return the bytes of train, test and meta, each with the published md5."""
+    place = _locate(config)
+    if place.is_file():
+        return _read_archive(place)
+    return tuple(_read_file(place / name) for name in FILE_MD5S)
+
+
+def _locate(config: StreamConfig) -> Path:
+    """Return the folder with the three files, or else the archive, downloaded if it must be."""
+    if config.image_size not in (None, SIDE):
+        raise ConfigError(
+            f"image_size must be {SIDE} with source 'cifar100', not {config.image_size}"
+        )
     if config.data_dir is None:
         folder = cache_folder(config)
     else:
@@ -75,13 +84,13 @@ def _published_files(config: StreamConfig) -> tuple[bytes, ...]:
                 f"{folder}: expected a folder that holds {FOLDER} or {ARCHIVE}, found nothing there"
             )
         if folder.is_file():
-            return _read_archive(folder)
+            return folder
     for extracted in (folder, folder / FOLDER):
         if all((extracted / name).is_file() for name in FILE_MD5S):
-            return tuple(_read_file(extracted / name) for name in FILE_MD5S)
+            return extracted
     archive = folder / ARCHIVE
     if archive.is_file():
-        return _read_archive(archive)
+        return archive
     if (folder / FOLDER).exists():
         missing = [name for name in FILE_MD5S if not (folder / FOLDER / name).is_file()]
         raise SourceError(
@@ -89,11 +98,13 @@ def _published_files(config: StreamConfig) -> tuple[bytes, ...]:
             f"missing {', '.join(missing)}"
         )
     download(URL, archive, ARCHIVE_MD5, _INSTEAD)
-    contents = _read_archive(archive)
     # Unpacking once spares later starts the unpacking.
-    for name, content in zip(FILE_MD5S, contents, strict=True):
+    for name, content in zip(FILE_MD5S, _read_archive(archive), strict=True):
         write_atomically(folder / FOLDER / name, content, "unpacking CIFAR-100")
-    return contents
+    return folder / FOLDER
+
+
+load = CheckedSource(_load, _locate)
 
 
 def _read_file(path: Path) -> bytes:

@@ -31,6 +31,7 @@ from distillmatch.sources.cache import (
 from distillmatch.sources.dataset import UNKNOWN, Dataset
 from distillmatch.sources.decoding import Decoded, decode_resumably
 from distillmatch.sources.images import ImageFile
+from distillmatch.sources.registry import CheckedSource
 from distillmatch.sources.tree_file import Branches, check_branches, class_tree, read_branches
 from distillmatch.sources.walk import FileTable, FoundFile, list_files, shown
 
@@ -43,7 +44,7 @@ _ANY_NAME = ("utf-8", "surrogateescape")
 _DOING = "decoding the images into the cache"
 
 
-def load(config: StreamConfig) -> Dataset:
+def _load(config: StreamConfig) -> Dataset:
     """Load a user's own images, or what they were cached as if nothing has changed since."""
     folders = _Folders.of(config)
     side = config.image_size or SIDE
@@ -103,6 +104,9 @@ class _Folders(NamedTuple):
             paths[1][1] if config.test_dir else None,
             tuple(path for key, path in paths if key == "unlabeled_dirs"),
         )
+
+
+load = CheckedSource(_load, _Folders.of)
 
 
 class ClassFolder(NamedTuple):

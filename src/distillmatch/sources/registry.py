@@ -1,11 +1,30 @@
 """Finding a source by name: ours and a user's alike are entry points, or given as `module:name`."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from distillmatch.config import StreamConfig
 from distillmatch.errors import DistillMatchError, SourceError
 from distillmatch.plugins import find_plugin, plugin_names
 from distillmatch.sources.dataset import Dataset
 
 GROUP = "distillmatch.sources"
+
+
+@dataclass(frozen=True)
+class CheckedSource:
+    """A source that also tells, without reading its images, whether they can be had.
+
+    `check` raises why not. It may fetch what is missing, so that it is fetched once for many runs.
+    """
+
+    load: Callable[[StreamConfig], Dataset]
+    check: Callable[[StreamConfig], object]
+
+    def __call__(self, config: StreamConfig) -> Dataset:
+        """Load the data set."""
+        return self.load(config)
 
 
 def source_names() -> tuple[str, ...]:
@@ -18,9 +37,26 @@ def load_source(config: StreamConfig) -> Dataset:
 
     A source is any callable that takes the configuration and returns a `Dataset`.
     """
-    load = find_plugin(GROUP, config.source, kind="source")
+    dataset = _asked(find_plugin(GROUP, config.source, kind="source"), config)
+    if not isinstance(dataset, Dataset):
+        raise SourceError(
+            f"source '{config.source}' must return a distillmatch.sources.Dataset, "
+            f"not {type(dataset).__name__}"
+        )
+    return dataset
+
+
+def check_source(config: StreamConfig) -> None:
+    """Refuse a configuration whose images cannot be had, where its source can tell so cheaply."""
+    check = getattr(find_plugin(GROUP, config.source, kind="source"), "check", None)
+    if callable(check):
+        _asked(check, config)
+
+
+def _asked(function: Callable[..., Any], config: StreamConfig) -> Any:
+    """Call what a source consists of, and name the source where a user's own fails."""
     try:
-        dataset = load(config)
+        return function(config)
     except DistillMatchError:
         raise
     except Exception as error:
@@ -29,9 +65,3 @@ def load_source(config: StreamConfig) -> Dataset:
         raise SourceError(
             f"your source '{config.source}' failed with {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(dataset, Dataset):
-        raise SourceError(
-            f"source '{config.source}' must return a distillmatch.sources.Dataset, "
-            f"not {type(dataset).__name__}"
-        )
-    return dataset

@@ -31,6 +31,7 @@ from distillmatch.sources.cache import (
 from distillmatch.sources.dataset import Dataset
 from distillmatch.sources.decoding import decode_resumably
 from distillmatch.sources.images import ImageFile
+from distillmatch.sources.registry import CheckedSource
 from distillmatch.sources.walk import list_files, shown
 
 FOLDER = "tiny-imagenet-200"
@@ -42,7 +43,7 @@ _DOING = "decoding Tiny-ImageNet-200 into the cache"
 _IMAGE_ENDINGS = (".jpeg", ".jpg")
 
 
-def load(config: StreamConfig) -> Dataset:
+def _load(config: StreamConfig) -> Dataset:
     """Load Tiny-ImageNet-200 from the configured folder or zip, or from what it was cached as."""
     side = config.image_size or SIDE
     place = _locate(config)
@@ -150,6 +151,9 @@ def _locate(config: StreamConfig) -> Path:
     if (given / ARCHIVE).is_file():
         return given / ARCHIVE
     raise SourceError(f"{given}: expected {_EXPECTED} here, found neither{hint}")
+
+
+load = CheckedSource(_load, _locate)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ class Experiment:
     seeds: tuple[int, ...] = (1, 2, 3)
     note: str = ""
     beyond_paper: bool = False
+    scale: Scale = "paper"
 
 
 class _File(Config):
@@ -129,7 +130,7 @@ def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
     cells = tuple(
         replace(cell, config=_made_small(cell.config), published={}) for cell in experiment.cells
     )
-    return replace(experiment, cells=cells, note=QUICK_NOTE)
+    return replace(experiment, cells=cells, note=QUICK_NOTE, scale=scale)
 
 
 def at_all_scales(experiment: Experiment) -> list[Experiment]:

@@ -67,8 +67,13 @@ class Ledger:
 
 def config_of(result: Result, path: Path) -> RunConfig:
     """Return the configuration that a result records; `path` is named where it is none."""
+    recorded = result.get("config")
+    if not isinstance(recorded, dict):
+        raise ResultError(
+            f"{path}: config: expected the options of a run by name, found {recorded!r:.60}"
+        )
     try:
-        return RunConfig(**result["config"])
+        return RunConfig(**recorded)
     except ConfigError as error:
         raise ResultError(f"{path}: config: {error}") from None
 

@@ -94,6 +94,7 @@ class LocalEngine:
     def run(self) -> None:
         """Work until all runs are done or have failed, or until a signal asks to stop."""
         self.queue.gather()
+        self.queue.check_sources()
         with StopRequest() as stop:
             try:
                 while not self.queue.over and stop.signal_number is None:
@@ -124,7 +125,7 @@ class LocalEngine:
         elif kind == "tell":
             self.queue.tell(event["sentence"])
         elif kind == "progress":
-            self.queue.progress(name, event["total"], event["done"])
+            self.queue.progress(name, event["total"], event["done"], event["before"])
         else:
             child.has.discard(name)
             if kind == "finished":

@@ -17,7 +17,8 @@ from distillmatch.files import write_atomically
 from distillmatch.run import Interrupted, read_result
 from distillmatch.run.folder import RESULT, differing_keys
 from distillmatch.run.lock import is_held
-from distillmatch.run.side_by_side import Job
+from distillmatch.run.side_by_side import Job, source_key
+from distillmatch.sources import check_source
 from distillmatch.suite.ledger import Ledger
 
 ERROR = "error.txt"
@@ -26,9 +27,10 @@ LOOK_SECONDS = 1.0
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]
 Tell = Callable[[str], None]
 
-METHOD_COSTS = {"base": 1.0, "e2e": 1.6, "dr": 2.0, "dm": 2.4, "gd": 2.8}
-"""Time of a run as a multiple of Base's: DM's is measured (results/), the others' are guessed from
-what they train. Only the order of runs and the first estimate of the time left depend on it.
+METHOD_COSTS = {"base": 1.0, "e2e": 1.3, "dr": 2.6, "gd": 2.8, "dm": 4.0}
+"""Time of a run as a multiple of Base's. DM's is measured, each alone on one GPU (results/). The
+others' are rough: their runs there shared the GPU, which says how they compare with each other
+rather than with Base. Only the order of runs and the first estimate of the time left depend on it.
 """
 
 
@@ -37,7 +39,8 @@ class Entry:
     """One run of the queue and how it stands.
 
     `share` is how much of it is done, from 0 to 1, `share_before` how much was when it was first
-    looked at; `work` is all of it in the engine's units, once those are known.
+    looked at; `work` is all of it in the engine's units, once those are known, and `share_begun`
+    how much was done when its worker took it up.
     """
 
     job: Job
@@ -45,6 +48,7 @@ class Entry:
     state: State = "waiting"
     share: float = 0.0
     share_before: float = 0.0
+    share_begun: float = 0.0
     work: float | None = None
     losses: int = 0
     reason: str = ""
@@ -104,6 +108,15 @@ class Queue:
             if entry.state == "waiting":
                 self._gather(entry)
 
+    def check_sources(self) -> None:
+        """Refuse to begin where images that a run needs cannot be had, as far as sources can tell.
+
+        Each source is asked once, not by every run.
+        """
+        waiting = [e.job.config for e in self.entries.values() if e.state == "waiting"]
+        for config in {source_key(config): config for config in waiting}.values():
+            check_source(config)
+
     def take(self) -> Job | None:
         """Return the next run that nobody has, if there is one."""
         for entry in self.entries.values():
@@ -117,10 +130,17 @@ class Queue:
                 return entry.job
         return None
 
-    def progress(self, name: str, total: float, done: float) -> None:
-        """Note how far a run is, in the engine's units."""
-        self.entries[name].work = total
-        self.entries[name].share = min(1.0, done / total) if total else 0.0
+    def progress(self, name: str, total: float, done: float, before: float = 0.0) -> None:
+        """Note how far a run is, in the engine's units, and how far it was when it was taken up."""
+        entry = self.entries[name]
+        begun = min(1.0, before / total) if total else 0.0
+        # Its folder told by whole tasks what was done before, and tasks are not of equal work.
+        known = entry.share if entry.work is None else entry.share_begun
+        if entry.work is None or begun > known:
+            entry.share_before = max(0.0, entry.share_before + begun - known)
+            entry.share_begun = begun
+        entry.work = total
+        entry.share = min(1.0, done / total) if total else 0.0
 
     def work(self) -> tuple[float, float]:
         """Return what was to be done when the queue was made, and what of it is done since.
@@ -134,7 +154,8 @@ class Queue:
             if entry.state != "failed":
                 work = entry.cost * scale if entry.work is None else entry.work
                 wanted += work * (1.0 - entry.share_before)
-                done += work * (entry.share - entry.share_before)
+                # Less than before: taken up again by a worker that has not yet told all it found.
+                done += work * max(0.0, entry.share - entry.share_before)
         return wanted, done
 
     def finished(self, name: str, result: dict[str, Any]) -> None:
@@ -158,7 +179,9 @@ class Queue:
 
     def put_back(self, name: str) -> None:
         """Let a run that was stopped, not lost, be taken again."""
-        self.entries[name].state = "waiting"
+        entry = self.entries[name]
+        entry.state = "waiting"
+        entry.share_begun = 1.0  # what the next worker finds done was done since, here
 
     def lost(self, name: str, why: str, retries: int) -> None:
         """Hand a run out again that went down with its worker, so often and no more."""
@@ -171,15 +194,19 @@ class Queue:
         self.failed(name, f"{why} ({entry.losses} times)")
 
     def look_elsewhere(self) -> None:
-        """See what became of the runs that other processes have."""
+        """See which runs other processes have taken, and what became of those they had."""
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = time.monotonic()
         for entry in self.entries.values():
-            if entry.state != "elsewhere":
+            if entry.state not in ("waiting", "elsewhere"):
                 continue
             held = is_held(entry.job.out)
-            if not self._gather(entry) and not held:
+            if self._gather(entry):
+                continue
+            if held:
+                entry.state = "elsewhere"
+            else:
                 self._look_at_left(entry)
 
     def tell_of_waiting(self) -> None:
@@ -199,7 +226,7 @@ class Queue:
         )
 
     def _look_at_left(self, entry: Entry) -> None:
-        """Take over a run that another process has left, unless it failed there."""
+        """Take over a run that no other process has any more, unless it failed there."""
         error = error_file(entry.job)
         if _written_at(error) == entry.error_seen:
             entry.state = "waiting"
@@ -216,8 +243,11 @@ class Queue:
         return True
 
     def _give_up(self, entry: Entry, reason: str) -> None:
+        alike = (e.job.name for e in self.entries.values() if reason and e.reason == reason)
+        first = next(alike, None)
         entry.state, entry.reason = "failed", reason
-        self.tell(f"{entry.job.name} failed: {reason}")
+        said = f": {reason}" if first is None else f" as {first} did"
+        self.tell(f"{entry.job.name} failed{said}")
 
     def _done(self, entry: Entry) -> None:
         entry.state, entry.share = "done", 1.0

@@ -158,7 +158,8 @@ class RayEngine:
             if event["event"] == "tell":
                 self.queue.tell(event["sentence"])
             elif event["name"] in self.tasks.values():
-                self.queue.progress(event["name"], event["total"], event["done"])
+                amounts = event["total"], event["done"], event["before"]
+                self.queue.progress(event["name"], *amounts)
         for task in ended:
             self._ended(ray, self.tasks.pop(task), task)
         self.queue.look_elsewhere()

@@ -118,7 +118,8 @@ def schema_problems(result: dict[str, Any]) -> list[str]:
     for name, value in leaves(result):
         found.setdefault(name, []).append(value)
     problems = [f"{name} is missing" for name in FIELDS if name not in (*found, *OPTIONAL)]
-    for number, task in enumerate(result.get("tasks") or (), start=1):
+    tasks = result.get("tasks")
+    for number, task in enumerate(tasks if isinstance(tasks, list) else (), start=1):
         present = {name for name, _ in leaves(task, "tasks[]")}
         problems += [
             f"{name} is missing in task {number}"

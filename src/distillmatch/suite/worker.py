@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from distillmatch.config import RunConfig
 from distillmatch.errors import LockedError
 from distillmatch.run import Interrupted
+from distillmatch.run.progress import CONTINUED
 from distillmatch.run.side_by_side import Job, run_side_by_side
 
 PROGRESS_SECONDS = 0.5
@@ -26,23 +27,28 @@ Send = Callable[[dict[str, Any]], None]
 
 
 class ReportedProgress:
-    """Passes on how far a run is, in the engine's units, not more often than anyone looks."""
+    """Passes on how far a run is, in the engine's units, not more often than anyone looks.
+
+    What was done before the run was taken up is told apart: it says nothing of the pace.
+    """
 
     def __init__(self, name: str, send: Send, seconds: float = PROGRESS_SECONDS) -> None:
         self.name = name
         self.send = send
         self.seconds = seconds
-        self.total = self.done = 0.0
+        self.total = self.done = self.before = 0.0
         self.sent_at = 0.0
 
     def start(self, total: float, done: float = 0.0) -> None:
         """Begin to report."""
-        self.total, self.done = total, done
+        self.total, self.done, self.before = total, done, done
         self._report()
 
     def advance(self, done: float, doing: str) -> None:
         """Add finished work."""
         self.done += done
+        if doing == CONTINUED:
+            self.before += done
         if time.monotonic() - self.sent_at >= self.seconds:
             self._report()
 
@@ -51,7 +57,8 @@ class ReportedProgress:
 
     def _report(self) -> None:
         self.sent_at = time.monotonic()
-        self.send({"event": "progress", "name": self.name, "total": self.total, "done": self.done})
+        amounts = {"total": self.total, "done": self.done, "before": self.before}
+        self.send({"event": "progress", "name": self.name, **amounts})
 
 
 def encode_job(job: Job) -> dict[str, Any]:
