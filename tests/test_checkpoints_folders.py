@@ -1,6 +1,8 @@
 """The folder of a run: whose it is, what it records, and that it is run once."""
 
 import json
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,17 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     lock.release()
     assert session(tiny(method="base"), tmp_path, epochs=1) is None
     assert said == []
+
+
+def test_a_lock_taken_a_moment_ago_says_whose_it_is(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, said.append)
+    lock.path.write_text("")  # as between the locking and the number
+    writer = threading.Timer(0.1, lambda: lock.path.write_text(f"{os.getpid()}\n"))
+    writer.start()
+    with pytest.raises(LockedError, match="another run of this process is running"):
+        FolderLock(tmp_path, said.append)
+    writer.join()
+    lock.release()
 
 
 def test_a_lock_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:

@@ -312,3 +312,20 @@ def test_builds_at_the_same_time_end_in_one_whole_cache(config: StreamConfig) ->
     assert len(found) == 4
     assert len(set(found)) == 1
     assert len(cached_files(config)) == 1
+
+
+def test_a_workshop_that_another_build_leaves_in_this_moment_is_made_anew(
+    config: StreamConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was to be made, and gone when it was looked at."""
+    make, tried = Path.mkdir, []
+
+    def mkdir(path: Path, *given: Any, **named: Any) -> None:
+        if path.name.endswith(".decoding") and not tried:
+            tried.append(path)
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        make(path, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert len(folder.load(config).train) == 10
+    assert tried

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ else:
     import fcntl
 
 NAME = "run.lock"
+MOMENT_SECONDS = 0.5
 
 
 class FolderLock:
@@ -32,8 +34,9 @@ class FolderLock:
             with explain_disk_errors("locking the folder", self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+            holder = _number_in(descriptor)
             if not _lock(descriptor):
+                holder = holder or _number_soon_in(descriptor)
                 os.close(descriptor)
                 who = f"another process ({holder or 'just started'})"
                 if holder == str(os.getpid()):
@@ -61,6 +64,19 @@ class FolderLock:
         else:
             self.path.unlink(missing_ok=True)
             os.close(self._descriptor)
+
+
+def _number_in(descriptor: int) -> str:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return os.read(descriptor, 32).decode("ascii", "replace").strip()
+
+
+def _number_soon_in(descriptor: int) -> str:
+    """Return the number that a holder who has just taken the lock is about to write."""
+    until = time.monotonic() + MOMENT_SECONDS
+    while not (holder := _number_in(descriptor)) and time.monotonic() < until:
+        time.sleep(MOMENT_SECONDS / 100)
+    return holder
 
 
 def is_held(folder: Path) -> bool:

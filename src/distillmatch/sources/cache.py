@@ -156,7 +156,12 @@ def workshop(path: Path, doing: str) -> Iterator[Path]:
 def _hold(folder: Path) -> int | None:
     """Lock a folder, made if need be, as long as the descriptor is open; not so on Windows."""
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if folder.is_file():
+                raise
+            continue  # another process made it and was done with it in this moment
         if sys.platform == "win32":
             return None
         try:
