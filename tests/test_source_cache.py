@@ -318,7 +318,8 @@ def test_a_workshop_that_another_build_leaves_in_this_moment_is_made_anew(
     config: StreamConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was there when it was to be made, and gone when it was looked at."""
-    make, tried = Path.mkdir, []
+    make = Path.mkdir
+    tried: list[Path] = []
 
     def mkdir(path: Path, *given: Any, **named: Any) -> None:
         if path.name.endswith(".decoding") and not tried:
