@@ -156,19 +156,6 @@ def test_runs_that_others_take_and_finish_are_seen_while_nothing_is_taken_here(
     assert queue.take() == taken, "left unfinished"
 
 
-def test_a_run_that_another_process_left_unfinished_is_taken_over(
-    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
-    (job,) = jobs_in(tmp_path, "base")
-    lock = FolderLock(job.out, nothing)
-    queue = Queue([job], None, nothing)
-    write_result(part_of(result, 2), job.out)
-    lock.release()
-    queue.look_elsewhere()
-    assert queue.take() == job
-
-
 def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_failure_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +283,7 @@ def test_what_a_lost_worker_did_here_stays_done(tmp_path: Path) -> None:
     assert queue.work() == pytest.approx((50.0, 28.0))
 
 
-def test_what_was_done_elsewhere_meanwhile_counts_as_done(
+def test_a_run_that_another_process_left_unfinished_is_taken_over_with_what_was_done(
     tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
