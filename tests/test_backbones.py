@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from test_engine import six_classes, tiny
+from test_networks import images, seeded, together_and_apart
 from torch import Tensor, nn
 
 from distillmatch.cli import main
@@ -25,8 +26,6 @@ from distillmatch.networks import (
     PretrainedWeights,
     build_network,
     check_network,
-    frozen_statistics,
-    separate_statistics,
 )
 from distillmatch.run import read_result, run
 from distillmatch.streams import build_stream
@@ -35,14 +34,6 @@ ROOT = Path(__file__).parent.parent
 OWN = "examples.own_network:SmallNet"
 
 torch.set_num_threads(1)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def images(count: int, size: int = 8, seed: int = 0) -> Tensor:
-    return torch.randn(count, 3, size, size, generator=seeded(seed))
 
 
 class Classifier(nn.Module):
@@ -244,15 +235,7 @@ def test_statistics_can_be_kept_apart_in_a_foreign_backbone() -> None:
         build_network("test_backbones:all_kinds", 3, "cosine", seeded(4), image_size=8)
         for _ in range(2)
     )
-    first, second = images(4), 3 * images(5, seed=1) + 1
-    with separate_statistics(one, 4):
-        together = one(torch.cat([first, second]))
-    apart = [two(first)]
-    with frozen_statistics(two):
-        apart.append(two(second))
-    torch.testing.assert_close(together, torch.cat(apart))
-    for name, value in one.named_buffers():
-        torch.testing.assert_close(value, dict(two.named_buffers())[name])
+    together_and_apart(one, two)
 
 
 def test_a_pretrained_layers_statistics_survive_the_exchange(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from made_up import made_up_ledger
-from test_ledger import REAL, Result, made
+from test_ledger import REAL, Result, base_result, bound_result, made  # noqa: F401  fixtures
 
 from distillmatch.cli import main
 from distillmatch.errors import ResultError
@@ -16,16 +16,6 @@ from distillmatch.run.result import recorded_config
 from distillmatch.suite.catalogue import at_scale, experiment_names, load_experiment
 from distillmatch.suite.ledger import Ledger, config_of
 from distillmatch.suite.plan import plan
-
-
-@pytest.fixture(name="bound", scope="module")
-def bound_result() -> Result:
-    return made(method="offline")
-
-
-@pytest.fixture(name="base", scope="module")
-def base_result(bound: Result) -> Result:
-    return made(bound, method="base", coreset=6)
 
 
 @pytest.fixture(name="folder")

@@ -15,6 +15,18 @@ UMASK = os.umask(0)
 os.umask(UMASK)
 
 
+def user_cache() -> Path | None:
+    """Return the folder where this program may keep what it can make again; none without a home."""
+    # An empty or relative XDG_CACHE_HOME is to be ignored, says its specification.
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if configured.is_absolute():
+        return configured / "distillmatch"
+    try:
+        return Path.home() / ".cache" / "distillmatch"
+    except RuntimeError:
+        return None
+
+
 @contextmanager
 def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` that takes its name only when the block succeeds."""

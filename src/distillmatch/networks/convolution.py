@@ -27,10 +27,11 @@ class Convolution(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Convolve the maps."""
-        if self.rounded is None or self.kernel_size[0] not in (1, 3):
+        rounded = self.rounded  # another thread that asks the same network may take it away
+        if rounded is None or self.kernel_size[0] not in (1, 3):
             return super().forward(maps)
-        maps = maps.to(self.rounded.dtype, memory_format=torch.channels_last)
-        convolved: Tensor = _Convolve.apply(maps, self.weight, self.rounded, self.stride[0])  # type: ignore[no-untyped-call]
+        maps = maps.to(rounded.dtype, memory_format=torch.channels_last)
+        convolved: Tensor = _Convolve.apply(maps, self.weight, rounded, self.stride[0])  # type: ignore[no-untyped-call]
         return convolved
 
 

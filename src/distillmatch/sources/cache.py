@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
-from distillmatch.files import atomic_file
+from distillmatch.files import atomic_file, user_cache
 from distillmatch.sources.dataset import PIECE_BYTES, ClassTree, Dataset, Part, fingerprint
 
 if sys.platform != "win32":
@@ -60,14 +60,10 @@ def cache_folder(config: StreamConfig) -> Path:
     """Return where decoded and downloaded files are kept: as configured, or the user's cache."""
     if config.cache_dir is not None:
         return config.cache_dir.expanduser().absolute()
-    # An empty or relative XDG_CACHE_HOME is to be ignored, says its specification.
-    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if configured.is_absolute():
-        return configured / "distillmatch"
-    try:
-        return Path.home() / ".cache" / "distillmatch"
-    except RuntimeError:
-        raise ConfigError("cache_dir must be given where there is no home folder") from None
+    folder = user_cache()
+    if folder is None:
+        raise ConfigError("cache_dir must be given where there is no home folder")
+    return folder
 
 
 def cache_key(*parts: object) -> str:

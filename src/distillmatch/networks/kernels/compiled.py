@@ -7,17 +7,15 @@ Its compiler and its launcher are used.
 import contextlib
 import ctypes
 import hashlib
-import os
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.cuda import _utils
 
 from distillmatch.errors import DistillMatchError
-from distillmatch.files import write_atomically
+from distillmatch.files import user_cache, write_atomically
 
 SOURCES = resources.files("distillmatch.networks.kernels") / "cuda"
 
@@ -35,11 +33,14 @@ def load_kernel(file: str, name: str, constants: Mapping[str, int], shared_bytes
 
 
 def _kept(library: Any, source: str, options: list[str]) -> bytes:
-    """Return machine code from the folder of kept kernels, or compile it and keep it there."""
+    """Return machine code that was kept in the user's cache, or compile it and keep it there."""
     version = ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     made_of = "\0".join([source, *options, str(version[0].value), str(version[1].value)])
-    path = _folder() / f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
+    folder, name = user_cache(), hashlib.sha256(made_of.encode()).hexdigest()[:32]
+    if folder is None:
+        return compiled(library, source, options)
+    path = folder / "kernels" / f"{name}.cubin"
     try:
         return path.read_bytes()
     except OSError:
@@ -48,11 +49,6 @@ def _kept(library: Any, source: str, options: list[str]) -> bytes:
     with contextlib.suppress(DistillMatchError):
         write_atomically(path, code)
     return code
-
-
-def _folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "distillmatch" / "kernels"
 
 
 def compiled(library: Any, source: str, options: list[str]) -> bytes:

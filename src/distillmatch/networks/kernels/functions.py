@@ -44,6 +44,22 @@ class _Shape:
         self.final_columns = min(FINAL_COLUMNS, self.columns)
         self.final_grid = (triton.cdiv(self.channels, self.final_columns),)
 
+    @property
+    def of_sums(self) -> tuple[int, ...]:
+        """What kernels are told that sum over the rows of each part."""
+        shares = self.leading, self.rows, self.tiles_of_first, self.rows_each
+        return (*shares, self.channels, self.columns, self.block)
+
+    @property
+    def of_parts(self) -> tuple[int, ...]:
+        """What kernels are told that change every row, each part by its own figures."""
+        return self.leading, self.rows, self.channels, self.columns, self.block, self.parts
+
+    @property
+    def of_rows(self) -> tuple[int, ...]:
+        """What kernels are told that change every row alike."""
+        return self.rows, self.channels, self.columns, self.block
+
 
 class NormalizeByBatch(torch.autograd.Function):
     """ReLU of maps, or of their sum with a shortcut, normalized by the statistics of the batch."""
@@ -71,13 +87,7 @@ class NormalizeByBatch(torch.autograd.Function):
             shortcut,
             summed,
             partial,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.rows_each,
-            shape.channels,
-            shape.columns,
-            shape.block,
+            *shape.of_sums,
             shortcut is not None,
         )
         coefficients = torch.empty(shape.parts, 4, shape.channels, device=maps.device)
@@ -105,12 +115,7 @@ class NormalizeByBatch(torch.autograd.Function):
             summed,
             activated,
             coefficients,
-            shape.leading,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
-            shape.parts,
+            *shape.of_parts,
         )
         ctx.save_for_backward(summed, coefficients)
         ctx.leading, ctx.has_shortcut = leading, shortcut is not None
@@ -131,13 +136,7 @@ class NormalizeByBatch(torch.autograd.Function):
             maps,
             partial,
             coefficients,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.rows_each,
-            shape.channels,
-            shape.columns,
-            shape.block,
+            *shape.of_sums,
         )
         slopes = torch.empty(shape.parts, 2, shape.channels, device=maps.device)
         of_weight = torch.empty(shape.channels, device=maps.device)
@@ -167,12 +166,7 @@ class NormalizeByBatch(torch.autograd.Function):
             of_maps,
             coefficients,
             slopes,
-            shape.leading,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
-            shape.parts,
+            *shape.of_parts,
             of_sum is not None,
         )
         of_shortcut = of_maps if ctx.has_shortcut else None
@@ -207,10 +201,7 @@ class NormalizeByRunning(torch.autograd.Function):
             running_mean,
             running_variance,
             epsilon,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
+            *shape.of_rows,
             shortcut is not None,
         )
         ctx.save_for_backward(activated, weight, running_variance)
@@ -236,10 +227,7 @@ class NormalizeByRunning(torch.autograd.Function):
             weight,
             running_variance,
             ctx.epsilon,
-            shape.rows,
-            shape.channels,
-            shape.columns,
-            shape.block,
+            *shape.of_rows,
             of_sum is not None,
         )
         return of_maps, of_maps if ctx.has_shortcut else None, *([None] * 5)
