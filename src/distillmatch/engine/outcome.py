@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from distillmatch.methods import TaskInfo
+from distillmatch.methods.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ class Clock:
 class Underway:
     """How far a task is, and what has come of it so far.
 
-    `trainings` are finished, and `epochs` of the one after them. `optimizer` is the one at work.
+    `trainings` are finished, and `epochs` of the one after them. `schedules` are those of the
+    trainings that this process has begun, and `optimizer` is the one at work.
     """
 
     task: int
@@ -80,6 +82,7 @@ class Underway:
     losses: dict[str, list[float]] = field(default_factory=dict)
     judgement: Judgement | None = None
     clock: Clock = field(default_factory=Clock)
+    schedules: dict[str, Schedule] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
 
     @property

@@ -1,5 +1,6 @@
 """One training step, run eagerly or captured once as a CUDA graph and replayed."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,11 @@ STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
 TRIAL_STEPS = 2
 """Steps before a capture; the first makes the optimizer's state. They are undone afterwards."""
+
+
+STEPS_AHEAD = 16
+"""Steps that are queued at most: enough for the time the host needs for the next epoch's views.
+A queue that is full would keep the driver, and with it the other runs of the process, waiting."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ class CapturedStep:
 
     def __init__(self, step: Step, example: Batch) -> None:
         self.batch = _copied(example)
+        self.queued: deque[torch.cuda.Event] = deque()
         state = _State.of(step)
         self.captured = CapturedWork(
             lambda: step(self.batch), TRIAL_STEPS, lambda: state.restore(step), STEP_PRIORITY
@@ -96,8 +103,13 @@ class CapturedStep:
         """Replay the step for every batch of an epoch and return the losses."""
         losses = torch.empty(epoch.steps, device=epoch.labels.device)
         for number, given in enumerate(batches(epoch, batch, unlabeled_batch)):
+            if len(self.queued) == STEPS_AHEAD:
+                self.queued.popleft().synchronize()
             _copy_into(self.batch, given)
             losses[number].copy_(self.captured.replay())
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            done.record()
+            self.queued.append(done)
         return losses
 
 

@@ -14,6 +14,7 @@ from distillmatch.engine.data import Epoch, TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.epochs import Epochs
 from distillmatch.engine.graphs import why
+from distillmatch.engine.loss_means import LossMeans
 from distillmatch.engine.outcome import Judgement, Underway
 from distillmatch.engine.progress import NoProgress, Progress
 from distillmatch.engine.snapshot import (
@@ -64,6 +65,7 @@ class Trainer:
         self.underway = Underway(first_task)
         self.work_done = 0.0
         self._average: WeightAverage | None = None
+        self._means: LossMeans | None = None
         self._pause = pause or (lambda: None)
         self._resumed: Snapshot | None = None
 
@@ -74,6 +76,8 @@ class Trainer:
 
     def snapshot(self, coreset: Coreset) -> Snapshot:
         """Return all that the rest of the work depends on, as it is now."""
+        if self._means is not None:
+            self._means.settle()
         return take_snapshot(self.method, coreset, self.underway, self.work_done, self._average)
 
     def begin(self, total: float) -> None:
@@ -134,8 +138,8 @@ class Trainer:
 
     def _train(
         self, training: Training, data: TaskData, task: TaskInfo, truth: Truth, doing: str
-    ) -> list[float]:
-        """Run one training, or what is left of it, and return the mean loss of each epoch."""
+    ) -> None:
+        """Run one training, or what is left of it."""
         underway = self.underway
         if training.before is not None:
             training.before(data)
@@ -147,7 +151,9 @@ class Trainer:
         steps = self.steps_of(training, resumed)
         optimization = steps.step.optimization
         underway.optimizer, self._average = optimization.optimizer, optimization.average
-        means = underway.losses.setdefault(training.name, [])
+        underway.schedules[training.name] = training.schedule
+        where = f"task {task.number + 1}, {training.name}"
+        self._means = LossMeans(underway.losses.setdefault(training.name, []), where)
         epochs = Epochs(data, training)
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
@@ -158,16 +164,16 @@ class Trainer:
                     self._advance(
                         self._epoch_work(training, part.steps), f"{doing} {training.name}"
                     )
-                means.append(_finite_mean(torch.cat(losses), task, training, number))
+                self._means.add(torch.cat(losses))
                 underway.epochs = number + 1
                 self._pause()
+        self._means.settle()
         if self._average is not None:
             self._average.put_in_place()
-        underway.optimizer, self._average = None, None
+        underway.optimizer, self._average, self._means = None, None, None
         self._refuse_ruin(training, data, task)
         if training.after is not None:
             training.after(data)
-        return means
 
     def _judged(self, scores: Scores, task: TaskInfo, truth: Truth) -> Judgement | None:
         judged = self.method.judge(scores, task)
@@ -240,15 +246,3 @@ class EpochSteps:
                 stacklevel=2,
             )
             return None
-
-
-def _finite_mean(losses: Tensor, task: TaskInfo, training: Training, epoch: int) -> float:
-    """Return the mean loss of an epoch, or say where it stopped being a number."""
-    values = losses.float().cpu().numpy()
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise TrainingError(
-            f"the loss became {values[wrong[0]]} in task {task.number + 1}, {training.name}, "
-            f"epoch {epoch + 1}, step {wrong[0] + 1}; a lower learning_rate may help"
-        )
-    return float(values.mean())

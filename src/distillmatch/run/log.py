@@ -87,7 +87,7 @@ class EpochNotes:
             epoch=number + 1,
             step=_epochs_of(training, finished) + number + 1,
             loss=underway.losses[training][number],
-            learning_rate=_learning_rate(underway),
+            learning_rate=_learning_rate(underway, training, number),
             seconds=round(now - self._last, 4),
         )
         self._last = now
@@ -149,7 +149,8 @@ def _epochs_of(training: str, finished: Sequence[Mapping[str, Any]]) -> int:
     return sum(len(task["losses"].get(training, ())) for task in finished)
 
 
-def _learning_rate(underway: Underway) -> float | None:
-    if underway.optimizer is None:
+def _learning_rate(underway: Underway, training: str, epoch: int) -> float | None:
+    """Return an epoch's rate; asking the optimizer would wait for what it does."""
+    if training not in underway.schedules:
         return None
-    return float(f"{float(underway.optimizer.param_groups[0]['lr']):.6g}")
+    return float(f"{underway.schedules[training].rate(epoch):.6g}")
