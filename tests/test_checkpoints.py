@@ -109,6 +109,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "energy", "coreset": 0, "false_positive_rate": 0.4}),
     ("base", {"base_distillation": True, "momentum": 0.0}),
     ("gd", {"coreset": 0}),
+    ("dr", {"preset": "release"}),
 ]
 
 

@@ -98,7 +98,7 @@ def test_per_task_distillation_agrees_with_loops(
             )
             for b in rows
         )
-        weight = 1 / len(sizes) if weights == "equal" else size / sum(sizes)
+        weight = 1 / len(sizes) if weights == "equal" else size / slots
         expected += weight * of_task / max(1, len(rows))
     found = per_task_distillation(
         teacher, student, sizes, temperature, weights, mask if masked else None

@@ -38,7 +38,7 @@ FIRST = TaskInfo(number=0, sizes=SIZES[:1], last=False, coreset=False)
 WITH_CORESET = replace(TASK, coreset=True)
 OUTPUTS = 9
 COUNTS = [1.0, 2.0, 3.0, 0.0, 59.0, 12.0, 7.0]
-"""Labels of each class in a made-up pass; class 3 is so rare that its weight meets the cap."""
+"""Labels of each class in a made-up pass; class 3 has none, so that its weight is the cap."""
 
 
 class LabelCounts:
@@ -61,6 +61,12 @@ def slow_weights(counts: Row) -> Row:
     """Eq. 3 with the release's smoothing and cap."""
     smoothed = [count + 1 for count in counts]
     return [min(10.0, sum(smoothed) / len(smoothed) / count) for count in smoothed]
+
+
+def slow_label_weights(counts: Row) -> Row:
+    """The same among the classes that have labels; the others have the cap."""
+    of_present = slow_weights([count for count in counts if count])
+    return [of_present.pop(0) if count else 10.0 for count in counts]
 
 
 def method_of(**options: Any) -> Method:
@@ -110,10 +116,10 @@ def mean_supervised(batch: Batch, labeled: Rows, weights: Row | None = None) -> 
 
 
 def slow_distillation(teacher: Rows, student: Rows, shares: str, temperature: float) -> float:
-    """Eq. 1 for the two past tasks, of two and three classes."""
+    """Eq. 1 for the two past tasks, of two and three classes of the seven seen."""
     small = mean_divergence(teacher, student, 0, 2, temperature)
     large = mean_divergence(teacher, student, 2, 5, temperature)
-    return (small + large) / 2 if shares == "equal" else (2 * small + 3 * large) / 5
+    return (small + large) / 2 if shares == "equal" else (2 * small + 3 * large) / 7
 
 
 def slow_calibration(others: Rows) -> float:
@@ -157,8 +163,17 @@ def test_base_with_distillation_adds_equation_1_over_all_images(
 
 @pytest.mark.parametrize("balanced", [True, False])
 @pytest.mark.parametrize("shares", ["equal", "class-share"])
-def test_the_e2e_loss_is_balanced_cross_entropy_and_equation_1(shares: str, balanced: bool) -> None:
-    method = method_of(method="e2e", distillation_shares=shares, class_balancing=balanced)
+@pytest.mark.parametrize(("scale", "factor"), [("one", 1), ("temperature-squared", 9)])
+def test_the_e2e_loss_is_balanced_cross_entropy_and_equation_1(
+    scale: str, factor: float, shares: str, balanced: bool
+) -> None:
+    method = method_of(
+        method="e2e",
+        distillation_shares=shares,
+        distillation_scale=scale,
+        class_balancing=balanced,
+        temperature=3.0,
+    )
     training = training_of(method)
     assert training.before is not None
     training.before(LabelCounts(COUNTS))
@@ -166,18 +181,26 @@ def test_the_e2e_loss_is_balanced_cross_entropy_and_equation_1(shares: str, bala
     loss = loss_of(training, batch)
     student = rows(training.network, batch.images, batch.unlabeled)
     teacher = rows(method.networks["past"], batch.images, batch.unlabeled)
-    weights = slow_weights(COUNTS) if balanced else None
+    weights = slow_label_weights(COUNTS) if balanced else None
     slow = mean_supervised(batch, student[:8], weights)
-    slow += slow_distillation(teacher, student, shares, 2.0)
+    slow += factor * slow_distillation(teacher, student, shares, 3.0)
     assert loss == pytest.approx(slow, rel=1e-9)
 
 
 @pytest.mark.parametrize("temperature", [2.0, 3.0])
 @pytest.mark.parametrize("distillation", ["per-task", "single"])
+@pytest.mark.parametrize("shares", ["equal", "class-share"])
+@pytest.mark.parametrize("scale", ["one", "temperature-squared"])
 def test_the_dr_loss_distils_the_past_and_the_new_task(
-    distillation: str, temperature: float
+    scale: str, shares: str, distillation: str, temperature: float
 ) -> None:
-    method = method_of(method="dr", dr_distillation=distillation, temperature=temperature)
+    method = method_of(
+        method="dr",
+        dr_distillation=distillation,
+        temperature=temperature,
+        distillation_shares=shares,
+        distillation_scale=scale,
+    )
     training = training_of(method)
     batch = batch_for(training)
     loss = loss_of(training, batch)
@@ -185,11 +208,16 @@ def test_the_dr_loss_distils_the_past_and_the_new_task(
         rows(network, batch.images, batch.unlabeled)
         for network in (training.network, method.networks["past"], method.networks["teacher"])
     )
+    of_new = temperature**2 * mean_divergence(new, student, 5, 7, temperature)
     if distillation == "per-task":
-        of_past = slow_distillation(past, student, "equal", temperature)
+        of_past = slow_distillation(past, student, shares, temperature)
     else:
         of_past = mean_divergence(past, student, 0, 5, temperature)
-    of_new = temperature**2 * mean_divergence(new, student, 5, 7, temperature)
+        of_past *= 5 / 7 if shares == "class-share" else 1
+    if shares == "class-share":
+        of_new *= 2 / 7
+    if scale == "temperature-squared":
+        of_past *= temperature**2
     slow = mean_supervised(batch, student[:8]) + of_past + of_new
     assert loss == pytest.approx(slow, rel=1e-9)
 
@@ -244,7 +272,7 @@ def test_fine_tuning_is_balanced_cross_entropy_over_all_seen_classes(
     training.before(LabelCounts(COUNTS))
     batch = batch_for(training)
     loss = loss_of(training, batch)
-    weights = slow_weights(COUNTS) if balanced else None
+    weights = slow_label_weights(COUNTS) if balanced else None
     slow = mean_supervised(batch, rows(training.network, batch.images), weights)
     assert loss == pytest.approx(slow, rel=1e-9)
 

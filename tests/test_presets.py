@@ -30,6 +30,10 @@ READINGS: dict[str, tuple[object, object]] = {
     "base_distillation": (False, True),
     "ensemble_share": ("new-model", "past-model"),
     "dr_distillation": ("per-task", "per-task"),
+    "strong_statistics": ("apart", "together"),
+    "distillation_scale": ("one", "temperature-squared"),
+    "teacher_start": ("fresh", "past"),
+    "labeled_statistics": ("together", "apart"),
     "fine_tuning_data": ("labeled-and-coreset", "labeled-and-coreset"),
 }
 
@@ -114,7 +118,11 @@ VALUES: dict[str, Any] = {
     "detector_losses": "labels",
     "weight_averaging": 0.99,
     "base_distillation": True,
+    "strong_statistics": "together",
     "dr_distillation": "single",
+    "distillation_scale": "temperature-squared",
+    "teacher_start": "past",
+    "labeled_statistics": "apart",
     "calibration": False,
     "ensemble_share": "past-model",
     "fine_tuning_data": "coreset",

@@ -29,6 +29,7 @@ Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
 TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved"]
 NewClassShare = Literal["new-model", "past-model"]
+Statistics = Literal["apart", "together"]
 OptionValue = bool | int | float | str
 
 RELEASE: dict[str, Any] = {
@@ -39,6 +40,10 @@ RELEASE: dict[str, Any] = {
     "negative_rule": "regrouped",
     "base_distillation": True,
     "ensemble_share": "past-model",
+    "strong_statistics": "together",
+    "distillation_scale": "temperature-squared",
+    "teacher_start": "past",
+    "labeled_statistics": "apart",
     "consistency_from": "second-task",
     "clip": 1.0,
     "count_smoothing": 1.0,
@@ -132,7 +137,10 @@ class RunConfig(StreamConfig):
         "second-task", description="DM: the task from which eq. 4 is used"
     )
     distillation_shares: TaskWeights = Field(
-        "equal", description="weights of the past tasks in eq. 1"
+        "equal", description="weights of the past tasks in eq. 1; in DR, of the new task too"
+    )
+    strong_statistics: Statistics = Field(
+        "apart", description="DM: normalize strong views by themselves, or together with all others"
     )
     count_smoothing: NotNegative = Field(1.0, description="added to every class count in eq. 3")
     weight_cap: Positive = Field(10.0, description="largest class weight in eq. 3")
@@ -169,6 +177,17 @@ class RunConfig(StreamConfig):
     base_distillation: Switch = Field(False, description="Base: add distillation per past task")
     dr_distillation: Literal["per-task", "single"] = Field(
         "per-task", description="DR: distil each past task, or all past classes at once"
+    )
+    distillation_scale: Literal["one", "temperature-squared"] = Field(
+        "one", description="E2E, DR: factor of the distillation of past tasks, 1 or T²"
+    )
+    teacher_start: Literal["fresh", "past"] = Field(
+        "fresh", description="DR, GD: what the new task's teacher starts from"
+    )
+    labeled_statistics: Statistics = Field(
+        "together",
+        description="E2E, DR, GD: normalize the labelled images of the cross entropy together with "
+        "the unlabelled ones, or in a forward apart",
     )
     calibration: Switch = Field(True, description="GD: calibrate the new task's teacher")
     ensemble_share: NewClassShare = Field(

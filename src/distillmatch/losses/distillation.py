@@ -24,8 +24,10 @@ def per_task_distillation(
 
     where z'_b,t and z_b,t are the teacher's and the student's logits of image b cut to the classes
     of past task t. `weights` names a_t: `equal` is 1 / (n - 1), the paper's; `class-share` is the
-    task's share of the past classes. There is no factor T². `past_task_sizes` holds the class count
-    of each past task; without a past task the loss is 0.
+    task's share of the classes seen so far, the columns of the student's logits, as the authors'
+    release has it: the new task's share is missing, and the weights add up to less than 1. There is
+    no factor T². `past_task_sizes` holds the class count of each past task; without a past task the
+    loss is 0.
     """
     if not past_task_sizes:
         return student_logits.new_zeros(())
@@ -33,9 +35,9 @@ def per_task_distillation(
     teacher = _by_task(teacher_logits.detach()[:, :past] / temperature, past_task_sizes)
     student = _by_task(student_logits[:, :past] / temperature, past_task_sizes)
     divergences = _divergence(teacher, student)
-    if weights == "equal" or min(past_task_sizes) == max(past_task_sizes):
+    if weights == "equal":
         return masked_mean(divergences.mean(dim=1), mask)
-    shares = [size / past for size in past_task_sizes]
+    shares = [size / student_logits.shape[1] for size in past_task_sizes]
     of_tasks = zip(shares, divergences.unbind(dim=1), strict=True)
     return masked_mean(torch.stack([share * of_task for share, of_task in of_tasks]).sum(0), mask)
 

@@ -88,7 +88,9 @@ class DistillMatch(KeepsPast):
 
     def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
-        labeled, unlabeled, strong = forward_views(self.classifier, batch, task.seen)
+        labeled, unlabeled, strong = forward_views(
+            self.classifier, batch, task.seen, self.config.strong_statistics
+        )
         consistency: Tensor | float = 0.0
         if strong is not None:
             consistency = consistency_loss(unlabeled, strong, self.config.consistency_threshold)

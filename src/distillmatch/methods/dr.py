@@ -9,11 +9,13 @@ from distillmatch.losses import new_task_distillation, past_distillation
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
+    baseline_distillation,
     baseline_rate,
     cross_entropy,
     forward_all,
-    local_distillation,
+    past_factor,
     past_logits_of_all,
+    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 from distillmatch.methods.teacher import TEACHER, teacher_training
@@ -41,19 +43,27 @@ class DistillationAndRetrospection(KeepsPast):
         return [teacher_training(self, task, calibrated=False), training]
 
     def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Cross entropy, distillation of the past, distillation of the new task."""
+        """Cross entropy, distillation of the past, distillation of the new task.
+
+        Where tasks weigh by their share of the classes, the new one does so too.
+        """
         labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-        supervised = cross_entropy(labeled, batch.labels)
+        logits = supervised_logits(self.config, self.classifier, batch, labeled)
+        supervised = cross_entropy(logits, batch.labels)
         if not task.past:
             return supervised
         config, student = self.config, torch.cat([labeled, unlabeled])
+        by_share = config.distillation_shares == "class-share"
         past = past_logits_of_all(batch)
         if config.dr_distillation == "per-task":
-            of_past = local_distillation(config, task, past, student)
+            of_past = baseline_distillation(config, task, past, student)
         else:
-            of_past = past_distillation(past, student, task.past, config.temperature, squared=False)
+            share = past_factor(config) * (task.past / task.seen if by_share else 1.0)
+            of_past = share * past_distillation(
+                past, student, task.past, config.temperature, squared=False
+            )
         if not task.new:
             return supervised + of_past
         new = past_logits_of_all(batch, TEACHER)
         of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
-        return supervised + of_past + of_new
+        return supervised + of_past + (task.new / task.seen if by_share else 1.0) * of_new

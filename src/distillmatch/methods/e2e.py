@@ -7,11 +7,12 @@ from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
     LabelWeights,
+    baseline_distillation,
     baseline_rate,
     fine_tuning,
     forward_all,
-    local_distillation,
     past_logits_of_all,
+    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -27,11 +28,12 @@ class EndToEnd(KeepsPast):
 
         def loss(batch: Batch) -> Tensor:
             labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-            total = weights.loss(labeled, batch.labels) / len(batch.labels)
+            supervised = supervised_logits(self.config, self.classifier, batch, labeled)
+            total = weights.loss(supervised, batch.labels) / len(batch.labels)
             if task.past:
                 student = torch.cat([labeled, unlabeled])
                 teacher = past_logits_of_all(batch)
-                total = total + local_distillation(self.config, task, teacher, student)
+                total = total + baseline_distillation(self.config, task, teacher, student)
             return total
 
         training = Training(

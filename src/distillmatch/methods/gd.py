@@ -19,6 +19,7 @@ from distillmatch.methods.parts import (
     fine_tuning,
     forward_all,
     past_logits_of_all,
+    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 from distillmatch.methods.teacher import TEACHER, teacher_training
@@ -54,7 +55,8 @@ class GlobalDistillation(KeepsPast):
     def loss(self, batch: Batch, task: TaskInfo, weights: LabelWeights) -> Tensor:
         """Cross entropy and Q together, distillation of the past, distillation of the new task."""
         labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-        supervised = weights.loss(labeled, batch.labels)
+        logits = supervised_logits(self.config, self.classifier, batch, labeled)
+        supervised = weights.loss(logits, batch.labels)
         if not task.past:
             return supervised / len(labeled)
         config, student = self.config, torch.cat([labeled, unlabeled])

@@ -1,5 +1,6 @@
 """Parts that several methods are made of."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
+from distillmatch.config.run import Statistics
 from distillmatch.losses import (
     class_weights,
     per_task_distillation,
@@ -77,18 +79,33 @@ def forward_all(network: nn.Module, batch: Batch, seen: int) -> tuple[Tensor, Te
     return logits[: len(batch.images)], logits[len(batch.images) :]
 
 
+def supervised_logits(
+    config: RunConfig, network: nn.Module, batch: Batch, labeled: Tensor
+) -> Tensor:
+    """Return the logits that the cross entropy of E2E, DR and GD is taken of.
+
+    They are those given, of a forward with the unlabelled images; or, where labelled images are
+    normalized apart, those of a second forward without, which moves the running statistics too.
+    """
+    if config.labeled_statistics == "together" or no_rows(batch.unlabeled):
+        return labeled
+    alone: Tensor = network(batch.images)[:, : labeled.shape[1]]
+    return alone
+
+
 def forward_views(
-    network: nn.Module, batch: Batch, seen: int
+    network: nn.Module, batch: Batch, seen: int, statistics: Statistics = "apart"
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the seen classes' logits of the labelled, the unlabelled and the strong views.
 
-    All go through the network together, but the strong views are normalized by themselves and do
-    not move its running statistics, which are for images as they are met at test time.
+    All go through the network together. With `statistics` `apart` the strong views are normalized
+    by themselves and do not move its running statistics, which are for images as they are met at
+    test time; `together`, they are normalized with all others and move them too.
     """
     if batch.strong is None or no_rows(batch.strong):
         return *forward_all(network, batch, seen), None
     labeled, weak = len(batch.images), len(batch.images) + len(batch.unlabeled)
-    with separate_statistics(network, weak):
+    with separate_statistics(network, weak) if statistics == "apart" else nullcontext():
         logits = network(torch.cat([batch.images, batch.unlabeled, batch.strong]))[:, :seen]
     return logits[:labeled], logits[labeled:weak], logits[weak:]
 
@@ -107,9 +124,27 @@ def local_distillation(
     )
 
 
+def baseline_distillation(
+    config: RunConfig, task: TaskInfo, teacher: Tensor, student: Tensor
+) -> Tensor:
+    """Distil each past task's classes as E2E and DR do: eq. 1, with T² where that is asked for."""
+    return past_factor(config) * local_distillation(config, task, teacher, student)
+
+
+def past_factor(config: RunConfig) -> float:
+    """Return what E2E and DR multiply their distillation of the past by."""
+    squared = config.distillation_scale == "temperature-squared"
+    return config.temperature**2 if squared else 1.0
+
+
 @dataclass
 class LabelWeights:
-    """Class weights by label counts, known once a training begins."""
+    """Class weights by label counts, known once a training begins.
+
+    They are the inverse frequencies among the classes that have images, so that the mean weight of
+    an image is 1. A class without any does not count: without a coreset these are all past classes,
+    and the new ones would weigh no more than their share of the classes seen.
+    """
 
     config: RunConfig
     values: Tensor | None = None
@@ -124,7 +159,9 @@ class LabelWeights:
         self.values = torch.ones_like(counts)
         if self.config.class_balancing:
             smoothing, cap = self.config.count_smoothing, self.config.weight_cap
-            self.values = class_weights(counts, None, smoothing, cap)
+            present = counts > 0
+            self.values = torch.full_like(counts, cap)
+            self.values[present] = class_weights(counts[present], None, smoothing, cap)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the balanced cross entropy, summed over the batch."""

@@ -11,13 +11,17 @@ TEACHER = "teacher"
 
 
 def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Training:
-    """Train `C` by cross entropy over the new classes, afresh in every task.
+    """Train `C` by cross entropy over the new classes, anew in every task.
 
+    It starts from new weights, or as the last task's classifier where that is configured.
     Calibrated, it is also taught to be uncertain about all other images: the coreset's and the
     unlabelled ones.
     """
     schedule = main_schedule(method.config, baseline_rate(method.config))
     network = method.start_afresh(TEACHER, task)
+    # A run that is continued inside a task has no past model yet, and gets its teacher back later.
+    if method.config.teacher_start == "past" and "past" in method.networks:
+        network.load_state_dict(method.networks["past"].state_dict())
 
     def loss(batch: Batch) -> Tensor:
         new = batch.labels >= task.past
