@@ -1,10 +1,12 @@
 """What the tests share: one torch thread, small data sets made on the spot, the GPU mark."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from folder_images import save
 
 from distillmatch.sources import ClassTree, Dataset, Part, images
 
@@ -65,6 +67,22 @@ def make_dataset(
 @pytest.fixture(name="make_dataset")
 def make_dataset_fixture() -> Callable[..., Dataset]:
     return make_dataset
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the user's cache be a folder of the test's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    return tmp_path / "user-cache" / "distillmatch"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Make ten images of each of three classes, every image of another colour."""
+    for name, red in (("cat", 10), ("dog", 100), ("eel", 200)):
+        for number in range(10):
+            save(tmp_path / "data" / name / f"{number}.png", (red, number, 0))
+    return tmp_path / "data"
 
 
 @pytest.fixture

@@ -48,14 +48,14 @@ def random_batch(seed: int, labeled: int = 5, unlabeled: int = 6) -> Batch:
     )
 
 
-def softmax(row: Row) -> Row:
+def softmax(row: Row, temperature: float = 1.0) -> Row:
     top = max(row)
-    exponents = [math.exp(v - top) for v in row]
+    exponents = [math.exp((v - top) / temperature) for v in row]
     return [e / sum(exponents) for e in exponents]
 
 
 def cooled(row: Row, temperature: float = 2.0) -> Row:
-    return softmax([v / temperature for v in row])
+    return softmax(row, temperature)
 
 
 def divergence(p: Row, q: Row) -> float:

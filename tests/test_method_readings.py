@@ -3,7 +3,8 @@
 import pytest
 import torch
 from slow import slow_consistency
-from test_method_losses import (
+from torch import Tensor, nn
+from trainings import (
     COUNTS,
     LabelCounts,
     batch_for,
@@ -13,7 +14,6 @@ from test_method_losses import (
     rows,
     training_of,
 )
-from torch import Tensor, nn
 
 NEW_ALONE = [0.0, 0.0, 0.0, 0.0, 0.0, 30.0, 10.0]
 """Labels of each class without a coreset: past classes have none."""

@@ -16,6 +16,7 @@ from distillmatch.errors import ConfigError
 
 # Every point where the paper and its release differ: the option, our default, the release's value.
 READINGS: dict[str, tuple[object, object]] = {
+    "initial_weights": ("normal", "uniform"),
     "consistency_threshold": (0.9, 0.85),
     "distillation_shares": ("equal", "class-share"),
     "consistency_from": ("second-task", "second-task"),
@@ -86,6 +87,7 @@ VALUES: dict[str, Any] = {
     "options": {"depth": 3, "rate": 0.5, "name": "b", "deep": True},
     "network": "wrn-16-2",
     "pretrained": "weights.safetensors",
+    "initial_weights": "uniform",
     "epochs": 3,
     "batch": 5,
     "unlabeled_batch": 6,

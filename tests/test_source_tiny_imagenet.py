@@ -16,6 +16,8 @@ from distillmatch.sources.dataset import fingerprint
 WNIDS = ("n03", "n01", "n02")
 LEVEL = {"n01": 50, "n02": 120, "n03": 200}
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -56,13 +58,6 @@ def load(data_dir: Path, size: int | None = None) -> Dataset:
     return tiny_imagenet.load(
         StreamConfig(source="tiny-imagenet", data_dir=data_dir, image_size=size)
     )
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let the user's cache be a folder of the test's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
-    return tmp_path / "user-cache" / "distillmatch"
 
 
 def test_both_parts_have_the_labels_of_the_lists(root: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_method_that_no_experiment_has_is_refused() -> None:
 def test_options_of_a_method_bring_no_other_bound(tmp_path: Path) -> None:
     rows = {
         "rate": {"learning_rate": 0.05},
-        "release": {"preset": "release", "coreset": 20},
+        "release": {"preset": "release", "coreset": 20, "initial_weights": "normal"},
         "gate": {"gate": "softmax", "temperature": 3.0, "unlabeled_per_task": 5},
         "bound": {"method": "offline"},
     }
@@ -184,6 +184,7 @@ def test_the_bound_learns_the_same_whatever_its_bound_config_leaves_out() -> Non
     odd = RunConfig(
         **TINY, method="offline", coreset=6, unlabeled="negative", preset="release",
         temperature=3.0, class_balancing=False, distillation=False, learning_rate=0.1,
+        initial_weights="normal",
     )  # fmt: skip
     assert figures(odd) == figures(shared_config(odd))
     assert shared_config(odd) == bound_config(RunConfig(**TINY, coreset=2, calibration=False))

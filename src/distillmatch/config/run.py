@@ -30,9 +30,11 @@ TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved"]
 NewClassShare = Literal["new-model", "past-model"]
 Statistics = Literal["apart", "together"]
+InitialWeights = Literal["normal", "uniform"]
 OptionValue = bool | int | float | str
 
 RELEASE: dict[str, Any] = {
+    "initial_weights": "uniform",
     "consistency_threshold": 0.85,
     "distillation_shares": "class-share",
     "similarity": "scaled-cosine",
@@ -94,6 +96,11 @@ class RunConfig(StreamConfig):
     )
     pretrained: Path | None = Field(
         None, description="file of weights that every network's backbone starts from"
+    )
+    initial_weights: InitialWeights = Field(
+        "normal",
+        description="how our backbones and heads start: convolutions normal by their outputs, or "
+        "everything uniform by its inputs, as torch has it",
     )
     epochs: Count = Field(
         200, description="epochs a task; the whole schedule follows in proportion"

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from distillmatch.config import RunConfig
+from distillmatch.config.run import InitialWeights
 from distillmatch.engine.device import Placement
 from distillmatch.networks import Head, PretrainedWeights, build_network
 from distillmatch.randomness import random_integers
@@ -27,6 +28,7 @@ class NetworkFactory:
     placement: Placement
     image_size: int = 32
     weights: PretrainedWeights | None = None
+    initial_weights: InitialWeights = "normal"
 
     @classmethod
     def of(
@@ -36,7 +38,15 @@ class NetworkFactory:
         weights = None
         if config.pretrained is not None:
             weights = PretrainedWeights.read(config.pretrained)
-        return cls(config.network, classes, config.seed, placement, image_size, weights)
+        return cls(
+            config.network,
+            classes,
+            config.seed,
+            placement,
+            image_size,
+            weights,
+            config.initial_weights,
+        )
 
     def __call__(self, name: str, similarity: str | None = None) -> nn.Module:
         """Return a fresh network; with `similarity`, one whose head is a detector's."""
@@ -51,5 +61,6 @@ class NetworkFactory:
             generator,
             image_size=self.image_size,
             weights=self.weights,
+            initial_weights=self.initial_weights,
         )
         return self.placement.place(network).eval()

@@ -84,7 +84,14 @@ def revived_method(
 
     All weights come from the snapshot, so a file of pretrained ones need not be there any more.
     """
-    factory = NetworkFactory(config.network, classes, config.seed, placement, image_size)
+    factory = NetworkFactory(
+        config.network,
+        classes,
+        config.seed,
+        placement,
+        image_size,
+        initial_weights=config.initial_weights,
+    )
     method = fresh_method(config, factory)
     names = {
         place.removeprefix("network/").rpartition("/")[0]

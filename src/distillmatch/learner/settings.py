@@ -9,6 +9,7 @@ from distillmatch.methods import find_method
 LASTING = (
     "method",
     "network",
+    "initial_weights",
     "image_size",
     "coreset",
     "seed",

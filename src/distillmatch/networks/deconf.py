@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distillmatch.config.run import Similarity
-from distillmatch.networks.initial_weights import draw_normal, initialize
+from distillmatch.config.run import InitialWeights, Similarity
+from distillmatch.networks.initial_weights import draw_normal, draw_uniform, initialize
 from distillmatch.networks.network import ClassHead, Network
 from distillmatch.networks.normalization import BatchNorm
 
@@ -29,16 +29,18 @@ class DeconfHead(ClassHead):
         classes: int,
         similarity: Similarity,
         generator: torch.Generator | None = None,
+        initial_weights: InitialWeights = "normal",
     ) -> None:
         super().__init__()
         self.similarity = similarity
+        self.initial_weights = initial_weights
         self.classes = nn.Linear(features, classes, bias=similarity == "inner")
         self.divisor = nn.Linear(features, 1)
         self.divisor_norm = BatchNorm(1)
         if similarity == "scaled-cosine":
             self.scale = nn.Linear(features, 1, bias=False)
             self.scale_norm = BatchNorm(1)
-        initialize(self, generator)
+        initialize(self, generator, initial_weights)
         self.draw(self.classes.weight, generator)
 
     @property
@@ -49,9 +51,11 @@ class DeconfHead(ClassHead):
     def draw(self, rows: Tensor, generator: torch.Generator | None) -> None:
         """Draw the initial weights of classes.
 
-        A cosine learns the slower the longer its weight, so they start as long as the authors'.
+        A cosine learns the slower the longer its weight, so they start as long as those of
+        DeConf's authors, or with `uniform` as those of the paper's.
         """
-        draw_normal(rows, generator)
+        draw = draw_normal if self.initial_weights == "normal" else draw_uniform
+        draw(rows, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return f = h / g, the logits the network is trained on."""

@@ -5,31 +5,53 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from distillmatch.config.run import InitialWeights
 from distillmatch.errors import ConfigError
 
 
-def initialize(network: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw the weights of all convolutions and linear layers; set linear biases to zero.
+def initialize(
+    network: nn.Module,
+    generator: torch.Generator | None = None,
+    initial_weights: InitialWeights = "normal",
+) -> None:
+    """Draw the weights of all convolutions and linear layers, and the biases of linear layers.
 
-    Convolutions: normal with variance 2 / (channels out · kernel area). Linear layers: uniform
-    within ± 1 / √(features in). Normalization starts as the identity. Without a `generator` the
-    numbers come from torch's global one.
+    - `normal`: convolutions normal with variance 2 / (channels out · kernel area), linear layers
+      uniform within ± 1 / √(features in), their biases zero;
+    - `uniform`: everything uniform within ± 1 / √(inputs of one output), as torch itself starts
+      layers and the authors' release leaves them.
+
+    Normalization starts as the identity. Without a `generator` the numbers come from torch's
+    global one.
     """
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(
-                layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
-            )
+            if initial_weights == "normal":
+                nn.init.kaiming_normal_(
+                    layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+            else:
+                draw_uniform(layer.weight, generator)
         elif isinstance(layer, nn.Linear):
             draw_uniform(layer.weight, generator)
             if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+                draw_bias(layer.bias, layer.in_features, generator, initial_weights)
 
 
 def draw_uniform(weight: Tensor, generator: torch.Generator | None) -> None:
-    """Draw the weights of a linear layer within ± 1 / √(features in)."""
-    bound = weight.shape[1] ** -0.5
+    """Draw the weights of a layer within ± 1 / √(inputs of one output)."""
+    bound = weight[0].numel() ** -0.5
     nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+
+def draw_bias(
+    bias: Tensor, features: int, generator: torch.Generator | None, initial_weights: InitialWeights
+) -> None:
+    """Set the bias of a linear layer to zero, or draw it within ± 1 / √(features in)."""
+    if initial_weights == "normal":
+        nn.init.zeros_(bias)
+    else:
+        nn.init.uniform_(bias, -(features**-0.5), features**-0.5, generator=generator)
 
 
 def draw_normal(weight: Tensor, generator: torch.Generator | None) -> None:
@@ -42,8 +64,9 @@ def enlarge(
     outputs: int,
     draw: Callable[[Tensor, torch.Generator | None], None],
     generator: torch.Generator | None,
+    initial_weights: InitialWeights,
 ) -> None:
-    """Give a linear layer more outputs: the old rows stay, new ones are drawn, their bias zero."""
+    """Give a linear layer more outputs: the old rows stay, new ones start as in a fresh layer."""
     added = outputs - layer.out_features
     if added < 0:
         raise ConfigError(
@@ -56,7 +79,9 @@ def enlarge(
     draw(rows, generator)
     layer.weight = _longer(layer.weight, rows)
     if layer.bias is not None:
-        layer.bias = _longer(layer.bias, torch.zeros(added))
+        biases = torch.empty(added)
+        draw_bias(biases, layer.in_features, generator, initial_weights)
+        layer.bias = _longer(layer.bias, biases)
     layer.out_features = outputs
 
 

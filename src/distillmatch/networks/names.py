@@ -7,7 +7,7 @@ from typing import Literal, get_args, overload
 import torch
 from torch import nn
 
-from distillmatch.config.run import Similarity
+from distillmatch.config.run import InitialWeights, Similarity
 from distillmatch.errors import ConfigError
 from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
@@ -59,6 +59,7 @@ def build_network(
     *,
     image_size: int = 32,
     weights: PretrainedWeights | None = None,
+    initial_weights: InitialWeights = "normal",
 ) -> Network: ...
 
 
@@ -71,6 +72,7 @@ def build_network(
     *,
     image_size: int = 32,
     weights: PretrainedWeights | None = None,
+    initial_weights: InitialWeights = "normal",
 ) -> Detector: ...
 
 
@@ -82,21 +84,24 @@ def build_network(
     *,
     image_size: int = 32,
     weights: PretrainedWeights | None = None,
+    initial_weights: InitialWeights = "normal",
 ) -> Network:
     """Build a network by name with so many class slots; any head but `linear` gives a `Detector`.
 
     The weights depend on the state of `generator` (torch's global one if none) and nothing else;
     with `weights` the backbone has those. `image_size` is that of the images it will be shown.
+    `initial_weights` says how the layers of ours are drawn; other backbones draw their own.
     """
     if classes < 1:
         raise ConfigError(f"a network must have at least 1 class, not {classes}")
     if head not in get_args(Head):
         raise ConfigError(f"head must be one of {', '.join(get_args(Head))}, not {head!r}")
     with _global_numbers:
-        backbone, features = _backbone(name, generator, image_size, weights)
+        backbone, features = _backbone(name, generator, image_size, weights, initial_weights)
         if head == "linear":
-            return Network(backbone, LinearHead(features, classes, generator))
-        return Detector(backbone, DeconfHead(features, classes, head, generator))
+            return Network(backbone, LinearHead(features, classes, generator, initial_weights))
+        deconf = DeconfHead(features, classes, head, generator, initial_weights)
+        return Detector(backbone, deconf)
 
 
 def _backbone(
@@ -104,10 +109,11 @@ def _backbone(
     generator: torch.Generator | None,
     image_size: int,
     weights: PretrainedWeights | None,
+    initial_weights: InitialWeights,
 ) -> tuple[nn.Module, int]:
     if ":" not in name:
         depth, width = parse_network(name)
-        ours = WideResNet(depth, width, generator=generator)
+        ours = WideResNet(depth, width, generator=generator, initial_weights=initial_weights)
         if weights is not None:
             weights.load_into(ours, name)
         return ours, ours.feature_count

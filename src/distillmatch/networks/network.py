@@ -5,11 +5,14 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from distillmatch.config.run import InitialWeights
 from distillmatch.networks.initial_weights import draw_uniform, enlarge, initialize
 
 
 class ClassHead(nn.Module, ABC):
     """A head: features in, one logit a class slot out, with room for more classes."""
+
+    initial_weights: InitialWeights
 
     @property
     @abstractmethod
@@ -22,17 +25,22 @@ class ClassHead(nn.Module, ABC):
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
         """Have so many class slots, keeping what was learned for the first ones."""
-        enlarge(self.slots, classes, self.draw, generator)
+        enlarge(self.slots, classes, self.draw, generator, self.initial_weights)
 
 
 class LinearHead(ClassHead, nn.Linear):
     """One linear layer with a bias."""
 
     def __init__(
-        self, features: int, classes: int, generator: torch.Generator | None = None
+        self,
+        features: int,
+        classes: int,
+        generator: torch.Generator | None = None,
+        initial_weights: InitialWeights = "normal",
     ) -> None:
         super().__init__(features, classes)
-        initialize(self, generator)
+        self.initial_weights = initial_weights
+        initialize(self, generator, initial_weights)
 
     @property
     def slots(self) -> nn.Linear:

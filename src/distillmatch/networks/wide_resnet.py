@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from distillmatch.config.run import InitialWeights
 from distillmatch.networks.convolution import Convolution, rounded_weights
 from distillmatch.networks.initial_weights import initialize
 from distillmatch.networks.normalization import BatchNorm
@@ -16,7 +17,14 @@ class WideResNet(nn.Module):
     before; then the mean over all positions, a vector of 64 times `width` features.
     """
 
-    def __init__(self, depth: int, width: int, *, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        depth: int,
+        width: int,
+        *,
+        generator: torch.Generator | None = None,
+        initial_weights: InitialWeights = "normal",
+    ) -> None:
         super().__init__()
         blocks = (depth - 4) // 6
         self.feature_count = 64 * width
@@ -29,7 +37,7 @@ class WideResNet(nn.Module):
                 channels = group_channels
         self.blocks = nn.ModuleList(groups)
         self.last_norm = BatchNorm(channels)
-        initialize(self, generator)
+        initialize(self, generator, initial_weights)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""

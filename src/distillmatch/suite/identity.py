@@ -44,6 +44,7 @@ USED_BY_BOUND = (
     "seed",
     "network",
     "pretrained",
+    "initial_weights",
     "epochs",
     "batch",
     "learning_rate",
