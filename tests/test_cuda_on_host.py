@@ -1,4 +1,4 @@
-"""Kernels in CUDA, run thread by thread on the host, beside torch's own convolution."""
+"""Kernels in CUDA, run thread by thread on the host, beside torch's own operations."""
 
 import shutil
 import subprocess
@@ -8,26 +8,29 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.grad import conv2d_weight
 
-from distillmatch.networks.kernels import compiled
+from distillmatch.networks.kernels import compiled, convolution, row_streams
 
 HOST = Path(__file__).parent / "cuda_on_host"
+ROOM = 227 * 1024
+"""Shared memory of a program on an H200."""
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
 )
 
 
-def built(folder: Path, constants: dict[str, int]) -> Path:
-    """Compile the kernel for the host: its shared memory is an array there, its names are C++'s."""
-    source = (compiled.SOURCES / "convolution.cu").read_text()
+def built(folder: Path, name: str, constants: dict[str, int]) -> Path:
+    """Compile a kernel for the host: its shared memory is an array there, its names are C++'s."""
+    source = (compiled.SOURCES / f"{name}.cu").read_text()
     kernel = folder / "kernel.inc"
     kernel.write_text(
         source.replace("extern __shared__ uint4 memory[];", "").replace('extern "C"', "")
     )
     options = [f"-D{name}={value}" for name, value in constants.items()]
-    command = ["g++", "-std=c++20", "-O1", "-pthread", f'-DKERNEL="{kernel}"', *options]
-    subprocess.run([*command, HOST / "convolution.cpp", "-o", folder / "program"], check=True)
+    command = ["g++", "-std=c++17", "-O1", f'-DKERNEL="{kernel}"', *options]
+    subprocess.run([*command, HOST / f"{name}.cpp", "-o", folder / "program"], check=True)
     return folder / "program"
 
 
@@ -37,33 +40,163 @@ def as_bytes(values: Tensor) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("channels_in", "channels_out", "width", "height", "transposed"),
+    ("channels_in", "channels_out", "width", "height", "images", "blocks", "transposed"),
     [
-        (3, 16, 32, 16, False),
-        (16, 32, 32, 8, False),
-        (32, 32, 32, 16, False),
-        (32, 32, 32, 16, True),
-        (32, 16, 64, 8, True),
+        (3, 16, 32, 30, 5, 1, False),
+        (16, 32, 32, 4, 3, 1, False),
+        (32, 32, 32, 14, 3, 1, False),
+        (32, 32, 32, 4, 3, 2, True),
+        (32, 16, 64, 6, 3, 2, True),
+        (64, 64, 16, 8, 2, 1, False),
+        (64, 64, 16, 8, 2, 2, True),
     ],
 )
 def test_the_convolution_kernel_is_torchs_convolution(
-    channels_in: int, channels_out: int, width: int, height: int, transposed: bool, tmp_path: Path
+    channels_in: int,
+    channels_out: int,
+    width: int,
+    height: int,
+    images: int,
+    blocks: int,
+    transposed: bool,
+    tmp_path: Path,
 ) -> None:
-    rows, images, blocks = 256 // width, 2, 3
-    constants = {"CHANNELS_IN": channels_in, "CHANNELS_OUT": channels_out, "WIDTH": width}
-    constants |= {"ROWS": rows, "WARPS": 4, "TRANSPOSED": int(transposed)}
+    layout = convolution.Layout(channels_in, channels_out, height, width, transposed, ROOM)
     generator = torch.Generator().manual_seed(1)
     maps = torch.randn(images, channels_in, height, width, generator=generator).bfloat16()
     shape = (channels_in, channels_out) if transposed else (channels_out, channels_in)
     weight = torch.randn(*shape, 3, 3, generator=generator).bfloat16()
+    program = built(tmp_path, "convolution", layout.constants)
     finished = subprocess.run(
-        [built(tmp_path, constants), str(images), str(height), str(blocks)],
+        [program, str(images), str(blocks), str(layout.shared_bytes)],
         input=as_bytes(maps) + as_bytes(weight),
         stdout=subprocess.PIPE,
         check=True,
     )
     values = torch.frombuffer(bytearray(finished.stdout), dtype=torch.int16).view(torch.bfloat16)
     result = values.view(images, height, width, channels_out).permute(0, 3, 1, 2).float()
-    convolution = functional.conv_transpose2d if transposed else functional.conv2d
-    expected = convolution(maps.float(), weight.float(), padding=1)
+    convolve = functional.conv_transpose2d if transposed else functional.conv2d
+    expected = convolve(maps.float(), weight.float(), padding=1)
     torch.testing.assert_close(result, expected, rtol=2**-8, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("channels_in", "channels_out", "width", "height", "images", "shares"),
+    [
+        (3, 16, 32, 30, 3, 1),
+        (16, 32, 32, 16, 2, 1),
+        (32, 32, 32, 4, 3, 2),
+        (32, 32, 64, 10, 2, 1),
+        (64, 64, 16, 4, 5, 9),
+        (128, 128, 8, 4, 4, 1),
+    ],
+)
+def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
+    channels_in: int,
+    channels_out: int,
+    width: int,
+    height: int,
+    images: int,
+    shares: int,
+    tmp_path: Path,
+) -> None:
+    layout = row_streams.Layout(channels_in, channels_out, height, width)
+    generator = torch.Generator().manual_seed(1)
+    maps = torch.randn(images, channels_in, height, width, generator=generator).bfloat16()
+    gradient = torch.randn(images, channels_out, height, width, generator=generator).bfloat16()
+    program = built(tmp_path, "weight_gradient", layout.constants)
+    finished = subprocess.run(
+        [program, str(images), str(shares), str(layout.shared_bytes)],
+        input=as_bytes(maps) + as_bytes(gradient),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    values = torch.frombuffer(bytearray(finished.stdout), dtype=torch.float32)
+    result = values.view(channels_out, 3, 3, channels_in).permute(0, 3, 1, 2)
+    expected = conv2d_weight(  # type: ignore[no-untyped-call]
+        maps.float(), list(result.shape), gradient.float(), padding=1
+    )
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("channels", "group", "leading", "adds", "room"),
+    [(32, 32, 150, True, 1000), (64, 32, 97, False, 20), (16, 16, 300, True, 0)],
+)
+def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
+    channels: int, group: int, leading: int, adds: bool, room: int, tmp_path: Path
+) -> None:
+    rows, programs = 300, 5
+    of_first = programs if leading == rows else 3
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    maps, shortcut = drawn(rows, channels).bfloat16(), drawn(rows, channels).bfloat16()
+    gradient, of_sum = drawn(rows, channels).bfloat16(), drawn(rows, channels).bfloat16()
+    weight, bias, mean, variance = drawn(4, channels)
+    variance = variance.square()
+    sums = [shortcut] if adds else []
+    given = [maps, *sums, weight, bias, mean, variance, gradient, *([of_sum] if adds else [])]
+    constants = {"GROUP": group, "THREADS": 64, "AHEAD": 4, "EACH": 1}
+    program = built(tmp_path, "normalization", constants)
+    numbers = [rows, leading, channels, programs, of_first, room, int(adds)]
+    finished = subprocess.run(
+        [program, *map(str, numbers)],
+        input=b"".join(bytes(one.contiguous().view(torch.uint8).numpy()) for one in given),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    made = torch.frombuffer(bytearray(finished.stdout), dtype=torch.uint8)
+    halves, floats = made[: 6 * rows * channels], made[6 * rows * channels :]
+    summed, activated, of_maps = halves.view(torch.bfloat16).view(3, rows, channels)
+    moved_mean, moved_variance, of_weight, of_bias = floats.view(torch.float32).view(4, channels)
+
+    expected_sum = (maps.float() + shortcut.float()).bfloat16() if adds else maps
+    assert torch.equal(summed, expected_sum)
+    leaf = expected_sum.float().requires_grad_()
+    weight, bias = weight.requires_grad_(), bias.requires_grad_()
+    parts = [
+        functional.batch_norm(leaf[:leading], mean, variance, weight, bias, training=True),
+        *(
+            [functional.batch_norm(leaf[leading:], None, None, weight, bias, True)]
+            * (leading < rows)
+        ),
+    ]
+    expected = functional.relu(torch.cat(parts))
+    expected.backward(gradient.float())  # type: ignore[no-untyped-call]
+    assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
+    torch.testing.assert_close(activated.float(), expected.detach(), rtol=2**-7, atol=1e-5)
+    torch.testing.assert_close(moved_mean, mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(moved_variance, variance, rtol=1e-5, atol=1e-6)
+    wanted = leaf.grad + (of_sum.float() if adds else 0)
+    torch.testing.assert_close(of_maps.float(), wanted, rtol=2**-7, atol=0.01)
+    torch.testing.assert_close(of_weight, weight.grad, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(of_bias, bias.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_the_kernels_over_parameters_are_torchs_descent_and_rounding(tmp_path: Path) -> None:
+    sizes = [130, 64, 2, 300]
+    generator = torch.Generator().manual_seed(1)
+    given = [torch.randn(3, size, generator=generator) for size in sizes]
+    program = built(tmp_path, "parameters", {"MOST": 8, "PIECE": 128, "THREADS": 32})
+    finished = subprocess.run(
+        [program, *map(str, sizes)],
+        input=b"".join(bytes(one.view(torch.uint8).numpy()) for one in given),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    made = torch.frombuffer(bytearray(finished.stdout), dtype=torch.uint8)
+    parts = made.split([10 * size for size in sizes])  # type: ignore[no-untyped-call]
+    for one, part in zip(given, parts, strict=True):
+        weight = torch.nn.Parameter(one[0].clone())
+        weight.grad = one[1].clone()
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.01)
+        optimizer.state[weight]["momentum_buffer"] = one[2].clone()
+        optimizer.step()
+        size = one.shape[1]
+        weights, velocities = part[: 8 * size].view(torch.float32).view(2, size)
+        torch.testing.assert_close(weights, weight.detach())
+        torch.testing.assert_close(velocities, optimizer.state[weight]["momentum_buffer"])
+        assert torch.equal(part[8 * size :].view(torch.bfloat16), weights.bfloat16())

@@ -114,6 +114,10 @@ def test_fused_normalization_by_running_statistics_is_torchs(adds: bool) -> None
         (320, 3, 16, 32, 3, 1), (64, 16, 32, 32, 3, 1), (320, 32, 32, 32, 3, 1),
         (64, 32, 64, 32, 3, 2), (64, 64, 64, 16, 3, 1), (33, 128, 128, 8, 3, 1),
         (64, 16, 32, 32, 1, 1), (64, 64, 128, 16, 1, 2), (5, 80, 96, 7, 3, 1),
+        (320, 64, 64, 16, 3, 1), (320, 128, 128, 8, 3, 1), (2, 128, 128, 8, 3, 1),
+        (1, 3, 16, 32, 3, 1), (1, 32, 32, 32, 3, 1), (7, 64, 64, 16, 3, 1),
+        (33, 3, 16, 64, 3, 1), (33, 16, 32, 64, 3, 1), (33, 32, 32, 64, 3, 1),
+        (33, 64, 64, 32, 3, 1), (33, 128, 128, 16, 3, 1),
     ],
 )  # fmt: skip
 def test_the_weight_gradient_is_that_of_a_float32_convolution(
@@ -131,6 +135,20 @@ def test_the_weight_gradient_is_that_of_a_float32_convolution(
     scale = float(weight.grad.abs().max())
     ours = weight_gradient(inputs, gradient, kernel, stride)
     torch.testing.assert_close(ours.double(), weight.grad, rtol=1e-4, atol=1e-5 * scale)
+    assert torch.equal(ours, weight_gradient(inputs, gradient, kernel, stride))
+
+
+def test_weight_gradients_of_usual_sizes_are_made_in_cuda_and_others_in_triton() -> None:
+    from distillmatch.networks.kernels.row_streams import takes
+
+    assert takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 3, 1)
+    assert takes(maps(4, 128, 8, 1), maps(4, 128, 8, 2), 3, 1)
+    assert not takes(maps(3, 128, 8, 1), maps(3, 128, 8, 2), 3, 1)
+    assert not takes(maps(3, 32, 16, 1), maps(3, 32, 16, 2), 3, 1)
+    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 1, 1)
+    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 16, 2), 3, 2)
+    assert not takes(maps(3, 32, 32, 1).half(), maps(3, 32, 32, 2).half(), 3, 1)
+    assert not takes(maps(0, 32, 32, 1), maps(0, 32, 32, 2), 3, 1)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -175,9 +193,14 @@ def test_two_backward_passes_agree_to_the_bit() -> None:
         assert all(torch.equal(a, b) for a, b in zip(seen[0], again, strict=True))
 
 
-@pytest.mark.parametrize("side", [32, 64])
 @pytest.mark.parametrize("count", [1, 7, 320])
-@pytest.mark.parametrize(("channels_in", "channels_out"), [(3, 16), (16, 16), (16, 32), (32, 32)])
+@pytest.mark.parametrize(
+    ("channels_in", "channels_out", "side"),
+    [
+        (3, 16, 32), (16, 16, 32), (16, 32, 32), (32, 32, 32), (64, 64, 16),
+        (3, 16, 64), (16, 16, 64), (16, 32, 64), (32, 32, 64),
+    ],
+)  # fmt: skip
 def test_few_channels_are_convolved_as_in_float32(
     channels_in: int, channels_out: int, count: int, side: int
 ) -> None:
@@ -199,6 +222,13 @@ def test_few_channels_are_convolved_as_in_float32(
     expected = functional.conv_transpose2d(gradient.float(), weight.float(), padding=1)
     ours = convolve(gradient, weight, transposed=True)
     torch.testing.assert_close(ours.float(), expected, rtol=2**-7, atol=0.02)
+
+
+def test_a_convolution_is_the_same_to_the_bit_however_many_images_are_convolved_with_it() -> None:
+    from distillmatch.networks.kernels.convolution import convolve
+
+    inputs, weight = maps(50, 32, 32, seed=1), maps(32, 32, 3, seed=2)
+    assert torch.equal(convolve(inputs, weight)[:3], convolve(inputs[:3], weight))
 
 
 def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() -> None:
@@ -223,7 +253,26 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_say
         raise RuntimeError("error: no such option")
 
     kernel._kernel.cache_clear()
-    monkeypatch.setattr(kernel, "load_kernel", broken)
+    monkeypatch.setattr(kernel, "load_kernels", broken)
     with pytest.warns(UserWarning, match=r"cuDNN's is used: error: no such option"):
         assert not kernel.takes(maps(2, 32, 32, seed=2), maps(32, 32, 3, seed=1), 1)
     kernel._kernel.cache_clear()
+
+
+def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_triton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distillmatch.networks.kernels import row_streams
+    from distillmatch.networks.kernels.weight_gradient import weight_gradient
+
+    def broken(*given: object) -> None:
+        raise OSError("no compiler")
+
+    inputs, gradient = maps(4, 32, 32, seed=1), maps(4, 32, 32, seed=2)
+    usual = weight_gradient(inputs, gradient, 3, 1)
+    row_streams._kernels.cache_clear()
+    monkeypatch.setattr(row_streams, "load_kernels", broken)
+    with pytest.warns(UserWarning, match=r"Triton's is used: no compiler"):
+        ours = weight_gradient(inputs, gradient, 3, 1)
+    row_streams._kernels.cache_clear()
+    torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-3)

@@ -61,6 +61,7 @@ def test_epsilon_is_the_one_of_the_highest_score_or_half_that_of_the_lowest() ->
     assert choose_epsilon(grid, scores) == 0.01
     assert choose_epsilon(grid, scores, "lowest-halved") == 0.01
     assert choose_epsilon(grid, [0.1, 0.2, 0.3, 0.05], "lowest-halved") == 0.02
+    assert choose_epsilon(grid, scores, "none") == 0.0
     with pytest.raises(ValueError, match="4 values of epsilon but 1"):
         choose_epsilon(grid, [1.0])
 

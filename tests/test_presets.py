@@ -117,6 +117,7 @@ VALUES: dict[str, Any] = {
     "false_positive_rate": 0.3,
     "similarity": "euclidean",
     "epsilon_rule": "lowest-halved",
+    "detector_share": 1.5,
     "detector_losses": "labels",
     "weight_averaging": 0.99,
     "base_distillation": True,

@@ -1,12 +1,16 @@
-// A GPU's block of threads on the host, for kernels that a machine without a GPU is to test: every thread is one of
-// the host's, warps meet at barriers, and copies to shared memory arrive only when they are awaited.
+// A GPU's blocks of threads on the host, for kernels that a machine without a GPU is to test: every thread is a fiber,
+// and those of all blocks take turns. A warp goes on for as long as it need not wait for others, so that a barrier which
+// is missing shows. Copies to shared memory arrive only when they are awaited.
 
-#include <barrier>
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #define __device__
@@ -14,39 +18,86 @@
 #define __shared__
 #define __restrict__
 #define __forceinline__ inline
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(...)
 
 typedef unsigned short bfloat;
 typedef unsigned int word;
 struct uint4 {
     word x, y, z, w;
 };
+struct float2 {
+    float x, y;
+};
+struct float4 {
+    float x, y, z, w;
+};
 struct Index {
     unsigned x, y, z;
 };
 
-constexpr int SHARED_BYTES = 227 * 1024;
-alignas(16) char shared[SHARED_BYTES];
-uint4* const memory = reinterpret_cast<uint4*>(shared);
+using std::min;
 
+constexpr int SHARED_BYTES = 227 * 1024, STACK_BYTES = 64 * 1024;
+struct Meeting {
+    int come = 0, turn = 0;
+};
 struct Warp {
-    std::barrier<> meeting{32};
+    Meeting meeting;
     word value[32], left[32][4], right[32][2];
+};
+struct Block {
+    explicit Block(int threads, Index index) : threads(threads), index(index), warps(threads / 32) {
+        std::memset(shared, 0xff, SHARED_BYTES);  // not a number
+    }
+    alignas(16) char shared[SHARED_BYTES];
+    int threads;
+    Index index;
+    Meeting meeting, part_meetings[16];
+    std::vector<Warp> warps;
 };
 struct Copy {
     word to;
     char bytes[16];
 };
+struct Fiber {
+    ucontext_t context;  // where it begins
+    jmp_buf place;       // where it goes on
+    bool begun = false;
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    Block* block;
+    unsigned thread;
+    bool done = false, asks_again = false;
+    Meeting* awaited = nullptr;
+    int turn = 0;  // of the meeting that is awaited
+    std::vector<std::vector<Copy>> copies{1};
+};
 
-thread_local Index threadIdx, blockIdx;
-thread_local Warp* warp_at_hand;
-thread_local int own_lane;
-thread_local std::vector<std::vector<Copy>> open_copies;
-Index gridDim;
-std::barrier<>* block_meeting;
+jmp_buf scheduler;
+void* own_kernel;
+Fiber* own_fiber;
+// What follows is that of the thread whose turn it is.
+Index threadIdx, blockIdx, gridDim;
+Warp* own_warp;
+char* shared;
+uint4* memory;
+int own_lane;
 
-void __syncthreads() { block_meeting->arrive_and_wait(); }
-void meet() { warp_at_hand->meeting.arrive_and_wait(); }
+// Jumps, unlike a change of contexts, make no call to the system.
+void let_others_go() {
+    if (_setjmp(own_fiber->place) == 0) _longjmp(scheduler, 1);
+}
+
+void wait_at(Meeting& meeting, int threads) {
+    if (++meeting.come == threads) {
+        meeting.come = 0, ++meeting.turn;
+        return;
+    }
+    own_fiber->awaited = &meeting, own_fiber->turn = meeting.turn;
+    let_others_go();
+}
+void __syncthreads() { wait_at(own_fiber->block->meeting, own_fiber->block->threads); }
+void meet_part(int part, int threads) { wait_at(own_fiber->block->part_meetings[part + 1], threads); }
+void meet() { wait_at(own_warp->meeting, 32); }
 
 void check(word address) {
     if (address % 16 != 0 || address + 16 > SHARED_BYTES) {
@@ -61,16 +112,18 @@ void copy_later(word to, const void* from, bool inside) {
     check(to);
     Copy copy{to, {}};
     if (inside) std::memcpy(copy.bytes, from, 16);
-    open_copies.back().push_back(copy);
+    std::memset(shared + to, 0xff, 16);  // until the copy arrives, what lies there is not to be read
+    own_fiber->copies.back().push_back(copy);
 }
 
-void close_copies() { open_copies.emplace_back(); }
+void close_copies() { own_fiber->copies.emplace_back(); }
 
 template <int OPEN>
 void await_copies() {
-    while (static_cast<int>(open_copies.size()) - 1 > OPEN) {
-        for (const Copy& copy : open_copies.front()) std::memcpy(shared + copy.to, copy.bytes, 16);
-        open_copies.erase(open_copies.begin());
+    std::vector<std::vector<Copy>>& copies = own_fiber->copies;
+    while (static_cast<int>(copies.size()) - 1 > OPEN) {
+        for (const Copy& copy : copies.front()) std::memcpy(shared + copy.to, copy.bytes, 16);
+        copies.erase(copies.begin());
     }
 }
 
@@ -80,13 +133,13 @@ void write_shared(word at, uint4 value) {
 }
 
 bfloat number_at(int lane, int index) {
-    return reinterpret_cast<const bfloat*>(shared + warp_at_hand->value[lane])[index];
+    return reinterpret_cast<const bfloat*>(shared + own_warp->value[lane])[index];
 }
 
 // Lane 4 g + t gets numbers 2 t and 2 t + 1 of row g of each matrix; transposed, of column g.
 void load(word (&to)[4], word row, bool transposed) {
     check(row);
-    warp_at_hand->value[own_lane] = row;
+    own_warp->value[own_lane] = row;
     meet();
     const int g = own_lane / 4, t = own_lane % 4;
     for (int matrix = 0; matrix < 4; ++matrix) {
@@ -117,7 +170,7 @@ word rounded(float value) {
 word pack(float low, float high) { return rounded(low) | rounded(high) << 16; }
 
 void multiply(float (&sum)[4], const word (&left)[4], word right0, word right1) {
-    Warp& warp = *warp_at_hand;
+    Warp& warp = *own_warp;
     std::memcpy(warp.left[own_lane], left, sizeof left);
     warp.right[own_lane][0] = right0, warp.right[own_lane][1] = right1;
     meet();
@@ -133,33 +186,87 @@ void multiply(float (&sum)[4], const word (&left)[4], word right0, word right1) 
 }
 
 word exchange(word value, int mask) {
-    warp_at_hand->value[own_lane] = value;
+    own_warp->value[own_lane] = value;
     meet();
-    const word other = warp_at_hand->value[own_lane ^ mask];
+    const word other = own_warp->value[own_lane ^ mask];
     meet();
     return other;
 }
 
-// Runs the blocks of a grid one after the other.
+float exchange(float value, int mask) {
+    word bits;
+    std::memcpy(&bits, &value, 4);
+    bits = exchange(bits, mask);
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+float low_of(word packed) { return unpacked(packed, 0); }
+float high_of(word packed) { return unpacked(packed, 1); }
+
+void make_visible() {}
+word count_up(word* counter) { return (*counter)++; }
+word read_counter(const word* counter) {
+    own_fiber->asks_again = true;
+    let_others_go();
+    return *counter;
+}
+float read_again(const float* from) { return *from; }
+unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
+    return static_cast<unsigned long long>(count) * share / shares;
+}
+void store_four(float* to, float4 value) { std::memcpy(to, &value, 16); }
+
 template <class Kernel>
-void launch(int blocks, int threads, Kernel kernel) {
-    gridDim = {static_cast<unsigned>(blocks), 1, 1};
-    for (int block = 0; block < blocks; ++block) {
-        std::memset(shared, 0xcd, SHARED_BYTES);
-        std::barrier<> meeting(threads);
-        block_meeting = &meeting;
-        std::vector<std::unique_ptr<Warp>> warps;
-        for (int i = 0; i < threads / 32; ++i) warps.push_back(std::make_unique<Warp>());
-        std::vector<std::thread> all;
-        for (int thread = 0; thread < threads; ++thread)
-            all.emplace_back([&, thread] {
-                threadIdx = {static_cast<unsigned>(thread), 0, 0};
-                blockIdx = {static_cast<unsigned>(block), 0, 0};
-                warp_at_hand = warps[thread / 32].get();
-                own_lane = thread % 32;
-                open_copies.assign(1, {});
-                kernel();
-            });
-        for (std::thread& thread : all) thread.join();
+void run_kernel() {
+    (*static_cast<Kernel*>(own_kernel))();
+    own_fiber->done = true;
+    let_others_go();
+}
+
+void resume(Fiber& fiber) {
+    own_fiber = &fiber;
+    threadIdx = {fiber.thread, 0, 0}, blockIdx = fiber.block->index;
+    own_lane = fiber.thread % 32, own_warp = &fiber.block->warps[fiber.thread / 32];
+    shared = fiber.block->shared, memory = reinterpret_cast<uint4*>(shared);
+    fiber.awaited = nullptr, fiber.asks_again = false;
+    if (_setjmp(scheduler) != 0) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
+}
+
+// Runs all blocks of a grid at once.
+template <class Kernel>
+void launch(unsigned blocks, unsigned groups, unsigned threads, Kernel kernel) {
+    gridDim = {blocks, groups, 1};
+    own_kernel = &kernel;
+    std::vector<std::unique_ptr<Block>> grid;
+    std::vector<Fiber> fibers(blocks * groups * threads);
+    for (unsigned number = 0; number < fibers.size(); ++number) {
+        const unsigned block = number / threads, thread = number % threads;
+        if (thread == 0) grid.push_back(std::make_unique<Block>(threads, Index{block % blocks, block / blocks, 0}));
+        Fiber& fiber = fibers[number];
+        fiber.block = grid.back().get(), fiber.thread = thread;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = STACK_BYTES;
+        makecontext(&fiber.context, run_kernel<Kernel>, 0);
+    }
+    for (size_t done = 0; done < fibers.size();) {
+        bool moved = false;
+        for (size_t warp = 0; warp < fibers.size(); warp += 32)
+            for (bool goes_on = true; goes_on;) {
+                goes_on = false;
+                for (size_t number = warp; number < warp + 32; ++number) {
+                    Fiber& fiber = fibers[number];
+                    if (fiber.done || (fiber.awaited && fiber.awaited->turn == fiber.turn)) continue;
+                    resume(fiber);
+                    done += fiber.done, moved = true, goes_on |= !fiber.asks_again;
+                }
+            }
+        if (!moved) {
+            std::fprintf(stderr, "threads wait for others that never come\n");
+            std::abort();
+        }
     }
 }

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +16,12 @@ from distillmatch.engine import Engine, Placement
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.epochs import Epochs, Place
 from distillmatch.engine.evaluation import evaluate
+from distillmatch.engine.loss_means import LossMeans
 from distillmatch.engine.steps import batches, training_mode
 from distillmatch.methods import Batch, Scores, TaskInfo, Training
 from distillmatch.methods.method import ScoreFunction
 from distillmatch.methods.schedule import Schedule
+from distillmatch.networks import shared_device
 from distillmatch.sources import Dataset
 from distillmatch.streams import build_stream
 from distillmatch.views import strong_views, view_key, weak_views
@@ -114,7 +117,16 @@ def measure_side_by_side(
     """
     if Placement.of(config).device.type != "cuda":
         return {}
-    streams = [torch.cuda.Stream() for _ in range(max(counts))]  # type: ignore[no-untyped-call]
+    costs = {}
+    for count in counts:
+        with shared_device() if count > 1 else nullcontext():
+            costs[str(count)] = _cost_beside(config, dataset, seconds, count)
+    return costs
+
+
+def _cost_beside(config: RunConfig, dataset: Dataset, seconds: float, count: int) -> float:
+    """Return the milliseconds of a step of each of so many runs at once."""
+    streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
     runs = []
     for number, stream in enumerate(streams):
         with torch.cuda.stream(stream):
@@ -126,12 +138,9 @@ def measure_side_by_side(
             runs[number].take_epoch()
             streams[number].synchronize()
 
-    costs = {}
-    for count in counts:
-        with ThreadPoolExecutor(count) as threads:
-            spent = runs[0].time(lambda: list(threads.map(work, range(count))), seconds)  # noqa: B023
-        costs[str(count)] = 1000 * spent / runs[0].steps / count
-    return costs
+    with ThreadPoolExecutor(count) as threads:
+        spent = runs[0].time(lambda: list(threads.map(work, range(count))), seconds)
+    return 1000 * spent / runs[0].steps / count
 
 
 def measure_growth(
@@ -189,13 +198,14 @@ class _Prepared:
         self.taker = self.engine.trainer.steps_of(self.training)
         self.epochs = Epochs(self.data, replace(self.training, schedule=Schedule(sys.maxsize, 0.1)))
         self.number = 0
+        self.means = LossMeans([], self.training.name)
 
     def take_epoch(self) -> None:
         """Do all that the engine does for an epoch, and prepare the next as it does."""
         with training_mode(self.training):
             losses = [self.taker.run(part) for part in self.epochs.parts(self.number)]
         self.number += 1
-        torch.cat(losses).cpu()
+        self.means.add(torch.cat(losses))
 
     def first_part(self) -> Epoch:
         """Make the views and scores of an epoch's first part, which most often is all of it."""

@@ -27,7 +27,7 @@ CALIBRATED_GATES = ("detector", "energy", "features", "ensemble")
 """The gates whose threshold is set by scores of images."""
 Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
 TaskWeights = Literal["equal", "class-share"]
-EpsilonRule = Literal["highest", "lowest-halved"]
+EpsilonRule = Literal["highest", "lowest-halved", "none"]
 NewClassShare = Literal["new-model", "past-model"]
 Statistics = Literal["apart", "together"]
 InitialWeights = Literal["normal", "uniform"]
@@ -171,6 +171,9 @@ class RunConfig(StreamConfig):
     similarity: Similarity = Field("cosine", description="DM: h_k of the detector's head")
     epsilon_rule: EpsilonRule = Field(
         "highest", description="DM: which input perturbation of the grid the detector keeps"
+    )
+    detector_share: Positive = Field(
+        0.5, description="DM: the detector's epochs, as a share of the classifier's"
     )
     detector_losses: Literal["labels-and-past", "labels"] = Field(
         "labels-and-past",

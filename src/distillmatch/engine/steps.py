@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.data import Epoch
+from distillmatch.engine.descent import Descent
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork
 from distillmatch.methods import Batch, Training
@@ -33,7 +34,7 @@ class Optimization:
     `average` is that of the network's weights over the steps, where the training asks for one.
     """
 
-    optimizer: torch.optim.SGD
+    optimizer: Descent
     parameters: list[nn.Parameter]
     rate: Tensor
     average: WeightAverage | None = None
@@ -48,9 +49,7 @@ class Optimization:
             changed = changed.get_submodule("head")
         parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        optimizer = torch.optim.SGD(
-            parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
-        )
+        optimizer = Descent(parameters, rate, momentum, weight_decay)
         average = None
         if training.average_decay is not None:
             average = WeightAverage(training.network, training.average_decay)

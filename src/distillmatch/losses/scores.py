@@ -40,10 +40,13 @@ def choose_epsilon(
     """Return the ε to use, given the mean score of the held-out images at each ε of a grid.
 
     `highest` takes the ε with the highest mean score, as DeConf does; `lowest-halved` takes half of
-    the one with the lowest, as the authors' release does. Of equals the first is taken.
+    the one with the lowest, as the authors' release does; `none` is 0, no perturbation. Of equals
+    the first is taken.
     """
     if len(epsilons) != len(mean_scores) or not epsilons:
         raise ValueError(f"{len(epsilons)} values of epsilon but {len(mean_scores)} mean scores")
+    if rule == "none":
+        return 0.0
     by_score = range(len(epsilons))
     if rule == "highest":
         return epsilons[max(by_score, key=mean_scores.__getitem__)]

@@ -10,8 +10,6 @@ MAIN_SHARE = 0.9
 """Share of a task's epochs before fine-tuning, where there is any: 180 of 200."""
 FINE_TUNING_DECAYS = (0.5, 0.75)
 """Shares of the fine-tuning epochs after which its rate falls to a tenth: 10, 15 of 20."""
-DETECTOR_SHARE = 0.5
-"""The detector's epochs, as a share of the classifier's."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ def fine_tuning_schedule(config: RunConfig, rate: float) -> Schedule:
 
 
 def detector_schedule(config: RunConfig, rate: float) -> Schedule:
-    """Return the detector's schedule: half the epochs, decays at the same shares."""
-    epochs = max(1, round(DETECTOR_SHARE * config.epochs))
+    """Return the detector's schedule: a share of the epochs, decays at the same shares."""
+    epochs = max(1, round(config.detector_share * config.epochs))
     decays = tuple(e for e in (round(s * epochs) for s in DECAYS) if 0 < e < epochs)
     return Schedule(epochs, config.learning_rate or rate, decays)
 

@@ -1,6 +1,7 @@
 """Networks: a backbone by name, with a linear or a DeConf head."""
 
 from distillmatch.networks.deconf import DeconfHead, Detector
+from distillmatch.networks.kernels.sharing import shared_device
 from distillmatch.networks.names import Head, build_network, check_network, parse_network
 from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.normalization import (
@@ -26,6 +27,7 @@ __all__ = [
     "frozen_statistics",
     "parse_network",
     "separate_statistics",
+    "shared_device",
     "shared_statistics",
     "weights_digest",
 ]

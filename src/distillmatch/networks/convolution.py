@@ -6,16 +6,19 @@ them but its end.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from distillmatch.networks.kernels.sharing import device_is_shared
 from distillmatch.networks.normalization import HAS_TRITON
 
 HALF = (torch.bfloat16, torch.float16)
+LARGE_BATCH = 128
+"""Images from which on a batch's kernels fill a device, measured on an H200 at 32 pixels."""
 
 
 class Convolution(nn.Conv2d):
@@ -46,12 +49,17 @@ def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
     if not (HAS_TRITON and weights[0].is_cuda and dtype in HALF):
         yield
         return
+    from distillmatch.networks.kernels import parameters as kernel  # noqa: PLC0415  CUDA alone
+
     with torch.no_grad():
         rounded = [
             torch.empty_like(weight, dtype=dtype, memory_format=torch.channels_last)
             for weight in weights
         ]
-        torch._foreach_copy_(rounded, weights)
+        if kernel.rounds(weights, rounded):
+            kernel.round_to(rounded, weights)
+        else:
+            torch._foreach_copy_(rounded, weights)
     for convolution, weight in zip(convolutions, rounded, strict=True):
         convolution.rounded = weight
     try:
@@ -82,7 +90,7 @@ class _Convolve(torch.autograd.Function):
         given = gradients[0].contiguous(memory_format=torch.channels_last)
         of_maps = of_weight = None
         if ctx.needs_input_grad[1]:
-            with _Beside(maps, given):
+            with _beside(maps, given):
                 of_weight = weight_gradient(maps, given, rounded.shape[2], ctx.stride)
         if ctx.needs_input_grad[0]:
             of_maps = _taken_back(given, maps, rounded, ctx.stride)
@@ -120,7 +128,17 @@ work but captures uses, and so has its companion.
 """
 
 
-class _Beside:
+def _beside(maps: Tensor, given: Tensor) -> AbstractContextManager[None]:
+    """Return where weight gradients are computed: on a second stream, if that fills gaps.
+
+    Where other runs share the device, their large batches leave none.
+    """
+    if device_is_shared() and len(maps) >= LARGE_BATCH:
+        return nullcontext()
+    return _Beside(maps, given)
+
+
+class _Beside(AbstractContextManager[None]):
     """Within its block, work is queued beside the stream at hand, to be awaited after backward."""
 
     def __init__(self, *read: Tensor) -> None:

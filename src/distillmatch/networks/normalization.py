@@ -36,6 +36,7 @@ class BatchNorm(nn.Module):
         self.moves_statistics = True
         self.leading: int | None = None
         self.shared = False
+        self.counters: Tensor | None = None
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -98,16 +99,21 @@ class BatchNorm(nn.Module):
 
     def _fuses(self, maps: Tensor) -> bool:
         """Tell whether our kernels can take the maps: in half precision on CUDA, in one process."""
-        return (
+        if not (
             HAS_TRITON
-            and not (self.training and self.shared)
             and maps.is_cuda
             and maps.dtype in (torch.bfloat16, torch.float16)
             and maps.is_contiguous(memory_format=torch.channels_last)
-            and (self.training or not (torch.is_grad_enabled() and self.weight.requires_grad))
-        )
+        ):
+            return False
+        if not self.training:
+            return not (torch.is_grad_enabled() and self.weight.requires_grad)
+        from distillmatch.networks.kernels import batch_statistics  # noqa: PLC0415  CUDA alone
+
+        return not self.shared and batch_statistics.takes(maps)
 
     def _fused(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        from distillmatch.networks.kernels.batch_statistics import new_counters  # noqa: PLC0415
         from distillmatch.networks.kernels.functions import (  # noqa: PLC0415  Triton comes with CUDA alone
             NormalizeByBatch,
             NormalizeByRunning,
@@ -118,9 +124,11 @@ class BatchNorm(nn.Module):
         given = (maps, shortcut, self.weight, self.bias, self.running_mean, self.running_var)
         if not self.training:
             return NormalizeByRunning.apply(*given, self.epsilon)  # type: ignore[no-any-return,no-untyped-call]
-        return NormalizeByBatch.apply(  # type: ignore[no-any-return,no-untyped-call]
-            *given, self.leading, self.moves_statistics, self.momentum, self.epsilon
-        )
+        if self.counters is None or self.counters.device != maps.device:
+            # Of its own, as another layer's launch may be under way on another stream.
+            self.counters = new_counters(len(self.weight), maps.device)
+        how = self.counters, self.leading, self.moves_statistics, self.momentum
+        return NormalizeByBatch.apply(*given, self.epsilon, *how)  # type: ignore[no-any-return,no-untyped-call]
 
     def extra_repr(self) -> str:
         """Describe the layer where its network is printed."""

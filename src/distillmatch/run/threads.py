@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from distillmatch.errors import ConfigError
+from distillmatch.networks import shared_device
 from distillmatch.run.interruption import STOPPING, Interrupted, StopRequest
 
 TURN_SECONDS = 0.2
@@ -39,7 +40,8 @@ def work_side_by_side(
         if stop.asked:
             raise stop.interrupted(f"between two pieces of work; {CONTINUES}")
     else:
-        _Threads(at_once, stop, tell).do(next_work)
+        with shared_device():
+            _Threads(at_once, stop, tell).do(next_work)
 
 
 def _asked_for(next_work: Callable[[], Work | None], stop: StopRequest) -> Work | None:

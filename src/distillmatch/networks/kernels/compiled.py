@@ -1,17 +1,18 @@
 """Kernels in CUDA, for what Triton cannot express: compiled when first needed and kept on disk.
 
 torch compiles such kernels too, but only where the headers of CUDA are installed; ours need none.
-Its compiler and its launcher are used.
+Its compiler is used. Its launcher knows no cooperative launch, no float and no null pointer.
 """
 
 import contextlib
 import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.cuda import _utils
 
 from distillmatch.errors import DistillMatchError
@@ -19,17 +20,64 @@ from distillmatch.files import user_cache, write_atomically
 
 SOURCES = resources.files("distillmatch.networks.kernels") / "cuda"
 
+Argument = Tensor | int | float | ctypes.Structure | None
 
-def load_kernel(file: str, name: str, constants: Mapping[str, int], shared_bytes: int) -> Any:
-    """Return the kernel `name` of a source file, for the device at hand, ready to be launched."""
+
+class Kernel:
+    """A kernel of a device, ready to be launched with up to so many bytes of shared memory."""
+
+    def __init__(self, code: bytes, name: str, shared_bytes: int) -> None:
+        kernel = _utils._cuda_load_module(code, [name])[name]  # type: ignore[index]
+        kernel.set_shared_memory_config(shared_bytes)
+        self.function = kernel.func
+        library: Any = _utils._get_gpu_runtime_library()
+        self.launch_plainly = library.cuLaunchKernel
+        self.launch_together = library.cuLaunchCooperativeKernel
+
+    def launch(
+        self,
+        grid: tuple[int, int],
+        threads: int,
+        shared_bytes: int,
+        arguments: Sequence[Argument],
+        *,
+        together: bool = False,
+    ) -> None:
+        """Queue the kernel on the current stream; `together` if its programs await each other."""
+        values = [_c_value(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        stream = torch.cuda.current_stream()._as_parameter_
+        shape = (*grid, 1, threads, 1, 1, shared_bytes, stream, pointers)
+        if together:
+            _utils._check_cuda(self.launch_together(self.function, *shape))
+        else:
+            _utils._check_cuda(self.launch_plainly(self.function, *shape, None))
+
+
+def _c_value(argument: Argument) -> Any:
+    """Return an argument as the kernel reads it: a tensor is its address."""
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, ctypes.Structure):
+        return argument
+    if argument is None:
+        return ctypes.c_void_p(None)
+    return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+
+
+def load_kernels(
+    file: str,
+    names: Sequence[str],
+    constants: Mapping[str, int],
+    shared_bytes: int,
+) -> list[Kernel]:
+    """Return the kernels `names` of a source file, for the device at hand."""
     major, minor = torch.cuda.get_device_capability()
     source = (SOURCES / "primitives.cu").read_text() + (SOURCES / file).read_text()
     options = [f"-arch=sm_{major}{minor}", "-default-device"]
     options += [f"-D{constant}={value}" for constant, value in sorted(constants.items())]
-    library = _utils._get_gpu_rtc_library()
-    kernel = _utils._cuda_load_module(_kept(library, source, options), [name])[name]  # type: ignore[index]
-    kernel.set_shared_memory_config(shared_bytes)
-    return kernel
+    code = _kept(_utils._get_gpu_rtc_library(), source, options)
+    return [Kernel(code, name, shared_bytes) for name in names]
 
 
 def _kept(library: Any, source: str, options: list[str]) -> bytes:

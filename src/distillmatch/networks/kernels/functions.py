@@ -6,59 +6,11 @@ import torch
 import triton
 from torch import Tensor
 
-from distillmatch.networks.kernels.normalization import (
-    activate_kernel,
-    backward_kernel,
-    backward_sum_kernel,
-    fixed_backward_kernel,
-    fixed_kernel,
-    slopes_kernel,
-    statistics_kernel,
-    sum_kernel,
-)
+from distillmatch.networks.kernels import batch_statistics
+from distillmatch.networks.kernels.normalization import fixed_backward_kernel, fixed_kernel
 
-PROGRAMS = 528
-"""Programs a reduction is shared by: four for each multiprocessor of a large GPU."""
 TILE = 4096
 """Numbers that a program holds at once."""
-ROUND = 1024
-"""Partial sums that are added at once, whatever the batch: its size compiles nothing anew."""
-FINAL_COLUMNS = 4
-"""Channels whose partial sums one program adds up."""
-
-
-class _Shape:
-    """How a batch of maps is cut into rows, tiles and programs."""
-
-    def __init__(self, maps: Tensor, leading: int | None) -> None:
-        images, self.channels, height, width = maps.shape
-        self.rows = images * height * width
-        self.leading = self.rows if leading is None else leading * height * width
-        self.parts = 1 if self.leading == self.rows else 2
-        self.columns = triton.next_power_of_2(self.channels)
-        self.block = max(1, TILE // self.columns)
-        self.rows_each = triton.next_power_of_2(max(self.block, self.rows // PROGRAMS))
-        self.tiles_of_first = triton.cdiv(self.leading, self.rows_each)
-        self.tiles = self.tiles_of_first + triton.cdiv(self.rows - self.leading, self.rows_each)
-        self.grid = (triton.cdiv(self.rows, self.block),)
-        self.final_columns = min(FINAL_COLUMNS, self.columns)
-        self.final_grid = (triton.cdiv(self.channels, self.final_columns),)
-
-    @property
-    def of_sums(self) -> tuple[int, ...]:
-        """What kernels are told that sum over the rows of each part."""
-        shares = self.leading, self.rows, self.tiles_of_first, self.rows_each
-        return (*shares, self.channels, self.columns, self.block)
-
-    @property
-    def of_parts(self) -> tuple[int, ...]:
-        """What kernels are told that change every row, each part by its own figures."""
-        return self.leading, self.rows, self.channels, self.columns, self.block, self.parts
-
-    @property
-    def of_rows(self) -> tuple[int, ...]:
-        """What kernels are told that change every row alike."""
-        return self.rows, self.channels, self.columns, self.block
 
 
 class NormalizeByBatch(torch.autograd.Function):
@@ -73,52 +25,27 @@ class NormalizeByBatch(torch.autograd.Function):
         bias: Tensor,
         running_mean: Tensor,
         running_variance: Tensor,
+        epsilon: float,
+        counters: Tensor,
         leading: int | None,
         moves: bool,
         momentum: float,
-        epsilon: float,
     ) -> tuple[Tensor | None, Tensor]:
         """Return the sum, where there is a shortcut, and the activated maps."""
-        shape = _Shape(maps, leading)
-        summed = maps if shortcut is None else torch.empty_like(maps)
-        partial = torch.empty(shape.tiles, 2, shape.channels, device=maps.device)
-        sum_kernel[(shape.tiles,)](
+        summed, activated, coefficients = batch_statistics.normalize(
             maps,
             shortcut,
-            summed,
-            partial,
-            *shape.of_sums,
-            shortcut is not None,
-        )
-        coefficients = torch.empty(shape.parts, 4, shape.channels, device=maps.device)
-        statistics_kernel[shape.final_grid](
-            partial,
             weight,
             bias,
-            running_mean,
-            running_variance,
-            coefficients,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.tiles,
+            (running_mean, running_variance),
+            counters,
+            leading,
+            moves,
             momentum,
             epsilon,
-            shape.channels,
-            shape.final_columns,
-            ROUND,
-            shape.parts,
-            moves,
-        )
-        activated = torch.empty_like(maps)
-        activate_kernel[shape.grid](
-            summed,
-            activated,
-            coefficients,
-            *shape.of_parts,
         )
         ctx.save_for_backward(summed, coefficients)
-        ctx.leading, ctx.has_shortcut = leading, shortcut is not None
+        ctx.counters, ctx.leading, ctx.has_shortcut = counters, leading, shortcut is not None
         ctx.set_materialize_grads(False)
         return (summed if shortcut is not None else None), activated
 
@@ -128,49 +55,16 @@ class NormalizeByBatch(torch.autograd.Function):
         of_sum, of_activated = gradients
         assert of_activated is not None
         maps, coefficients = ctx.saved_tensors
-        shape = _Shape(maps, ctx.leading)
-        given = of_activated.contiguous(memory_format=torch.channels_last)
-        partial = torch.empty(shape.tiles, 2, shape.channels, device=maps.device)
-        backward_sum_kernel[(shape.tiles,)](
-            given,
+        of_maps, of_weight, of_bias = batch_statistics.take_back(
+            of_activated.contiguous(memory_format=torch.channels_last),
+            None if of_sum is None else of_sum.contiguous(memory_format=torch.channels_last),
             maps,
-            partial,
             coefficients,
-            *shape.of_sums,
-        )
-        slopes = torch.empty(shape.parts, 2, shape.channels, device=maps.device)
-        of_weight = torch.empty(shape.channels, device=maps.device)
-        of_bias = torch.empty(shape.channels, device=maps.device)
-        slopes_kernel[shape.final_grid](
-            partial,
-            coefficients,
-            slopes,
-            of_weight,
-            of_bias,
-            shape.leading,
-            shape.rows,
-            shape.tiles_of_first,
-            shape.tiles,
-            shape.channels,
-            shape.final_columns,
-            ROUND,
-            shape.parts,
-        )
-        of_maps = torch.empty_like(maps)
-        if of_sum is not None:
-            of_sum = of_sum.contiguous(memory_format=torch.channels_last)
-        backward_kernel[shape.grid](
-            given,
-            of_sum,
-            maps,
-            of_maps,
-            coefficients,
-            slopes,
-            *shape.of_parts,
-            of_sum is not None,
+            ctx.counters,
+            ctx.leading,
         )
         of_shortcut = of_maps if ctx.has_shortcut else None
-        return of_maps, of_shortcut, of_weight, of_bias, *([None] * 6)
+        return of_maps, of_shortcut, of_weight, of_bias, *([None] * 7)
 
 
 class NormalizeByRunning(torch.autograd.Function):
@@ -188,10 +82,10 @@ class NormalizeByRunning(torch.autograd.Function):
         epsilon: float,
     ) -> tuple[Tensor | None, Tensor]:
         """Return the sum, where there is a shortcut, and the activated maps."""
-        shape = _Shape(maps, None)
+        grid, sizes = _rows(maps)
         summed = maps if shortcut is None else torch.empty_like(maps)
         activated = torch.empty_like(maps)
-        fixed_kernel[shape.grid](
+        fixed_kernel[grid](
             maps,
             shortcut,
             summed,
@@ -201,7 +95,7 @@ class NormalizeByRunning(torch.autograd.Function):
             running_mean,
             running_variance,
             epsilon,
-            *shape.of_rows,
+            *sizes,
             shortcut is not None,
         )
         ctx.save_for_backward(activated, weight, running_variance)
@@ -215,11 +109,11 @@ class NormalizeByRunning(torch.autograd.Function):
         of_sum, of_activated = gradients
         assert of_activated is not None
         activated, weight, running_variance = ctx.saved_tensors
-        shape = _Shape(activated, None)
+        grid, sizes = _rows(activated)
         of_maps = torch.empty_like(activated)
         if of_sum is not None:
             of_sum = of_sum.contiguous(memory_format=torch.channels_last)
-        fixed_backward_kernel[shape.grid](
+        fixed_backward_kernel[grid](
             of_activated.contiguous(memory_format=torch.channels_last),
             of_sum,
             activated,
@@ -227,7 +121,15 @@ class NormalizeByRunning(torch.autograd.Function):
             weight,
             running_variance,
             ctx.epsilon,
-            *shape.of_rows,
+            *sizes,
             of_sum is not None,
         )
         return of_maps, of_maps if ctx.has_shortcut else None, *([None] * 5)
+
+
+def _rows(maps: Tensor) -> tuple[tuple[int], tuple[int, int, int, int]]:
+    """Return the programs that maps are shared by, and their rows, channels and tile."""
+    images, channels, height, width = maps.shape
+    rows, columns = images * height * width, triton.next_power_of_2(channels)
+    block = max(1, TILE // columns)
+    return (triton.cdiv(rows, block),), (rows, channels, columns, block)

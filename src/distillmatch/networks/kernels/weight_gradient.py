@@ -1,13 +1,17 @@
-"""The weight gradient of a convolution with few channels: a Triton kernel for CUDA.
+"""The weight gradient of a convolution with few channels, by kernels for CUDA.
 
 It is a product of matrices, one a few channels high and wide, over hundreds of thousands of
-positions. cuDNN takes twice as long for it with 32 channels as for the convolution itself.
+positions. cuDNN takes twice as long for it with 32 channels as for the convolution itself. The
+sizes that most of a network's convolutions have are taken by a kernel in CUDA (row_streams), all
+others by that in Triton here.
 """
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from distillmatch.networks.kernels import row_streams
 
 
 @triton.jit
@@ -90,21 +94,15 @@ def _add_up_kernel(partial, total, count, shares, rows: tl.constexpr, columns: t
     tl.store(total + column, tl.sum(sums, 0), mask=column < count)
 
 
-def weight_gradient(
-    maps: Tensor,
-    gradient: Tensor,
-    side: int,
-    stride: int,
-    *,
-    programs: int | None = None,
-    block: int | None = None,
-    warps: int | None = None,
-    stages: int = 3,
-) -> Tensor:
-    """Return the gradient of the weights, in float32 and channels-last.
+def weight_gradient(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
+    """Return the gradient of the weights, in float32 and channels-last."""
+    if row_streams.takes(maps, gradient, side, stride):
+        return row_streams.weight_gradient(maps, gradient).permute(0, 3, 1, 2)
+    return _by_triton(maps, gradient, side, stride).permute(0, 3, 1, 2)
 
-    The sizes not given are those that were fastest on an H200.
-    """
+
+def _by_triton(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
+    """Return it by channel out, row, column and channel in; its sizes were fastest on an H200."""
     images, channels_in, height, width = maps.shape
     _, channels_out, out_height, out_width = gradient.shape
     positions = images * out_height * out_width
@@ -112,9 +110,8 @@ def weight_gradient(
     columns_out = max(16, min(64, triton.next_power_of_2(channels_out)))
     narrow = max(columns_in, columns_out) <= 32
     many = narrow and side > 1 and positions > 200_000
-    programs = programs or (528 if many else 264 if narrow else 132)
-    block = block or (128 if narrow else 64)
-    warps = warps or (2 if narrow else 4)
+    programs = 528 if many else 264 if narrow else 132
+    block = 128 if narrow else 64
     blocks_in = triton.cdiv(channels_in, columns_in)
     blocks = blocks_in * triton.cdiv(channels_out, columns_out)
     shares = min(triton.cdiv(positions, 4 * block), max(1, programs // (side * blocks)))
@@ -140,10 +137,10 @@ def weight_gradient(
         side,
         stride,
         block,
-        num_warps=warps,
-        num_stages=stages,
+        num_warps=2 if narrow else 4,
+        num_stages=3,
     )
     if shares > 1:
         grid = (triton.cdiv(total.numel(), 64),)
         _add_up_kernel[grid](partial, total, total.numel(), shares, 32, 64)
-    return total.permute(0, 3, 1, 2)
+    return total

@@ -1,4 +1,5 @@
-// What a warp does at once on tensor cores, and how it reads and writes shared memory.
+// What a warp does at once on tensor cores, how it reads and writes shared memory, and how programs wait for each
+// other.
 
 typedef unsigned short bfloat;
 typedef unsigned int word;  // two numbers of 16 bits, or an address in shared memory
@@ -64,4 +65,46 @@ __device__ __forceinline__ void write_shared(word at, uint4 value) {
 // Returns the value of the lane whose number differs in the bits of `mask`.
 __device__ __forceinline__ word exchange(word value, int mask) {
     return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+__device__ __forceinline__ float exchange(float value, int mask) {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+// The two numbers of a word, which are the upper halves of what they are as float.
+__device__ __forceinline__ float low_of(word packed) { return __uint_as_float(packed << 16); }
+__device__ __forceinline__ float high_of(word packed) { return __uint_as_float(packed & 0xffff0000u); }
+
+// Lets other programs see what this thread has written before it does anything else.
+__device__ __forceinline__ void make_visible() { __threadfence(); }
+
+// Returns what the counter was.
+__device__ __forceinline__ word count_up(word* counter) { return atomicAdd(counter, 1u); }
+
+// Reads a counter, and sees what others had made visible before they counted.
+__device__ __forceinline__ word read_counter(const word* counter) {
+    word value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
+// Reads a number that another program has written during this launch.
+__device__ __forceinline__ float read_again(const float* from) { return __ldcg(from); }
+
+// Waits until all threads of one part of a block have come here; parts are counted from 0 and go on alone.
+__device__ __forceinline__ void meet_part(int part, int threads) {
+    asm volatile("bar.sync %0, %1;" : : "r"(part + 1), "r"(threads) : "memory");
+}
+
+// Stores four numbers at once.
+__device__ __forceinline__ void store_four(float* to, float4 value) {
+    asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};"
+                 :
+                 : "l"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+
+// Returns where a share of `count` things begins: count x share / shares, where the product may be too large.
+__device__ __forceinline__ unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
+    return count / shares * share + count % shares * share / shares;
 }

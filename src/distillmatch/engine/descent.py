@@ -1,0 +1,37 @@
+"""The optimizer: stochastic gradient descent with momentum."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distillmatch.networks.kernels import parameters as kernel
+
+
+class Descent(torch.optim.SGD):
+    """torch's SGD, whose step is one launch of ours on CUDA once there are velocities.
+
+    The rate is a tensor, where a captured step can find a new one.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: Tensor, momentum: float, weight_decay: float
+    ) -> None:
+        super().__init__(
+            parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
+        )
+        self.rate = rate
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Change the parameters by their gradients."""
+        (group,) = self.param_groups
+        weights: list[Tensor] = group["params"]
+        gradients = [weight.grad for weight in weights]
+        velocities: list[Any] = [self.state[one].get("momentum_buffer") for one in weights]
+        if kernel.descends(weights, gradients, velocities):
+            how = self.rate, group["momentum"], group["weight_decay"]
+            kernel.descend(weights, gradients, velocities, *how)  # type: ignore[arg-type]
+        else:
+            super().step(closure)

@@ -1,0 +1,56 @@
+// What is done to all parameters of a network at once: a step of gradient descent, and rounding to bfloat16. They are
+// many small tensors; a program has one piece of one of them, so that the largest does not keep the others waiting.
+//
+// Constants that the compiler is given:
+//   MOST     tensors of a launch
+//   PIECE    numbers of a program
+//   THREADS  of a program
+
+struct Tensors {
+    void* first[MOST];
+    void* second[MOST];
+    void* third[MOST];
+    int counts[MOST];  // of numbers
+    int pieces[MOST];  // how many the tensors before have
+    int tensors;
+};
+
+struct Piece {
+    int tensor, begin, end;
+};
+
+__device__ __forceinline__ Piece own_piece(const Tensors& given) {
+    const int number = blockIdx.x;
+    int tensor = 0;
+    for (int step = 64; step > 0; step /= 2)
+        if (tensor + step < given.tensors && given.pieces[tensor + step] <= number) tensor += step;
+    const int begin = (number - given.pieces[tensor]) * PIECE;
+    return {tensor, begin, min(begin + PIECE, given.counts[tensor])};
+}
+static_assert(MOST <= 128, "the search for a piece's tensor has steps of 64 and less");
+
+// Weights, gradients and velocities; the rate lies where a captured step can find a new one.
+extern "C" __global__ void __launch_bounds__(THREADS)
+descend(const Tensors given, const float* rate, float momentum, float decay) {
+    const Piece piece = own_piece(given);
+    float* weights = static_cast<float*>(given.first[piece.tensor]);
+    const float* gradients = static_cast<const float*>(given.second[piece.tensor]);
+    float* velocities = static_cast<float*>(given.third[piece.tensor]);
+#pragma unroll 8
+    for (int i = piece.begin + threadIdx.x; i < piece.end; i += THREADS) {
+        const float velocity = momentum * velocities[i] + (gradients[i] + decay * weights[i]);
+        velocities[i] = velocity;
+        weights[i] -= *rate * velocity;
+    }
+}
+
+// Numbers, and where they go in bfloat16; each tensor has an even count.
+extern "C" __global__ void __launch_bounds__(THREADS)
+round_numbers(const Tensors given) {
+    const Piece piece = own_piece(given);
+    const float* numbers = static_cast<const float*>(given.first[piece.tensor]);
+    word* rounded = static_cast<word*>(given.second[piece.tensor]);
+#pragma unroll 8
+    for (int i = piece.begin / 2 + threadIdx.x; i < piece.end / 2; i += THREADS)
+        rounded[i] = pack(numbers[2 * i], numbers[2 * i + 1]);
+}

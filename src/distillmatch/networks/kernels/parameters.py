@@ -1,0 +1,124 @@
+"""Gradient descent and rounding of all parameters of a network, in one launch each.
+
+torch's own give a program up to 65,536 numbers of one tensor, so that a small network keeps a few
+multiprocessors busy while the others wait. Both were measured: docs/performance.md.
+"""
+
+import ctypes
+import functools
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from distillmatch.networks.kernels.compiled import Kernel, load_kernels
+
+MOST = 96
+"""Tensors of a launch: their addresses are arguments, for which there are 4096 bytes."""
+PIECE = 4096
+THREADS = 256
+
+
+class _Tensors(ctypes.Structure):
+    _fields_ = (
+        ("first", ctypes.c_void_p * MOST),
+        ("second", ctypes.c_void_p * MOST),
+        ("third", ctypes.c_void_p * MOST),
+        ("counts", ctypes.c_int * MOST),
+        ("pieces", ctypes.c_int * MOST),
+        ("tensors", ctypes.c_int),
+    )
+
+
+def descends(weights: Sequence[Tensor], *others: Sequence[Tensor | None]) -> bool:
+    """Tell whether `descend` can take weights with their gradients and velocities."""
+    return _available(weights) and all(
+        other is not None
+        and other.dtype == weight.dtype == torch.float32
+        and other.stride() == weight.stride()
+        and _is_dense(weight)
+        for given in others
+        for weight, other in zip(weights, given, strict=True)
+    )
+
+
+def descend(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+    rate: Tensor,
+    momentum: float,
+    decay: float,
+) -> None:
+    """Take a step of gradient descent with momentum and weight decay."""
+    _launch("descend", (weights, gradients, velocities), (rate, momentum, decay))
+
+
+def rounds(numbers: Sequence[Tensor], rounded: Sequence[Tensor]) -> bool:
+    """Tell whether `round_to` can round the numbers."""
+    return _available(numbers) and all(
+        number.dtype == torch.float32
+        and to.dtype == torch.bfloat16
+        and to.stride() == number.stride()
+        and _is_dense(number)
+        and number.numel() % 2 == 0
+        for number, to in zip(numbers, rounded, strict=True)
+    )
+
+
+def round_to(rounded: Sequence[Tensor], numbers: Sequence[Tensor]) -> None:
+    """Round numbers to bfloat16."""
+    _launch("round_numbers", (numbers, rounded), ())
+
+
+def _available(tensors: Sequence[Tensor]) -> bool:
+    if not tensors or not all(tensor.is_cuda for tensor in tensors):
+        return False
+    return _kernels(tensors[0].get_device()) is not None
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Tell whether a tensor's numbers lie side by side, in whatever order."""
+    return tensor.is_contiguous() or (
+        tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def _launch(name: str, lists: Sequence[Sequence[Tensor]], more: Sequence[Tensor | float]) -> None:
+    kernels = _kernels(lists[0][0].get_device())
+    assert kernels is not None
+    for start in range(0, len(lists[0]), MOST):
+        several = [one[start : start + MOST] for one in lists]
+        given, pieces = _listed(several)
+        kernels[name].launch((pieces, 1), THREADS, 0, (given, *more))
+
+
+def _listed(lists: Sequence[Sequence[Tensor]]) -> tuple[_Tensors, int]:
+    """Return lists of tensors as a kernel takes them, and how many programs they need."""
+    given, pieces = _Tensors(tensors=len(lists[0])), 0
+    for place, tensors in zip((given.first, given.second, given.third), lists, strict=False):
+        for number, tensor in enumerate(tensors):
+            place[number] = tensor.data_ptr()
+    for number, tensor in enumerate(lists[0]):
+        given.counts[number], given.pieces[number] = tensor.numel(), pieces
+        pieces += -(-tensor.numel() // PIECE)
+    return given, pieces
+
+
+@functools.cache
+def _kernels(device: int) -> dict[str, Kernel] | None:
+    """Return the kernels for a device; where there can be none, None, and say why if it is odd."""
+    if torch.cuda.get_device_properties(device).major < 8:
+        return None
+    constants = {"MOST": MOST, "PIECE": PIECE, "THREADS": THREADS}
+    names = ["descend", "round_numbers"]
+    try:
+        with torch.cuda.device(device):
+            return dict(zip(names, load_kernels("parameters.cu", names, constants, 0), strict=True))
+    except (RuntimeError, OSError, AttributeError) as error:
+        warnings.warn(
+            f"kernels for parameters could not be compiled, torch's are used: {error}",
+            stacklevel=2,
+        )
+        return None

@@ -1,0 +1,66 @@
+// Reads maps, a shortcut, the layer's numbers and gradients from the standard input, and writes what the kernels make
+// of them: forward, then backward. Each is launched twice, as the counters of a launch must leave zeros behind, and then
+// in two phases, which must come to the same.
+
+#include "device.h"
+
+#include <tuple>
+
+#include KERNEL
+
+template <class Number>
+std::vector<Number> read(size_t count) {
+    std::vector<Number> numbers(count);
+    if (std::fread(numbers.data(), sizeof(Number), count, stdin) != count) std::exit(1);
+    return numbers;
+}
+
+template <class Number>
+void write(const std::vector<Number>& numbers) {
+    if (std::fwrite(numbers.data(), sizeof(Number), numbers.size(), stdout) != numbers.size()) std::exit(1);
+}
+
+int main(int, char** arguments) {
+    int given[7];
+    for (int i = 0; i < 7; ++i) given[i] = std::atoi(arguments[1 + i]);
+    const auto [rows, leading, channels, programs, programs_of_first, room, adds] = given;
+    const int groups = channels / GROUP, parts = leading < rows ? 2 : 1;
+    const size_t count = static_cast<size_t>(rows) * channels;
+    const auto maps = read<bfloat>(count), shortcut = read<bfloat>(adds ? count : 0);
+    const auto weight = read<float>(channels), bias = read<float>(channels);
+    const auto mean = read<float>(channels), variance = read<float>(channels);
+    const auto gradient = read<bfloat>(count), of_sum = read<bfloat>(adds ? count : 0);
+    std::vector<bfloat> summed(maps), activated(count), of_maps(count);
+    std::vector<float> moved_mean, moved_variance, coefficients(parts * 4 * channels), of_weight(channels), of_bias(channels);
+    std::vector<float> partial(programs * 2 * channels);
+    std::vector<word> counters(2 * groups);
+    const auto forward = [&](int phases, int kept) {
+        launch(programs, groups, THREADS, [&, phases, kept] {
+            normalize(maps.data(), adds ? shortcut.data() : nullptr, summed.data(), activated.data(), weight.data(),
+                      bias.data(), moved_mean.data(), moved_variance.data(), coefficients.data(), partial.data(),
+                      counters.data(), rows, leading, channels, programs_of_first, phases, kept, 1, 0.1f, 1e-5f);
+        });
+    };
+    const auto backward = [&](int phases, int kept) {
+        launch(programs, groups, THREADS, [&, phases, kept] {
+            take_back(gradient.data(), adds ? of_sum.data() : nullptr, summed.data(), of_maps.data(), coefficients.data(),
+                      of_weight.data(), of_bias.data(), partial.data(), counters.data(), rows, leading, channels,
+                      programs_of_first, phases, kept);
+        });
+    };
+    const auto all = [&] { return std::tuple(summed, activated, of_maps, moved_mean, moved_variance, of_weight, of_bias); };
+    std::vector<decltype(all())> made;
+    for (int turn = 0; turn < 3; ++turn) {
+        moved_mean = mean, moved_variance = variance;
+        std::fill(activated.begin(), activated.end(), 0), std::fill(of_maps.begin(), of_maps.end(), 0);
+        if (turn < 2) forward(SUM | CHANGE, room), backward(SUM | CHANGE, room);
+        else forward(SUM, 0), forward(CHANGE, 0), backward(SUM, 0), backward(CHANGE, 0);
+        made.push_back(all());
+    }
+    if (made[0] != made[1] || made[0] != made[2]) {
+        std::fprintf(stderr, "a second launch, or one in two phases, came to something else\n");
+        return 1;
+    }
+    write(summed), write(activated), write(of_maps);
+    write(moved_mean), write(moved_variance), write(of_weight), write(of_bias);
+}

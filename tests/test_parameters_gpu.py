@@ -1,0 +1,85 @@
+"""Kernels over all parameters, and normalization launched in two ways."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+
+from distillmatch.engine.descent import Descent
+from distillmatch.networks import BatchNorm, build_network, shared_device
+from distillmatch.networks.kernels import batch_statistics, parameters
+
+pytestmark = pytest.mark.gpu
+
+
+def give_gradients(weights: Sequence[Tensor], step: int) -> None:
+    generator = torch.Generator("cuda").manual_seed(step)
+    for weight in weights:
+        drawn = torch.randn(weight.shape, device="cuda", generator=generator)
+        weight.grad = torch.empty_like(weight).copy_(drawn)
+
+
+def test_a_step_of_descent_is_torchs() -> None:
+    found = []
+    for ours in (True, False):
+        network = build_network("wrn-28-2", 100, generator=torch.Generator().manual_seed(1)).cuda()
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        weights = list(network.parameters())
+        rate = torch.tensor(0.1, device="cuda")
+        plain = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4)
+        optimizer = Descent(weights, rate, 0.9, 5e-4) if ours else plain
+        for step in range(4):
+            give_gradients(weights, step)
+            optimizer.step()
+            if step == 1:
+                rate.fill_(0.01)
+                plain.param_groups[0]["lr"] = 0.01
+        if ours:
+            velocities = [optimizer.state[one]["momentum_buffer"] for one in weights]
+            gradients = [one.grad for one in weights]
+            assert parameters.descends(weights, gradients, velocities), "the kernel was not used"
+        found.append([weight.detach().clone() for weight in weights])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_more_tensors_than_a_launch_takes_are_rounded_as_torch_rounds() -> None:
+    generator = torch.Generator("cuda").manual_seed(1)
+    sizes = [2, 6, 4096, 4098, 100_000, *[10] * 120]
+    numbers = [torch.randn(size, device="cuda", generator=generator) for size in sizes]
+    rounded = [torch.empty(size, device="cuda", dtype=torch.bfloat16) for size in sizes]
+    assert parameters.rounds(numbers, rounded)
+    parameters.round_to(rounded, numbers)
+    for number, to in zip(numbers, rounded, strict=True):
+        assert torch.equal(to, number.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "count"), [(32, 32, 320), (64, 16, 320), (128, 8, 64)]
+)
+def test_normalization_is_the_same_to_the_bit_alone_and_beside_other_runs(
+    channels: int, side: int, count: int
+) -> None:
+    found = []
+    for shared in (False, True):
+        generator = torch.Generator("cuda").manual_seed(1)
+
+        def drawn(generator: torch.Generator = generator) -> Tensor:
+            maps = torch.randn(count, channels, side, side, device="cuda", generator=generator)
+            return maps.bfloat16().to(memory_format=torch.channels_last)
+
+        norm, maps, shortcut = BatchNorm(channels).cuda(), drawn().requires_grad_(), drawn()
+        norm.leading = count * 3 // 5
+        with shared_device() if shared else nullcontext():
+            summed, activated = norm.add_and_activate(maps, shortcut)
+            (activated.float() * drawn() + summed.float() * drawn()).sum().backward()  # type: ignore[no-untyped-call]
+            if channels == 32:
+                shape = batch_statistics.Shape.of(maps, norm.leading)
+                assert shape.launched_together(maps.device) is not shared
+        gradients = [maps.grad, norm.weight.grad, norm.bias.grad]
+        found.append([summed, activated, norm.running_mean, norm.running_var, *gradients])
+    for alone, beside in zip(*found, strict=True):
+        assert alone is not None and beside is not None
+        assert torch.equal(alone, beside)
