@@ -33,7 +33,18 @@ def without_memory(result: dict[str, Any]) -> dict[str, Any]:
 def test_three_seeds_at_once_give_what_each_gives_alone(
     method: str, precision: str, tmp_path: Path
 ) -> None:
-    configs = [tiny(**ON_GPU, method=method, precision=precision, seed=seed) for seed in (1, 2, 3)]
+    seeds_give_what_they_give_alone(tmp_path, method=method, precision=precision)
+
+
+def test_runs_that_train_more_often_than_there_are_streams_give_what_they_give_alone(
+    tmp_path: Path,
+) -> None:
+    # Six tasks with two trainings each, three times: torch has 32 streams.
+    seeds_give_what_they_give_alone(tmp_path, method="dm", tasks=6, epochs=12)
+
+
+def seeds_give_what_they_give_alone(tmp_path: Path, **options: Any) -> None:
+    configs = [tiny(**{**ON_GPU, **options}, seed=seed) for seed in (1, 2, 3)]
     jobs = [Job(f"seed-{c.seed}", c, tmp_path / f"seed-{c.seed}") for c in configs]
     waiting, results = iter(jobs), {}
     failures: list[Exception] = []

@@ -71,6 +71,13 @@ class Epoch:
     of_images: Scores
     of_unlabeled: Scores
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that the steps read."""
+        views = [self.images, self.labels, self.unlabeled]
+        views += [] if self.strong is None else [self.strong]
+        return [*views, *self.of_images.values(), *self.of_unlabeled.values()]
+
 
 class TaskData:
     """One task's labelled, stored and unlabelled images, and everything drawn from them.

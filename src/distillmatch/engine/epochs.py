@@ -13,6 +13,10 @@ from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Training
 from distillmatch.methods.method import ScoreFunction
 
+_beside: dict[int, torch.cuda.Stream] = {}
+"""For each stream that steps are queued on, the one for their views: torch has 32 streams in all,
+and one for each training would soon be that of another run."""
+
 AHEAD = 2
 """Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
 
@@ -28,8 +32,8 @@ class Epochs:
     """Draws a training's epochs in parts: most often one, more where the views would not fit.
 
     Images that do not lie on the device are fetched by a thread, `AHEAD` parts ahead. On CUDA views
-    and scores of the next part are made on a stream beside the steps of this one. A part's tensors
-    belong to that stream, so they are used again only once the steps that read them are done.
+    and scores of the next part are made on a stream beside the steps of this one, at most one part
+    ahead. That stream's memory is used again only once the steps that read it are done.
     """
 
     def __init__(self, data: TaskData, training: Training) -> None:
@@ -42,7 +46,7 @@ class Epochs:
         self.begun = False
         self.stream: torch.cuda.Stream | None = None
         if data.placement.captures:
-            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self.stream = _stream_beside(torch.cuda.current_stream())
         self.steps_done: deque[torch.cuda.Event] = deque(maxlen=2)
         self.drafts: dict[Place, Future[Draft]] = {}
         self.fetcher: ThreadPoolExecutor | None = None
@@ -67,7 +71,11 @@ class Epochs:
         assert self.prepared is not None
         epoch, self.prepared = self.prepared[1], None
         if self.stream is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
+            current = torch.cuda.current_stream()
+            current.wait_stream(self.stream)
+            for tensor in epoch.tensors:
+                # The host is ahead: it lets go of a part before the device has read it.
+                tensor.record_stream(current)
         return epoch
 
     def _prepare(self, place: Place) -> None:
@@ -119,3 +127,9 @@ class Epochs:
         if score is None:
             return None
         return CapturedScores(score, self.data.placement, self.training.name)
+
+
+def _stream_beside(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    if stream.cuda_stream not in _beside:
+        _beside[stream.cuda_stream] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return _beside[stream.cuda_stream]
