@@ -27,10 +27,10 @@ LOOK_SECONDS = 1.0
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]
 Tell = Callable[[str], None]
 
-METHOD_COSTS = {"base": 1.0, "e2e": 1.3, "dr": 2.6, "gd": 2.8, "dm": 4.0}
-"""Time of a run as a multiple of Base's. DM's is measured, each alone on one GPU (results/). The
-others' are rough: their runs there shared the GPU, which says how they compare with each other
-rather than with Base. Only the order of runs and the first estimate of the time left depend on it.
+METHOD_COSTS = {"base": 1.0, "e2e": 2.2, "dr": 3.5, "gd": 3.6, "dm": 3.6}
+"""Time of a run as a multiple of Base's, alone on one GPU. DM's is that of whole runs (results/),
+GD's of two tasks that it learned alone; the others' are made of GD's parts. Only the order of runs
+and the first estimate of the time left depend on it.
 """
 
 
