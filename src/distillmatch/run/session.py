@@ -183,17 +183,23 @@ class Session:
         if self._stop is not None:
             self._stop.settle()
         asked = self._stop is not None and self._stop.asked
-        if folder is not None and self._notes is not None:
-            self._notes.update(self.engine.underway, self.tally.tasks)
+        if folder is not None:
+            self._note_epochs()
             if asked or (wait and time.monotonic() - self._saved_at >= wait):
                 self._save(folder)
         if asked:
             self._stop_if_asked()
 
     def _save(self, folder: RunFolder) -> None:
-        path = folder.checkpoints.save(self._checkpoint())
+        checkpoint = self._checkpoint()
+        self._note_epochs()  # a checkpoint has the losses of the last epoch too
+        path = folder.checkpoints.save(checkpoint)
         folder.log.note("checkpoint", file=path.name, place=self._place())
         self._saved_at = time.monotonic()
+
+    def _note_epochs(self) -> None:
+        if self._notes is not None:
+            self._notes.update(self.engine.underway, self.tally.tasks)
 
     def _stop_if_asked(self) -> None:
         if self._stop is not None and self._stop.asked:
