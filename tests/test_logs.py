@@ -95,6 +95,15 @@ def test_what_was_lost_with_a_killed_process_is_noted_again_but_is_history_once(
     assert len(history(read_log(tmp_path))) <= 2, "a run that starts over has a history of its own"
 
 
+def test_what_a_checkpoint_holds_is_noted_before_it_is_written(tmp_path: Path) -> None:
+    config = tiny(method="gd")
+    for epochs in (3, 9, 5):
+        assert session(config, tmp_path, epochs=epochs, checkpoint_seconds=1e-9) is None
+    result = session(config, tmp_path, checkpoint_seconds=1e-9)
+    assert result is not None
+    assert losses_in(history(read_log(tmp_path))) == losses_of(result)
+
+
 def test_half_a_line_is_passed_over_and_the_next_begins_on_its_own(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.note("begun", method="dm")
