@@ -1,11 +1,16 @@
 """Kernels in CUDA are compiled once and kept in the user's cache; a stand-in is the compiler."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from distillmatch.networks.kernels import compiled
+
+WANTED: tuple[str, list[str], dict[str, int], int] = ("convolution.cu", ["convolve"], {}, 50_000)
 
 
 class Compiler:
@@ -77,3 +82,29 @@ def test_without_a_home_a_kernel_is_compiled_each_time(monkeypatch: pytest.Monke
     for _ in range(2):
         assert compiled._kept(compiler, "one", []) == b"\0ab\0"
     assert len(compiler.compiled) == 2
+
+
+@pytest.mark.parametrize(("major", "room"), [(7, 100_000), (9, 40_000)])
+def test_a_device_that_is_too_old_or_too_small_goes_without_a_kernel_silently(
+    major: int, room: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    properties = SimpleNamespace(major=major, shared_memory_per_block_optin=room)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert compiled.load_if_possible(0, *WANTED, "cuDNN's is used") is None
+    assert not recwarn.list
+
+
+def test_a_kernel_that_cannot_be_loaded_leaves_its_work_to_others_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*given: object) -> None:
+        raise OSError("no compiler")
+
+    properties = SimpleNamespace(major=9, shared_memory_per_block_optin=100_000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(compiled, "load_kernels", broken)
+    with pytest.warns(
+        UserWarning, match=r"^convolution\.cu could not be compiled, cuDNN's is used: no compiler$"
+    ):
+        assert compiled.load_if_possible(0, *WANTED, "cuDNN's is used") is None

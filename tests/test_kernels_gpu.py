@@ -247,14 +247,15 @@ def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() ->
 def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from distillmatch.networks.kernels import compiled
     from distillmatch.networks.kernels import convolution as kernel
 
     def broken(*given: object) -> None:
         raise RuntimeError("error: no such option")
 
     kernel._kernel.cache_clear()
-    monkeypatch.setattr(kernel, "load_kernels", broken)
-    with pytest.warns(UserWarning, match=r"cuDNN's is used: error: no such option"):
+    monkeypatch.setattr(compiled, "load_kernels", broken)
+    with pytest.warns(UserWarning, match=r"cuDNN's convolution is used: error: no such option"):
         assert not kernel.takes(maps(2, 32, 32, seed=2), maps(32, 32, 3, seed=1), 1)
     kernel._kernel.cache_clear()
 
@@ -262,7 +263,7 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_say
 def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_triton(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from distillmatch.networks.kernels import row_streams
+    from distillmatch.networks.kernels import compiled, row_streams
     from distillmatch.networks.kernels.weight_gradient import weight_gradient
 
     def broken(*given: object) -> None:
@@ -271,8 +272,8 @@ def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_tr
     inputs, gradient = maps(4, 32, 32, seed=1), maps(4, 32, 32, seed=2)
     usual = weight_gradient(inputs, gradient, 3, 1)
     row_streams._kernels.cache_clear()
-    monkeypatch.setattr(row_streams, "load_kernels", broken)
-    with pytest.warns(UserWarning, match=r"Triton's is used: no compiler"):
+    monkeypatch.setattr(compiled, "load_kernels", broken)
+    with pytest.warns(UserWarning, match=r"Triton's kernel is used: no compiler"):
         ours = weight_gradient(inputs, gradient, 3, 1)
     row_streams._kernels.cache_clear()
     torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-3)

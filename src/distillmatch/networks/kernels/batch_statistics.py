@@ -6,14 +6,13 @@ each other. Both were measured: docs/performance.md.
 """
 
 import functools
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_kernels
+from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
 from distillmatch.networks.kernels.sharing import device_is_shared
 
 THREADS = 512
@@ -181,20 +180,6 @@ def _shared_bytes(device: int) -> int:
 
 @functools.cache
 def _kernels(device: int, group: int) -> list[Kernel] | None:
-    """Return the kernels for a device; where there can be none, None, and say why if it is odd."""
-    if torch.cuda.get_device_properties(device).major < 8:
-        return None
     constants = {"GROUP": group, "THREADS": THREADS, "AHEAD": AHEAD, "EACH": PROGRAMS_EACH}
-    try:
-        with torch.cuda.device(device):
-            return load_kernels(
-                "normalization.cu",
-                ["normalize", "take_back"],
-                constants,
-                _shared_bytes(device),
-            )
-    except (RuntimeError, OSError, AttributeError) as error:
-        warnings.warn(
-            f"a normalization kernel could not be compiled, torch's is used: {error}", stacklevel=2
-        )
-        return None
+    given = ["normalize", "take_back"], constants, _shared_bytes(device)
+    return load_if_possible(device, "normalization.cu", *given, "torch's normalization is used")

@@ -7,6 +7,7 @@ Its compiler is used. Its launcher knows no cooperative launch, no float and no 
 import contextlib
 import ctypes
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -65,11 +66,31 @@ def _c_value(argument: Argument) -> Any:
     return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 
-def load_kernels(
+def load_if_possible(
+    device: int,
     file: str,
     names: Sequence[str],
     constants: Mapping[str, int],
     shared_bytes: int,
+    instead: str,
+) -> list[Kernel] | None:
+    """Return kernels for a device, or None where there can be none: with a warning if it is odd.
+
+    `instead` says what is used then.
+    """
+    properties: Any = torch.cuda.get_device_properties(device)
+    if properties.major < 8 or properties.shared_memory_per_block_optin < shared_bytes:
+        return None
+    try:
+        with torch.cuda.device(device):
+            return load_kernels(file, names, constants, shared_bytes)
+    except (RuntimeError, OSError, AttributeError) as error:
+        warnings.warn(f"{file} could not be compiled, {instead}: {error}", stacklevel=3)
+        return None
+
+
+def load_kernels(
+    file: str, names: Sequence[str], constants: Mapping[str, int], shared_bytes: int
 ) -> list[Kernel]:
     """Return the kernels `names` of a source file, for the device at hand."""
     major, minor = torch.cuda.get_device_capability()

@@ -6,13 +6,12 @@ library is faster. Both were measured: docs/performance.md.
 """
 
 import functools
-import warnings
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_kernels
+from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
 
 WIDTHS = {
     (3, 16): (32, 64),
@@ -155,16 +154,8 @@ def _layout(maps: Tensor, weight: Tensor, transposed: bool) -> Layout:
 
 @functools.cache
 def _kernel(device: int, layout: Layout) -> Kernel | None:
-    """Return the kernel for a device; where there can be none, None, and say why if it is odd."""
-    if torch.cuda.get_device_properties(device).major < 8 or layout.parts == 0:
+    if layout.parts == 0:
         return None
-    try:
-        with torch.cuda.device(device):
-            return load_kernels(
-                "convolution.cu", ["convolve"], layout.constants, layout.shared_bytes
-            )[0]
-    except (RuntimeError, OSError, AttributeError) as error:
-        warnings.warn(
-            f"a convolution kernel could not be compiled, cuDNN's is used: {error}", stacklevel=2
-        )
-        return None
+    given = ["convolve"], layout.constants, layout.shared_bytes
+    kernels = load_if_possible(device, "convolution.cu", *given, "cuDNN's convolution is used")
+    return None if kernels is None else kernels[0]

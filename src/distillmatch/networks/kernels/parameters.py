@@ -6,13 +6,12 @@ multiprocessors busy while the others wait. Both were measured: docs/performance
 
 import ctypes
 import functools
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_kernels
+from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
 
 MOST = 96
 """Tensors of a launch: their addresses are arguments, for which there are 4096 bytes."""
@@ -108,17 +107,8 @@ def _listed(lists: Sequence[Sequence[Tensor]]) -> tuple[_Tensors, int]:
 
 @functools.cache
 def _kernels(device: int) -> dict[str, Kernel] | None:
-    """Return the kernels for a device; where there can be none, None, and say why if it is odd."""
-    if torch.cuda.get_device_properties(device).major < 8:
-        return None
     constants = {"MOST": MOST, "PIECE": PIECE, "THREADS": THREADS}
     names = ["descend", "round_numbers"]
-    try:
-        with torch.cuda.device(device):
-            return dict(zip(names, load_kernels("parameters.cu", names, constants, 0), strict=True))
-    except (RuntimeError, OSError, AttributeError) as error:
-        warnings.warn(
-            f"kernels for parameters could not be compiled, torch's are used: {error}",
-            stacklevel=2,
-        )
-        return None
+    instead = "torch's own are used"
+    kernels = load_if_possible(device, "parameters.cu", names, constants, 0, instead)
+    return None if kernels is None else dict(zip(names, kernels, strict=True))

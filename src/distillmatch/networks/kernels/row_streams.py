@@ -5,13 +5,12 @@ launch's programs are added up by a second kernel. It was measured: docs/perform
 """
 
 import functools
-import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_kernels
+from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
 
 WIDTHS = {
     (3, 16): (32, 64),
@@ -162,18 +161,5 @@ def _layout(maps: Tensor, gradient: Tensor) -> Layout:
 
 @functools.cache
 def _kernels(device: int, layout: Layout) -> list[Kernel] | None:
-    """Return the kernels for a device; where there can be none, None, and say why if it is odd."""
-    needed = layout.shared_bytes
-    properties: Any = torch.cuda.get_device_properties(device)
-    if properties.major < 8 or properties.shared_memory_per_block_optin < needed:
-        return None
-    names = ["weight_gradient", "add_up"]
-    try:
-        with torch.cuda.device(device):
-            return load_kernels("weight_gradient.cu", names, layout.constants, needed)
-    except (RuntimeError, OSError, AttributeError) as error:
-        warnings.warn(
-            f"a weight gradient's kernel could not be compiled, Triton's is used: {error}",
-            stacklevel=2,
-        )
-        return None
+    given = ["weight_gradient", "add_up"], layout.constants, layout.shared_bytes
+    return load_if_possible(device, "weight_gradient.cu", *given, "Triton's kernel is used")
