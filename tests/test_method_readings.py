@@ -1,19 +1,26 @@
 """Readings of the paper that change what E2E, DR, GD and DM learn from, by loops."""
 
+from typing import Any
+
 import pytest
 import torch
-from slow import slow_consistency
+from slow import TASK, random_batch, slow_consistency
 from torch import Tensor, nn
 from trainings import (
     COUNTS,
+    FIRST,
     LabelCounts,
     batch_for,
     loss_of,
     mean_supervised,
     method_of,
     rows,
+    slow_weights,
     training_of,
 )
+
+from distillmatch.methods import Method, Training
+from distillmatch.methods.dm import DistillMatch
 
 NEW_ALONE = [0.0, 0.0, 0.0, 0.0, 0.0, 30.0, 10.0]
 """Labels of each class without a coreset: past classes have none."""
@@ -93,6 +100,117 @@ def test_strong_views_can_be_normalized_with_all_others() -> None:
     rows(training.network, batch.images, batch.unlabeled, batch.strong)
     for name, mean in running_means(training.network).items():
         assert torch.equal(mean, moved[name]), "the strong views move the running statistics"
+
+
+@pytest.mark.parametrize("name", ["e2e", "dr", "gd"])
+@pytest.mark.parametrize("labeled", ["together", "apart"])
+def test_in_the_first_task_labels_can_be_learned_from_a_forward_with_unlabelled_images(
+    name: str, labeled: str
+) -> None:
+    found = []
+    for statistics in ("apart", "together"):
+        method = method_of(
+            method=name,
+            new_task_statistics=statistics,
+            labeled_statistics=labeled,
+            class_balancing=False,
+        )
+        training = training_of(method, task=FIRST)
+        if training.before is not None:
+            training.before(LabelCounts([3.0, 5.0]))
+        batch = batch_for(training, classes=range(2))
+        found.append((training.unlabeled, loss_of(training, batch)))
+    alone = rows(training.network, batch.images, seen=2)
+    together = rows(training.network, batch.images, batch.unlabeled, seen=2)[:8]
+    assert [unlabeled for unlabeled, _ in found] == [False, True]
+    assert found[0][1] == pytest.approx(mean_supervised(batch, alone), rel=1e-9)
+    assert found[1][1] == pytest.approx(mean_supervised(batch, together), rel=1e-9)
+    assert abs(found[0][1] - found[1][1]) > 1e-4
+
+
+def test_the_teacher_of_dr_can_be_normalized_with_unlabelled_images() -> None:
+    method = method_of(method="dr", new_task_statistics="together")
+    training = training_of(method, "teacher")
+    assert training.unlabeled
+    batch = batch_for(training, classes=range(5, 7))
+    loss = loss_of(training, batch)
+    logits = torch.tensor(rows(training.network, batch.images, batch.unlabeled)[:8])[:, 5:]
+    slow = nn.functional.cross_entropy(logits, batch.labels - 5)
+    assert loss == pytest.approx(float(slow), rel=1e-6)
+    alone = torch.tensor(rows(training.network, batch.images))[:, 5:]
+    assert abs(loss - float(nn.functional.cross_entropy(alone, batch.labels - 5))) > 1e-4
+
+
+def scores_of(training: Training, images: Tensor) -> dict[str, Tensor]:
+    assert training.score_unlabeled is not None
+    with torch.no_grad():
+        return training.score_unlabeled(images)
+
+
+@pytest.mark.parametrize("name", ["dm", "base"])
+def test_past_networks_can_normalize_by_the_unlabelled_images_of_each_step(name: str) -> None:
+    options = {"method": name, "base_distillation": True, "unlabeled_batch": 3}
+    method = method_of(**options, past_statistics="batch")
+    training = training_of(method)
+    images = random_batch(0, unlabeled=6).unlabeled
+    past = method.networks["past"].eval()
+    before = {key: value.clone() for key, value in past.state_dict().items()}
+    scores = scores_of(training, images)
+    assert not any(module.training for module in past.modules())
+    assert all(torch.equal(value, before[key]) for key, value in past.state_dict().items())
+    assert not torch.allclose(scores["past"], past(images))
+    assert training.score_images is not None
+    labeled = training.score_images(images)["past"]
+    assert torch.equal(labeled, past(images)), "labelled images are normalized as ever"
+    past.train()
+    by_step = torch.cat([past(images[:3]), past(images[3:])]).detach()
+    torch.testing.assert_close(scores["past"], by_step)
+
+
+def test_the_past_detector_scores_by_the_unlabelled_images_of_each_step_too() -> None:
+    method = method_of(method="dm", unlabeled_batch=3, past_statistics="batch")
+    method.values["epsilon"] = 0.01
+    images = random_batch(0, unlabeled=6).unlabeled
+    scores = scores_of(training_of(method), images)
+    first, second = (scores_of(training_of(method), half) for half in (images[:3], images[3:]))
+    torch.testing.assert_close(scores["gate"], torch.cat([first["gate"], second["gate"]]))
+    assert not torch.allclose(scores["gate"], by_running(method, images), atol=1e-6)
+
+
+def by_running(method: Method, images: Tensor) -> Tensor:
+    assert isinstance(method, DistillMatch)
+    assert method.gate is not None
+    method.networks["past detector"].eval()
+    with torch.no_grad():
+        return method.gate.ask(images, TASK.past, "past")[1]["gate"]
+
+
+@pytest.mark.parametrize(("counts", "share"), [("pass", 1.0), ("epoch", 2 * 3 / 5)])
+def test_pseudo_labels_count_once_or_as_often_as_an_epoch_meets_them(
+    counts: str, share: float
+) -> None:
+    """Seven labels in batches of four are two steps, which meet six of five unlabelled images."""
+    method = method_of(
+        method="dm", gate="everything", batch=4, unlabeled_batch=3, pseudo_label_counts=counts
+    )
+    assert isinstance(method, DistillMatch)
+    passes = FiveImages([0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 3.0])
+    method.balance(passes, TASK)
+    with torch.no_grad():
+        guesses = method.networks["past"](passes.images)[:, : TASK.past].argmax(dim=1).tolist()
+    expected = [labels + share * guesses.count(slot) for slot, labels in enumerate(passes.counts)]
+    assert method.weights.tolist() == pytest.approx(slow_weights(expected), rel=1e-6)
+
+
+class FiveImages(LabelCounts):
+    """A pass over five unlabelled images, and labels that are counted already."""
+
+    images = random_batch(0, unlabeled=5).unlabeled
+
+    def score(self, score: Any, over: str, views: int = 1) -> dict[str, Tensor]:
+        with torch.no_grad():
+            scores: dict[str, Tensor] = score(self.images)
+        return scores
 
 
 def running_means(network: nn.Module) -> dict[str, Tensor]:

@@ -35,6 +35,9 @@ READINGS: dict[str, tuple[object, object]] = {
     "distillation_scale": ("one", "temperature-squared"),
     "teacher_start": ("fresh", "past"),
     "labeled_statistics": ("together", "apart"),
+    "new_task_statistics": ("apart", "together"),
+    "past_statistics": ("running", "batch"),
+    "pseudo_label_counts": ("pass", "epoch"),
     "fine_tuning_data": ("labeled-and-coreset", "labeled-and-coreset"),
 }
 
@@ -111,6 +114,8 @@ VALUES: dict[str, Any] = {
     "count_smoothing": 0.0,
     "weight_cap": 5.0,
     "coreset_counts": "labels-and-pseudo-labels",
+    "pseudo_label_counts": "epoch",
+    "past_statistics": "batch",
     "gate": "energy",
     "gate_confidence": 0.6,
     "true_positive_rate": 0.2,
@@ -126,6 +131,7 @@ VALUES: dict[str, Any] = {
     "distillation_scale": "temperature-squared",
     "teacher_start": "past",
     "labeled_statistics": "apart",
+    "new_task_statistics": "together",
     "calibration": False,
     "ensemble_share": "past-model",
     "fine_tuning_data": "coreset",

@@ -46,6 +46,9 @@ RELEASE: dict[str, Any] = {
     "distillation_scale": "temperature-squared",
     "teacher_start": "past",
     "labeled_statistics": "apart",
+    "new_task_statistics": "together",
+    "past_statistics": "batch",
+    "pseudo_label_counts": "epoch",
     "consistency_from": "second-task",
     "clip": 1.0,
     "count_smoothing": 1.0,
@@ -154,6 +157,16 @@ class RunConfig(StreamConfig):
     coreset_counts: Literal["labels", "labels-and-pseudo-labels"] = Field(
         "labels", description="DM: what eq. 3 counts where there is a coreset"
     )
+    pseudo_label_counts: Literal["pass", "epoch"] = Field(
+        "pass",
+        description="DM: pseudo-labels that eq. 3 counts beside all labels: of all unlabelled "
+        "images, or as many as an epoch's steps meet",
+    )
+    past_statistics: Literal["running", "batch"] = Field(
+        "running",
+        description="DM, Base: what the last task's networks normalize unlabelled images by: "
+        "their running statistics, or the step's unlabelled images",
+    )
     gate: Gate = Field(
         "detector",
         description="DM: what decides that an unlabelled image is of a past class; truth is an "
@@ -198,6 +211,11 @@ class RunConfig(StreamConfig):
         "together",
         description="E2E, DR, GD: normalize the labelled images of the cross entropy together with "
         "the unlabelled ones, or in a forward apart",
+    )
+    new_task_statistics: Statistics = Field(
+        "apart",
+        description="E2E, DR, GD: where labels alone are learned, in the first task and by DR's "
+        "teacher, normalize labelled images by themselves, or together with unlabelled ones",
     )
     calibration: Switch = Field(True, description="GD: calibrate the new task's teacher")
     ensemble_share: NewClassShare = Field(

@@ -28,6 +28,7 @@ from distillmatch.methods.method import (
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
+    by_past_statistics,
     fine_tuning,
     forward_all,
     forward_views,
@@ -151,7 +152,10 @@ class DistillMatch(KeepsPast):
         self.balance(passes, task)
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
-        """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3."""
+        """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3.
+
+        By `epoch` the latter count as often as they are met while each label is met once.
+        """
         config, labels = self.config, passes.label_counts("labeled")
         counts_pseudo_labels = task.past > 0 and self.gate is not None
         if config.coreset and config.coreset_counts == "labels":
@@ -161,6 +165,9 @@ class DistillMatch(KeepsPast):
             scores = passes.score(lambda images: self.score(images, task), "unlabeled")
             guesses, accepted = self.pseudo_labels(scores, task)
             of_pseudo_labels = count_labels(guesses, task.seen, accepted)
+            if config.pseudo_label_counts == "epoch" and len(guesses):
+                steps = (labels.sum() / config.batch).ceil()
+                of_pseudo_labels *= steps * config.unlabeled_batch / len(guesses)
         if config.class_balancing:
             self.weights = class_weights(
                 labels, of_pseudo_labels, config.count_smoothing, config.weight_cap
@@ -170,10 +177,17 @@ class DistillMatch(KeepsPast):
 
     def score(self, images: Tensor, task: TaskInfo) -> Scores:
         """Ask the last task's models about weak views: logits, and how familiar they look."""
-        if self.gate is None:
-            return self.ask_past(images)
-        logits, familiarity = self.gate.ask(images, task.past, "past")
-        return {"past": logits, **familiarity}
+
+        def ask(images: Tensor) -> Scores:
+            if self.gate is None:
+                return self.ask_past(images)
+            logits, familiarity = self.gate.ask(images, task.past, "past")
+            return {"past": logits, **familiarity}
+
+        frozen = [
+            self.networks[name] for name in ("past", "past detector") if name in self.networks
+        ]
+        return by_past_statistics(self.config, ask, images, frozen)
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score test images by the gate as it will stand in the next task."""

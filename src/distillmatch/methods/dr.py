@@ -13,6 +13,7 @@ from distillmatch.methods.parts import (
     baseline_rate,
     cross_entropy,
     forward_all,
+    meets_unlabeled,
     past_factor,
     past_logits_of_all,
     supervised_logits,
@@ -34,7 +35,7 @@ class DistillationAndRetrospection(KeepsPast):
             network=self.classifier,
             loss=lambda batch: self.loss(batch, task),
             schedule=schedule,
-            unlabeled=task.past > 0,
+            unlabeled=meets_unlabeled(self.config, task),
             score_images=self.asking(task),
             score_unlabeled=self.asking(task),
         )
@@ -48,7 +49,7 @@ class DistillationAndRetrospection(KeepsPast):
         Where tasks weigh by their share of the classes, the new one does so too.
         """
         labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-        logits = supervised_logits(self.config, self.classifier, batch, labeled)
+        logits = supervised_logits(self.config, self.classifier, batch, task, labeled)
         supervised = cross_entropy(logits, batch.labels)
         if not task.past:
             return supervised

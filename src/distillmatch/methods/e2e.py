@@ -11,6 +11,7 @@ from distillmatch.methods.parts import (
     baseline_rate,
     fine_tuning,
     forward_all,
+    meets_unlabeled,
     past_logits_of_all,
     supervised_logits,
 )
@@ -28,7 +29,7 @@ class EndToEnd(KeepsPast):
 
         def loss(batch: Batch) -> Tensor:
             labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-            supervised = supervised_logits(self.config, self.classifier, batch, labeled)
+            supervised = supervised_logits(self.config, self.classifier, batch, task, labeled)
             total = weights.loss(supervised, batch.labels) / len(batch.labels)
             if task.past:
                 student = torch.cat([labeled, unlabeled])
@@ -41,7 +42,7 @@ class EndToEnd(KeepsPast):
             network=self.classifier,
             loss=loss,
             schedule=schedule,
-            unlabeled=task.past > 0,
+            unlabeled=meets_unlabeled(self.config, task),
             score_images=self.ask_past if task.past else None,
             score_unlabeled=self.ask_past if task.past else None,
             before=weights.count,

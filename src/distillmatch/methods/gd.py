@@ -18,6 +18,7 @@ from distillmatch.methods.parts import (
     baseline_rate,
     fine_tuning,
     forward_all,
+    meets_unlabeled,
     past_logits_of_all,
     supervised_logits,
 )
@@ -40,7 +41,7 @@ class GlobalDistillation(KeepsPast):
             network=self.classifier,
             loss=lambda batch: self.loss(batch, task, weights),
             schedule=schedule,
-            unlabeled=task.past > 0,
+            unlabeled=meets_unlabeled(self.config, task),
             score_images=self.asking(task),
             score_unlabeled=self.asking(task),
             before=weights.count,
@@ -55,7 +56,7 @@ class GlobalDistillation(KeepsPast):
     def loss(self, batch: Batch, task: TaskInfo, weights: LabelWeights) -> Tensor:
         """Cross entropy and Q together, distillation of the past, distillation of the new task."""
         labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-        logits = supervised_logits(self.config, self.classifier, batch, labeled)
+        logits = supervised_logits(self.config, self.classifier, batch, task, labeled)
         supervised = weights.loss(logits, batch.labels)
         if not task.past:
             return supervised / len(labeled)

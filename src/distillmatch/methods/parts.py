@@ -1,6 +1,7 @@
 """Parts that several methods are made of."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ from distillmatch.methods.method import (
     no_rows,
 )
 from distillmatch.methods.schedule import fine_tuning_schedule
-from distillmatch.networks import separate_statistics
+from distillmatch.networks import frozen_statistics, separate_statistics
 
 HIGH_RATE = 0.1
 """Learning rate of DM, Base and the bounds; with a coreset, of every method."""
@@ -60,6 +61,34 @@ class KeepsPast(Method):
         self.frozen_copy("past", of="classifier")
 
 
+def by_past_statistics(
+    config: RunConfig, ask: ScoreFunction, images: Tensor, networks: Sequence[nn.Module]
+) -> Scores:
+    """Ask frozen networks about unlabelled images, normalized by what is configured.
+
+    With `batch`, as many images as a step takes are asked about at once and normalized by their own
+    statistics; where these many do not divide the images, by lots of nearly that size. A single
+    image has no statistics of its own.
+    """
+    if config.past_statistics == "running" or len(images) < 2:
+        return ask(images)
+    lots = images.tensor_split(max(1, len(images) // config.unlabeled_batch))
+    with _normalizing_by_batch(networks):
+        answers = [ask(lot) for lot in lots]
+    return {name: torch.cat([answer[name] for answer in answers]) for name in answers[0]}
+
+
+@contextmanager
+def _normalizing_by_batch(networks: Sequence[nn.Module]) -> Iterator[None]:
+    """Put frozen networks into training mode, in which nothing about them changes."""
+    with ExitStack() as unchanged:
+        for network in networks:
+            unchanged.enter_context(frozen_statistics(network))
+            unchanged.callback(network.eval)
+            network.train()
+        yield
+
+
 def baseline_rate(config: RunConfig) -> float:
     """Return the paper's learning rate for E2E, DR and GD."""
     return HIGH_RATE if config.coreset else LOW_RATE
@@ -79,15 +108,24 @@ def forward_all(network: nn.Module, batch: Batch, seen: int) -> tuple[Tensor, Te
     return logits[: len(batch.images)], logits[len(batch.images) :]
 
 
+def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
+    """Tell whether the steps of E2E's, DR's and GD's classifier take unlabelled images.
+
+    In the first task there is nothing to distil, but labelled images may be normalized with them.
+    """
+    return task.past > 0 or config.new_task_statistics == "together"
+
+
 def supervised_logits(
-    config: RunConfig, network: nn.Module, batch: Batch, labeled: Tensor
+    config: RunConfig, network: nn.Module, batch: Batch, task: TaskInfo, labeled: Tensor
 ) -> Tensor:
     """Return the logits that the cross entropy of E2E, DR and GD is taken of.
 
     They are those given, of a forward with the unlabelled images; or, where labelled images are
-    normalized apart, those of a second forward without, which moves the running statistics too.
+    normalized apart, those of a second forward without, which moves the running statistics too. In
+    the first task there is one forward.
     """
-    if config.labeled_statistics == "together" or no_rows(batch.unlabeled):
+    if config.labeled_statistics == "together" or not task.past or no_rows(batch.unlabeled):
         return labeled
     alone: Tensor = network(batch.images)[:, : labeled.shape[1]]
     return alone

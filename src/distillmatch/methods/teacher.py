@@ -15,7 +15,7 @@ def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Tra
 
     It starts from new weights, or as the last task's classifier where that is configured.
     Calibrated, it is also taught to be uncertain about all other images: the coreset's and the
-    unlabelled ones.
+    unlabelled ones. Otherwise it meets the latter only where it is to be normalized with them.
     """
     schedule = main_schedule(method.config, baseline_rate(method.config))
     network = method.start_afresh(TEACHER, task)
@@ -27,7 +27,7 @@ def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Tra
         new = batch.labels >= task.past
         slots = batch.labels - task.past
         if not calibrated:
-            logits = network(batch.images)[:, task.past : task.seen]
+            logits = forward_all(network, batch, task.seen)[0][:, task.past :]
             total = weighted_cross_entropy_sum(logits, slots, mask=new)
             return total / new.sum().clamp(min=1)
         labeled, unlabeled = (
@@ -46,5 +46,5 @@ def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Tra
         loss=loss,
         schedule=schedule,
         labeled="labeled" if calibrated else "new",
-        unlabeled=calibrated,
+        unlabeled=calibrated or method.config.new_task_statistics == "together",
     )
