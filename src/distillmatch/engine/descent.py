@@ -29,7 +29,7 @@ class Descent(torch.optim.SGD):
         (group,) = self.param_groups
         weights: list[Tensor] = group["params"]
         gradients = [weight.grad for weight in weights]
-        velocities: list[Any] = [self.state[one].get("momentum_buffer") for one in weights]
+        velocities: list[Any] = [self.state.get(one, {}).get("momentum_buffer") for one in weights]
         if kernel.descends(weights, gradients, velocities):
             how = self.rate, group["momentum"], group["weight_decay"]
             kernel.descend(weights, gradients, velocities, *how)  # type: ignore[arg-type]
