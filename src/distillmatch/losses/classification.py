@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.losses.reductions import masked_sum
+PASSED_OVER = -100
+"""Stands for the label of a row that does not count; torch's cross entropy passes over it."""
 
 
 def weighted_cross_entropy_sum(
@@ -21,11 +22,11 @@ def weighted_cross_entropy_sum(
     a row outside the mask may be any number.
     """
     if mask is not None:
-        labels = torch.where(mask, labels, 0)
-    rows = functional.cross_entropy(logits, labels, reduction="none")
-    if class_weights is not None:
-        rows = class_weights[labels] * rows
-    return masked_sum(rows, mask)
+        labels = torch.where(mask, labels, PASSED_OVER)
+    weights = None if class_weights is None else class_weights.to(logits.dtype)
+    return functional.cross_entropy(
+        logits, labels, weights, ignore_index=PASSED_OVER, reduction="sum"
+    )
 
 
 def class_weights(
@@ -79,8 +80,8 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
     The mean is over the whole batch, confident or not; no gradient flows to the weak views.
     """
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
-    rows = functional.cross_entropy(strong_logits, labels, reduction="none")
-    return torch.where(confidence >= threshold, rows, 0).mean()
+    total = weighted_cross_entropy_sum(strong_logits, labels, mask=confidence >= threshold)
+    return total / len(strong_logits)
 
 
 def distillmatch_loss(

@@ -105,7 +105,8 @@ def forward_all(network: nn.Module, batch: Batch, seen: int) -> tuple[Tensor, Te
     Both go through the network together, so that its statistics are those of both.
     """
     logits = network(torch.cat([batch.images, batch.unlabeled]))[:, :seen]
-    return logits[: len(batch.images)], logits[len(batch.images) :]
+    labeled, unlabeled = logits.split([len(batch.images), len(batch.unlabeled)])
+    return labeled, unlabeled
 
 
 def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
@@ -145,7 +146,8 @@ def forward_views(
     labeled, weak = len(batch.images), len(batch.images) + len(batch.unlabeled)
     with separate_statistics(network, weak) if statistics == "apart" else nullcontext():
         logits = network(torch.cat([batch.images, batch.unlabeled, batch.strong]))[:, :seen]
-    return logits[:labeled], logits[labeled:weak], logits[weak:]
+    of_labeled, of_unlabeled, of_strong = logits.split([labeled, weak - labeled, len(batch.strong)])
+    return of_labeled, of_unlabeled, of_strong
 
 
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
