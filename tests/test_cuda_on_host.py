@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from distillmatch.networks.kernels import compiled, convolution, row_streams
+from distillmatch.networks.kernels import compiled, convolution, cuda_weight_gradient
 
 HOST = Path(__file__).parent / "cuda_on_host"
 ROOM = 227 * 1024
@@ -100,7 +100,7 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
     shares: int,
     tmp_path: Path,
 ) -> None:
-    layout = row_streams.Layout(channels_in, channels_out, height, width)
+    layout = cuda_weight_gradient.Layout(channels_in, channels_out, height, width)
     generator = torch.Generator().manual_seed(1)
     maps = torch.randn(images, channels_in, height, width, generator=generator).bfloat16()
     gradient = torch.randn(images, channels_out, height, width, generator=generator).bfloat16()

@@ -139,7 +139,7 @@ def test_the_weight_gradient_is_that_of_a_float32_convolution(
 
 
 def test_weight_gradients_of_usual_sizes_are_made_in_cuda_and_others_in_triton() -> None:
-    from distillmatch.networks.kernels.row_streams import takes
+    from distillmatch.networks.kernels.cuda_weight_gradient import takes
 
     assert takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 3, 1)
     assert takes(maps(4, 128, 8, 1), maps(4, 128, 8, 2), 3, 1)
@@ -263,7 +263,7 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_say
 def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_triton(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from distillmatch.networks.kernels import compiled, row_streams
+    from distillmatch.networks.kernels import compiled, cuda_weight_gradient
     from distillmatch.networks.kernels.weight_gradient import weight_gradient
 
     def broken(*given: object) -> None:
@@ -271,9 +271,9 @@ def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_tr
 
     inputs, gradient = maps(4, 32, 32, seed=1), maps(4, 32, 32, seed=2)
     usual = weight_gradient(inputs, gradient, 3, 1)
-    row_streams._kernels.cache_clear()
+    cuda_weight_gradient._kernels.cache_clear()
     monkeypatch.setattr(compiled, "load_kernels", broken)
     with pytest.warns(UserWarning, match=r"Triton's kernel is used: no compiler"):
         ours = weight_gradient(inputs, gradient, 3, 1)
-    row_streams._kernels.cache_clear()
+    cuda_weight_gradient._kernels.cache_clear()
     torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-3)

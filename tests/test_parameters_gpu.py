@@ -29,7 +29,8 @@ def test_a_step_of_descent_is_torchs() -> None:
         weights = list(network.parameters())
         rate = torch.tensor(0.1, device="cuda")
         plain = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4)
-        optimizer = Descent(weights, rate, 0.9, 5e-4) if ours else plain
+        fused = Descent(weights, lr=rate, momentum=0.9, weight_decay=5e-4, fused=True)
+        optimizer = fused if ours else plain
         for step in range(4):
             give_gradients(weights, step)
             optimizer.step()

@@ -1,6 +1,5 @@
 """The optimizer: stochastic gradient descent with momentum."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,16 +11,8 @@ from distillmatch.networks.kernels import parameters as kernel
 class Descent(torch.optim.SGD):
     """torch's SGD, whose step is one launch of ours on CUDA once there are velocities.
 
-    The rate is a tensor, where a captured step can find a new one.
+    Its rate must be a tensor, where a captured step can find a new one.
     """
-
-    def __init__(
-        self, parameters: Sequence[Tensor], rate: Tensor, momentum: float, weight_decay: float
-    ) -> None:
-        super().__init__(
-            parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
-        )
-        self.rate = rate
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -31,7 +22,7 @@ class Descent(torch.optim.SGD):
         gradients = [weight.grad for weight in weights]
         velocities: list[Any] = [self.state.get(one, {}).get("momentum_buffer") for one in weights]
         if kernel.descends(weights, gradients, velocities):
-            how = self.rate, group["momentum"], group["weight_decay"]
+            how = group["lr"], group["momentum"], group["weight_decay"]
             kernel.descend(weights, gradients, velocities, *how)  # type: ignore[arg-type]
         else:
             super().step(closure)

@@ -12,10 +12,7 @@ from distillmatch.engine.scoring import CapturedScores
 from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Training
 from distillmatch.methods.method import ScoreFunction
-
-_beside: dict[int, torch.cuda.Stream] = {}
-"""For each stream that steps are queued on, the one for their views: torch has 32 streams in all,
-and one for each training would soon be that of another run."""
+from distillmatch.networks.kernels.streams import stream_beside
 
 AHEAD = 2
 """Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
@@ -46,7 +43,7 @@ class Epochs:
         self.begun = False
         self.stream: torch.cuda.Stream | None = None
         if data.placement.captures:
-            self.stream = _stream_beside(torch.cuda.current_stream())
+            self.stream = stream_beside(torch.cuda.current_stream(), "views")
         self.steps_done: deque[torch.cuda.Event] = deque(maxlen=2)
         self.drafts: dict[Place, Future[Draft]] = {}
         self.fetcher: ThreadPoolExecutor | None = None
@@ -127,9 +124,3 @@ class Epochs:
         if score is None:
             return None
         return CapturedScores(score, self.data.placement, self.training.name)
-
-
-def _stream_beside(stream: torch.cuda.Stream) -> torch.cuda.Stream:
-    if stream.cuda_stream not in _beside:
-        _beside[stream.cuda_stream] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    return _beside[stream.cuda_stream]

@@ -20,8 +20,6 @@ STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
 TRIAL_STEPS = 2
 """Steps before a capture; the first makes the optimizer's state. They are undone afterwards."""
-
-
 STEPS_AHEAD = 16
 """Steps that are queued at most: enough for the time the host needs for the next epoch's views.
 A queue that is full would keep the driver, and with it the other runs of the process, waiting."""
@@ -49,7 +47,9 @@ class Optimization:
             changed = changed.get_submodule("head")
         parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        optimizer = Descent(parameters, rate, momentum, weight_decay)
+        optimizer = Descent(
+            parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
+        )
         average = None
         if training.average_decay is not None:
             average = WeightAverage(training.network, training.average_decay)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distillmatch.networks.kernels.sharing import device_is_shared
+from distillmatch.networks.kernels.streams import stream_beside
 from distillmatch.networks.normalization import HAS_TRITON
 
 HALF = (torch.bfloat16, torch.float16)
@@ -120,14 +121,6 @@ def _taken_back(given: Tensor, maps: Tensor, rounded: Tensor, stride: int) -> Te
     return of_maps
 
 
-_companions: dict[int, torch.cuda.Stream] = {}
-"""For each stream that a backward pass ran on, the one beside it.
-
-A companion is taken from the pool of its stream's priority: a stream that captures has one that no
-work but captures uses, and so has its companion.
-"""
-
-
 def _beside(maps: Tensor, given: Tensor) -> AbstractContextManager[None]:
     """Return where weight gradients are computed: on a second stream, if that fills gaps.
 
@@ -144,10 +137,7 @@ class _Beside(AbstractContextManager[None]):
     def __init__(self, *read: Tensor) -> None:
         self.read = read
         self.stream = torch.cuda.current_stream()
-        known, priority = self.stream.cuda_stream, self.stream.priority
-        if known not in _companions:
-            _companions[known] = torch.cuda.Stream(priority=priority)  # type: ignore[no-untyped-call]
-        self.companion = _companions[known]
+        self.companion = stream_beside(self.stream, "weight gradients")
         self.block = torch.cuda.stream(self.companion)
 
     def __enter__(self) -> None:

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from distillmatch.networks.kernels import batch_statistics
-from distillmatch.networks.kernels.normalization import fixed_backward_kernel, fixed_kernel
+from distillmatch.networks.kernels.running_statistics import fixed_backward_kernel, fixed_kernel
 
 TILE = 4096
 """Numbers that a program holds at once."""

@@ -2,8 +2,8 @@
 
 It is a product of matrices, one a few channels high and wide, over hundreds of thousands of
 positions. cuDNN takes twice as long for it with 32 channels as for the convolution itself. The
-sizes that most of a network's convolutions have are taken by a kernel in CUDA (row_streams), all
-others by that in Triton here.
+sizes that most of a network's convolutions have are taken by a kernel in CUDA
+(cuda_weight_gradient), all others by that in Triton here.
 """
 
 import torch
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from distillmatch.networks.kernels import row_streams
+from distillmatch.networks.kernels import cuda_weight_gradient
 
 
 @triton.jit
@@ -96,8 +96,8 @@ def _add_up_kernel(partial, total, count, shares, rows: tl.constexpr, columns: t
 
 def weight_gradient(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
     """Return the gradient of the weights, in float32 and channels-last."""
-    if row_streams.takes(maps, gradient, side, stride):
-        return row_streams.weight_gradient(maps, gradient).permute(0, 3, 1, 2)
+    if cuda_weight_gradient.takes(maps, gradient, side, stride):
+        return cuda_weight_gradient.weight_gradient(maps, gradient).permute(0, 3, 1, 2)
     return _by_triton(maps, gradient, side, stride).permute(0, 3, 1, 2)
 
 

@@ -68,6 +68,12 @@ __device__ __forceinline__ Eight load_eight(const float* from) {
     return loaded;
 }
 
+__device__ __forceinline__ uint4 load_piece(const bfloat* from, bool inside) {
+    return inside ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+}
+
+__device__ __forceinline__ void store_piece(bfloat* to, uint4 value) { *reinterpret_cast<uint4*>(to) = value; }
+
 // Adds up the threads' sums, in the order of the warps, and leaves them for the other programs.
 __device__ __forceinline__ void leave_sums(float* partial, const Eight& first, const Eight& second, float* scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -145,9 +151,9 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
                 const int row = start + i * AT_ONCE;
                 const long long here = at + static_cast<long long>(row) * channels;
                 const bool inside = row < share.count;
-                value[i] = inside ? *reinterpret_cast<const uint4*>(maps + here) : uint4{0, 0, 0, 0};
+                value[i] = load_piece(maps + here, inside);
                 if (shortcut != nullptr)
-                    other[i] = inside ? *reinterpret_cast<const uint4*>(shortcut + here) : uint4{0, 0, 0, 0};
+                    other[i] = load_piece(shortcut + here, inside);
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
@@ -160,7 +166,7 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
                     value[i] = packed(number);
                     number = unpack(value[i]);
                     if (row < share.count)
-                        *reinterpret_cast<uint4*>(summed + at + static_cast<long long>(row) * channels) = value[i];
+                        store_piece(summed + at + static_cast<long long>(row) * channels, value[i]);
                 }
                 if (row < min(share.count, room)) kept[start * PIECES + i * THREADS + threadIdx.x % PIECES] = value[i];
 #pragma unroll
@@ -204,7 +210,7 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
                                          : *reinterpret_cast<const uint4*>(again + here));
 #pragma unroll
         for (int j = 0; j < 8; ++j) number.value[j] = fmaxf(number.value[j] * scale.value[j] + shift.value[j], 0.0f);
-        *reinterpret_cast<uint4*>(activated + here) = packed(number);
+        store_piece(activated + here, packed(number));
     }
 }
 
@@ -232,8 +238,8 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
                 const int row = start + i * AT_ONCE;
                 const long long here = at + static_cast<long long>(row) * channels;
                 const bool inside = row < share.count;
-                value[i] = inside ? *reinterpret_cast<const uint4*>(maps + here) : uint4{0, 0, 0, 0};
-                gradient[i] = inside ? *reinterpret_cast<const uint4*>(given + here) : uint4{0, 0, 0, 0};
+                value[i] = load_piece(maps + here, inside);
+                gradient[i] = load_piece(given + here, inside);
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
@@ -292,6 +298,6 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
 #pragma unroll
             for (int j = 0; j < 8; ++j) made.value[j] += added.value[j];
         }
-        *reinterpret_cast<uint4*>(result + here) = packed(made);
+        store_piece(result + here, packed(made));
     }
 }
