@@ -1,7 +1,8 @@
 """Work captured once as a CUDA graph and replayed: the device runs it without asking the host."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -10,6 +11,9 @@ Result = TypeVar("Result")
 
 _one_at_a_time = threading.Lock()
 _streams: dict[tuple[int, int], torch.cuda.Stream] = {}
+
+FULL = 0.5
+"""The share of a device's memory from which on a capture takes back what torch keeps for later."""
 
 
 class CapturedWork(Generic[Result]):
@@ -40,7 +44,7 @@ class CapturedWork(Generic[Result]):
                         work()
                 current.wait_stream(stream)
                 undo()
-                with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                with torch.cuda.stream(stream), _captured_by(self.graph):
                     self.result = work()
             finally:
                 current.wait_stream(stream)
@@ -50,6 +54,39 @@ class CapturedWork(Generic[Result]):
         """Do the work again on the current stream."""
         self.graph.replay()
         return self.result
+
+
+@contextmanager
+def _captured_by(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what is queued on the current stream within the block.
+
+    torch's own context waits for the whole device and gives back all memory that is kept for
+    later, each time: other runs would wait, and ask for theirs again.
+    """
+    free, total = torch.cuda.mem_get_info()
+    if free < (1 - FULL) * total:
+        torch.cuda.empty_cache()
+    with _workspaces_of_its_own():
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
+@contextmanager
+def _workspaces_of_its_own() -> Iterator[None]:
+    """Let matrix products within the block use no memory that any outside of it use.
+
+    cuBLAS has a workspace for each thread and stream. All backward passes of a process are made by
+    one thread and all captures on one stream: without this their graphs would share one, and those
+    that are replayed at once would write into each other's.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def _capturing_stream(priority: int) -> torch.cuda.Stream:
