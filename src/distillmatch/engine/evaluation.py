@@ -1,5 +1,6 @@
 """Evaluation: what a method says of the test images after a task."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from distillmatch.engine.device import Placement
 from distillmatch.engine.scoring import piece_size
 from distillmatch.methods import Method, TaskInfo
 from distillmatch.sources import Dataset
-from distillmatch.streams import Stream, evaluation_part
+from distillmatch.streams import EvaluationPart, Stream, evaluation_part
 from distillmatch.views import Normalization, plain_views
 
 
@@ -33,22 +34,35 @@ def evaluate(
     placement: Placement,
 ) -> Outputs:
     """Show a method all test images, in large batches."""
-    outputs, scores, labels = [], [], []
-    size = piece_size(placement.scoring_batch, dataset.image_size)
-    for number in range(len(stream)):
-        part = evaluation_part(dataset, stream, number)
-        labels.append(part.labels)
-        for start in range(0, len(part), size):
-            pixels = placement.tensor(part.images[start : start + size])
-            images = plain_views(pixels.permute(0, 3, 1, 2), normalization, dtype=placement.dtype)
-            with torch.no_grad(), placement.autocast():
-                outputs.append(method.logits(images).float().cpu().numpy())
-                score = method.familiarity(images, task)
-            if score is not None:
-                scores.append(score.float().cpu().numpy())
+    parts = [evaluation_part(dataset, stream, number) for number in range(len(stream))]
+    outputs, scores = [], []
+    for piece in _pieces(parts, piece_size(placement.scoring_batch, dataset.image_size)):
+        pixels = placement.tensor(piece).permute(0, 3, 1, 2)
+        images = plain_views(pixels, normalization, dtype=placement.dtype)
+        with torch.no_grad(), placement.autocast():
+            outputs.append(method.logits(images).float())
+            score = method.familiarity(images, task)
+        if score is not None:
+            scores.append(score.float())
     return Outputs(
-        logits=np.concatenate(outputs),
-        labels=np.concatenate(labels),
-        familiarity=np.concatenate(scores) if scores else None,
-        seen=sum(map(len, labels[: task.number + 1])),
+        logits=torch.cat(outputs).cpu().numpy(),
+        labels=np.concatenate([part.labels for part in parts]),
+        familiarity=torch.cat(scores).cpu().numpy() if scores else None,
+        seen=sum(map(len, parts[: task.number + 1])),
     )
+
+
+def _pieces(parts: Sequence[EvaluationPart], size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the images of all parts in pieces of a size, for few of a small part fill no device."""
+    held: list[NDArray[np.uint8]] = []
+    room = size
+    for part in parts:
+        start = 0
+        while start < len(part):
+            held.append(np.asarray(part.images[start : start + room]))
+            start, room = start + len(held[-1]), room - len(held[-1])
+            if room == 0:
+                yield np.concatenate(held)
+                held, room = [], size
+    if held:
+        yield np.concatenate(held)

@@ -2,6 +2,7 @@
 
 from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas, stored_sizes
 from distillmatch.streams.experience import (
+    EvaluationPart,
     Experience,
     check_source,
     evaluation_part,
@@ -14,6 +15,7 @@ from distillmatch.streams.validation import validation_folds
 
 __all__ = [
     "Coreset",
+    "EvaluationPart",
     "Experience",
     "Stream",
     "Task",
