@@ -19,7 +19,7 @@ from distillmatch.engine.data import TaskData
 from distillmatch.errors import ConfigError
 from distillmatch.losses import shrunk_covariance
 from distillmatch.methods import ImageSet, TaskInfo
-from distillmatch.methods.detector import perturbed_score
+from distillmatch.methods.detector import perturbed_scores
 from distillmatch.methods.dm import DistillMatch
 from distillmatch.networks import Detector
 from distillmatch.sources import Dataset, Part
@@ -167,7 +167,7 @@ def test_the_ensemble_adds_what_the_detector_and_the_energy_say(coreset: int) ->
             epsilon = method.values["epsilon"]
             _, asked = watched.gate.ask(images, seen, "classifier")
             return {
-                "detector": perturbed_score(detector, images, seen, epsilon),
+                "detector": perturbed_scores(detector, images, seen, [epsilon])[:, 0],
                 "energy": method.classifier(images)[:, :seen].exp().sum(1).log(),
                 "found": asked["gate"],
             }

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
 from distillmatch.methods import Batch, Method, TaskInfo, find_method, make_method
-from distillmatch.methods.detector import perturbed_score
+from distillmatch.methods.detector import perturbed_scores
 from distillmatch.methods.dm import DistillMatch
 from distillmatch.methods.parts import LabelWeights
 from distillmatch.networks import build_network
@@ -258,8 +258,7 @@ def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
 def test_the_perturbation_raises_the_score() -> None:
     network = build_network("wrn-10-1", 5, "cosine", torch.Generator().manual_seed(3)).eval()
     images = torch.randn(40, 3, 16, 16, generator=torch.Generator().manual_seed(4))
-    plain = perturbed_score(network, images, 5, 0.0)
-    moved = perturbed_score(network, images, 5, 0.002)
+    plain, moved = perturbed_scores(network, images, 5, (0.0, 0.002)).unbind(1)
     assert moved.mean() > plain.mean()
     assert (moved > plain).float().mean() > 0.9
 

@@ -1,6 +1,6 @@
 """The detector of familiar images (DeConf, Hsu et al. 2020): training, calibration, scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -81,13 +81,14 @@ class FamiliarityDetector:
         frozen = self.method.frozen_copy("past detector", of="detector")
         assert isinstance(frozen, Detector)
 
-        def at(epsilon: float) -> Callable[[Tensor], Scores]:
-            return lambda images: {SCORE: perturbed_score(frozen, images, task.seen, epsilon)}
+        def at(*epsilons: float) -> Callable[[Tensor], Scores]:
+            return lambda images: {SCORE: perturbed_scores(frozen, images, task.seen, epsilons)}
 
         held_out = held_out_images(passes)
-        means = [float(passes.score(at(e), held_out)[SCORE].mean()) for e in EPSILONS]
-        self.method.values["epsilon"] = choose_epsilon(EPSILONS, means, config.epsilon_rule)
-        scores = passes.score(at(self.method.values["epsilon"]), held_out, CALIBRATION_VIEWS)[SCORE]
+        means = passes.score(at(*EPSILONS), held_out)[SCORE].mean(dim=0).tolist()
+        epsilon = choose_epsilon(EPSILONS, means, config.epsilon_rule)
+        self.method.values["epsilon"] = epsilon
+        scores = passes.score(at(epsilon), held_out, CALIBRATION_VIEWS)[SCORE][:, 0]
         rate = true_positive_rate(config)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
@@ -115,9 +116,14 @@ def true_positive_rate(config: RunConfig) -> float:
     return config.true_positive_rate or (0.05 if config.coreset else 0.5)
 
 
-def perturbed_score(detector: Detector, images: Tensor, classes: int, epsilon: float) -> Tensor:
-    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image)."""
-    return score_and_logits(detector, images, classes, epsilon)[0]
+def perturbed_scores(
+    detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
+) -> Tensor:
+    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), a column for each ε."""
+    similarities, _, gradient = _with_gradient(detector, images, classes, any(epsilons))
+    return torch.stack(
+        [_score(detector, images, classes, e, similarities, gradient) for e in epsilons], dim=1
+    )
 
 
 def score_and_logits(
@@ -127,16 +133,36 @@ def score_and_logits(
 
     The pass by which the perturbation is found gives the logits too.
     """
-    if epsilon == 0.0:
+    similarities, divisor, gradient = _with_gradient(detector, images, classes, epsilon != 0.0)
+    score = _score(detector, images, classes, epsilon, similarities, gradient)
+    return score, similarities / divisor
+
+
+def _with_gradient(
+    detector: Detector, images: Tensor, classes: int, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return similarities, the divisor and, if it is wanted, the gradient of the score."""
+    if not wanted:
         with torch.no_grad():
-            similarities, divisor = detector.parts(images)
-            return max_similarity(similarities, classes), similarities / divisor
+            return *detector.parts(images), None
     with torch.enable_grad():
         moved = images.detach().requires_grad_(True)
         similarities, divisor = detector.parts(moved)
         score = max_similarity(similarities, classes)
         (gradient,) = torch.autograd.grad(score.sum(), moved)
-    with torch.no_grad():
-        moved = perturb(images, gradient, epsilon)
-        score = max_similarity(detector.similarities(moved), classes)
-        return score, similarities.detach() / divisor.detach()
+    return similarities.detach(), divisor.detach(), gradient
+
+
+def _score(
+    detector: Detector,
+    images: Tensor,
+    classes: int,
+    epsilon: float,
+    similarities: Tensor,
+    gradient: Tensor | None,
+) -> Tensor:
+    """Return the score of images moved along a gradient; not moved, it is already known."""
+    if epsilon and gradient is not None:
+        with torch.no_grad():
+            similarities = detector.similarities(perturb(images, gradient, epsilon))
+    return max_similarity(similarities, classes)
