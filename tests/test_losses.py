@@ -15,6 +15,7 @@ from distillmatch.losses import (
     consistency_loss,
     distillmatch_loss,
     hard_distillation,
+    labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
 )
@@ -152,10 +153,12 @@ def test_the_total_agrees_with_loops(
     ]
     expected = sum(terms) / len(terms) + weight * 0.25 + 3 * 0.5
     found = distillmatch_loss(
-        weighted_cross_entropy_sum(labeled, labels, weights),
-        weighted_cross_entropy_sum(guessed, guesses, weights, mask),
-        batch,
-        mask.sum(),
+        weighted_cross_entropy_sum(
+            torch.cat([labeled, guessed]),
+            torch.cat([labels, labels_where(mask, guesses)]),
+            weights,
+        ),
+        batch + mask.sum(),
         consistency=torch.tensor(0.25),
         distillation=torch.tensor(0.5),
         consistency_weight=weight,

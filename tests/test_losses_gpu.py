@@ -57,7 +57,7 @@ def all_losses(
     consistent = consistency_loss(weak, strong, 0.2)
     target = ensemble_target_from_logits(past_logits, past_logits.flip(0), PAST, SEEN)
     losses = [
-        distillmatch_loss(supervised, guessed, BATCH, gate.sum(), consistent, distilled),
+        distillmatch_loss(supervised + guessed, BATCH + gate.sum(), consistent, distilled),
         per_task_distillation(past_logits, weak, (3, 3), 2.0),
         past_distillation(past_logits, weak, PAST, 2.0, mask=gate),
         new_task_distillation(past_logits, weak, PAST, SEEN, 2.0),

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
-from distillmatch.methods import Batch, Method, TaskInfo, find_method, make_method
+from distillmatch.methods import Batch, Method, TaskInfo, make_method
 from distillmatch.methods.detector import perturbed_scores
 from distillmatch.methods.dm import DistillMatch
+from distillmatch.methods.gd import GlobalDistillation
 from distillmatch.methods.parts import LabelWeights
 from distillmatch.networks import build_network
 from distillmatch.streams import build_stream
@@ -108,12 +109,13 @@ def slow_gd_loss(batch: Batch, weights: list[float], labeled: Rows, unlabeled: R
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_gd_loss_is_the_protocols(seed: int) -> None:
-    method = find_method("gd")(RunConfig(method="gd"), builder())
+    method = GlobalDistillation(RunConfig(method="gd"), builder())
     batch = random_batch(seed)
+    batch.of_unlabeled["ensemble"] = method.ensemble(batch.of_unlabeled, TASK)
     weights = torch.rand(7, dtype=torch.float64) + 0.5
     with torch.no_grad():
         logits = method.classifier(torch.cat([batch.images, batch.unlabeled])).tolist()
-        loss = float(method.loss(batch, TASK, LabelWeights(method.config, weights)))  # type: ignore[attr-defined]
+        loss = float(method.loss(batch, TASK, LabelWeights(method.config, weights)))
     slow = slow_gd_loss(batch, weights.tolist(), logits[:5], logits[5:])
     assert loss == pytest.approx(slow, rel=1e-9)
 

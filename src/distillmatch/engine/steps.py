@@ -23,6 +23,9 @@ TRIAL_STEPS = 2
 STEPS_AHEAD = 16
 """Steps that are queued at most: enough for the time the host needs for the next epoch's views.
 A queue that is full would keep the driver, and with it the other runs of the process, waiting."""
+JOINT_COPY = 65536
+"""Numbers of the largest tensor that is copied with others by one launch of torch's, which gives so
+many to each of its programs: images have more, and would keep few programs busy for long."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +192,22 @@ def _copied(batch: Batch) -> Batch:
 
 
 def _copy_into(target: Batch, given: Batch) -> None:
+    """Copy a batch to where a captured step reads it; the small parts of one type by one launch."""
+    small: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for into, rows in _pairs(target, given):
+        if into.numel() > JOINT_COPY:
+            into.copy_(rows)
+        else:
+            small.setdefault(into.dtype, []).append((into, rows))
+    for pairs in small.values():
+        torch._foreach_copy_([into for into, _ in pairs], [rows for _, rows in pairs])
+
+
+def _pairs(target: Batch, given: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each tensor of a batch with the one of another batch in its place."""
     for part in fields(target):
         into, value = getattr(target, part.name), getattr(given, part.name)
         if isinstance(into, dict):
-            for name, rows in into.items():
-                rows.copy_(value[name])
+            yield from ((rows, value[name]) for name, rows in into.items())
         elif into is not None:
-            into.copy_(value)
+            yield into, value

@@ -13,6 +13,7 @@ from distillmatch.losses.classification import (
     consistency_loss,
     distillmatch_loss,
     hard_distillation,
+    labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "ensemble_target",
     "ensemble_target_from_logits",
     "hard_distillation",
+    "labels_where",
     "max_similarity",
     "new_task_distillation",
     "past_distillation",

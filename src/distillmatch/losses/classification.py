@@ -22,11 +22,16 @@ def weighted_cross_entropy_sum(
     a row outside the mask may be any number.
     """
     if mask is not None:
-        labels = torch.where(mask, labels, PASSED_OVER)
+        labels = labels_where(mask, labels)
     weights = None if class_weights is None else class_weights.to(logits.dtype)
     return functional.cross_entropy(
         logits, labels, weights, ignore_index=PASSED_OVER, reduction="sum"
     )
+
+
+def labels_where(mask: Tensor, labels: Tensor) -> Tensor:
+    """Return the labels where the mask is true, elsewhere one that cross entropy passes over."""
+    return torch.where(mask, labels, PASSED_OVER)
 
 
 def class_weights(
@@ -80,17 +85,15 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
     The mean is over the whole batch, confident or not; no gradient flows to the weak views.
     """
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
-    total = weighted_cross_entropy_sum(strong_logits, labels, mask=confidence >= threshold)
-    return total / len(strong_logits)
+    labels.masked_fill_(confidence < threshold, PASSED_OVER)
+    return weighted_cross_entropy_sum(strong_logits, labels) / len(strong_logits)
 
 
 def distillmatch_loss(
-    supervised_sum: Tensor,
-    pseudo_label_sum: Tensor,
-    labeled_count: Tensor | int,
-    accepted_count: Tensor | int,
-    consistency: Tensor | float = 0.0,
-    distillation: Tensor | float = 0.0,
+    labels_sum: Tensor,
+    labels_count: Tensor | int,
+    consistency: Tensor | None = None,
+    distillation: Tensor | None = None,
     consistency_weight: float = 1.0,
     distillation_weight: float = 1.0,
 ) -> Tensor:
@@ -98,7 +101,13 @@ def distillmatch_loss(
 
     ℓ_total = (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl · ℓ_ul + λ_dst · ℓ_dst
 
-    A batch always holds a labelled image, so the divisor is never 0.
+    `labels_sum` is ℓ_s + ℓ_pl and `labels_count` is B + B_pl: labels and accepted pseudo-labels
+    weigh alike, so both are one sum (`weighted_cross_entropy_sum`). A batch always holds a labelled
+    image, so the divisor is never 0. A part that is not given is 0.
     """
-    balanced = (supervised_sum + pseudo_label_sum) / (labeled_count + accepted_count)
-    return balanced + consistency_weight * consistency + distillation_weight * distillation
+    total = labels_sum / labels_count
+    if consistency is not None:
+        total = torch.add(total, consistency, alpha=consistency_weight)
+    if distillation is not None:
+        total = torch.add(total, distillation, alpha=distillation_weight)
+    return total

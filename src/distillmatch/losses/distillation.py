@@ -32,14 +32,16 @@ def per_task_distillation(
     if not past_task_sizes:
         return student_logits.new_zeros(())
     past = sum(past_task_sizes)
-    teacher = _by_task(teacher_logits.detach()[:, :past] / temperature, past_task_sizes)
+    teacher = _by_task(teacher_logits[:, :past] / temperature, past_task_sizes)
     student = _by_task(student_logits[:, :past] / temperature, past_task_sizes)
-    divergences = _divergence(teacher, student)
-    if weights == "equal":
-        return masked_mean(divergences.mean(dim=1), mask)
+    negative = _negative_divergence(teacher, student)
     shares = [size / student_logits.shape[1] for size in past_task_sizes]
-    of_tasks = zip(shares, divergences.unbind(dim=1), strict=True)
-    return masked_mean(torch.stack([share * of_task for share, of_task in of_tasks]).sum(0), mask)
+    if weights == "equal":
+        shares = [1 / len(past_task_sizes)] * len(past_task_sizes)
+    if len(set(shares)) == 1:
+        return _mean_over_images(negative, shares[0], mask)
+    of_tasks = zip(shares, negative.unbind(dim=1), strict=True)
+    return _mean_over_images(torch.stack([a * task for a, task in of_tasks], dim=1), 1.0, mask)
 
 
 def past_distillation(
@@ -84,19 +86,25 @@ def new_task_distillation(
 def _distillation(
     teacher: Tensor, student: Tensor, temperature: float, squared: bool, mask: Tensor | None
 ) -> Tensor:
-    divergence = _divergence(teacher.detach() / temperature, student / temperature)
-    factor = temperature**2 if squared else 1.0
-    return factor * masked_mean(divergence, mask)
+    negative = _negative_divergence(teacher / temperature, student / temperature)
+    return _mean_over_images(negative, temperature**2 if squared else 1.0, mask)
 
 
-def _divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return KL(softmax(teacher) ‖ softmax(student)) along the last dimension."""
-    return functional.kl_div(
-        student.log_softmax(dim=-1),
-        teacher.log_softmax(dim=-1),
-        reduction="none",
-        log_target=True,
-    ).sum(dim=-1)
+def _negative_divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return q_k · log(p_k / q_k), with q and p the softmax of teacher and student.
+
+    Their sum over k is -KL(q ‖ p). The sign is left to be changed with the factor of the mean, so
+    that neither takes a kernel of its own in the backward pass.
+    """
+    target = teacher.detach().log_softmax(dim=-1)
+    return target.exp() * (student.log_softmax(dim=-1) - target)
+
+
+def _mean_over_images(negative: Tensor, factor: float, mask: Tensor | None) -> Tensor:
+    """Return -factor · mean_b of the sum over all else, 0 where there is no image."""
+    if mask is None:
+        return negative.sum() * (-factor / max(1, len(negative)))
+    return -factor * masked_mean(negative.flatten(start_dim=1).sum(dim=1), mask)
 
 
 def _by_task(logits: Tensor, task_sizes: Sequence[int]) -> Tensor:

@@ -52,7 +52,10 @@ def soft_global_distillation(logits: Tensor, target: Tensor, mask: Tensor | None
 
     `logits` are cut to the seen classes, the columns of `target`.
     """
-    rows = functional.kl_div(logits.log_softmax(dim=1), target.detach(), reduction="none")
+    log_probabilities, target = logits.log_softmax(dim=1), target.detach()
+    if mask is None:
+        return functional.kl_div(log_probabilities, target, reduction="sum")
+    rows = functional.kl_div(log_probabilities, target, reduction="none")
     return masked_sum(rows.sum(dim=1), mask)
 
 
@@ -63,4 +66,4 @@ def confidence_calibration(logits: Tensor, mask: Tensor | None = None) -> Tensor
     of `logits`, which are cut to the m new classes.
     """
     mean_log_probability = logits.log_softmax(dim=1).mean(dim=1)
-    return masked_mean(-mean_log_probability - log(logits.shape[1]), mask)
+    return masked_mean(-log(logits.shape[1]) - mean_log_probability, mask)

@@ -1,6 +1,5 @@
 """Base: cross entropy on labelled images, and nothing against forgetting but the coreset."""
 
-import torch
 from torch import Tensor
 
 from distillmatch.methods.method import Batch, Scores, TaskInfo, Training
@@ -9,7 +8,8 @@ from distillmatch.methods.parts import (
     KeepsPast,
     by_past_statistics,
     cross_entropy,
-    forward_all,
+    first_rows,
+    forward_weak,
     local_distillation,
     past_logits_of_all,
 )
@@ -30,9 +30,9 @@ class Base(KeepsPast):
         def loss(batch: Batch) -> Tensor:
             if not distils:
                 return cross_entropy(self.classifier(batch.images)[:, : task.seen], batch.labels)
-            labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-            student = torch.cat([labeled, unlabeled])
+            student = forward_weak(self.classifier, batch, task.seen)
             distilled = local_distillation(self.config, task, past_logits_of_all(batch), student)
+            labeled = first_rows(student, len(batch.labels))
             return cross_entropy(labeled, batch.labels) + distilled
 
         return [

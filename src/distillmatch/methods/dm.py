@@ -10,6 +10,7 @@ from distillmatch.losses import (
     class_weights,
     consistency_loss,
     distillmatch_loss,
+    labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
 )
@@ -30,8 +31,9 @@ from distillmatch.methods.parts import (
     KeepsPast,
     by_past_statistics,
     fine_tuning,
-    forward_all,
+    first_rows,
     forward_views,
+    forward_weak,
     local_distillation,
     past_logits_of_all,
 )
@@ -89,47 +91,46 @@ class DistillMatch(KeepsPast):
 
     def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
-        labeled, unlabeled, strong = forward_views(
+        weak, strong = forward_views(
             self.classifier, batch, task.seen, self.config.strong_statistics
         )
-        consistency: Tensor | float = 0.0
+        consistency = None
         if strong is not None:
+            unlabeled = weak[len(batch.images) :]
             consistency = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
-        return self.total(batch, task, labeled, unlabeled, consistency, "past")
+        return self.total(batch, task, weak, consistency, "past")
 
     def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5 without consistency, distilling from the last task's detector."""
-        network = self.networks["detector"]
-        labeled, unlabeled = forward_all(network, batch, task.seen)
-        return self.total(batch, task, labeled, unlabeled, 0.0, DETECTOR_LOGITS)
+        weak = forward_weak(self.networks["detector"], batch, task.seen)
+        return self.total(batch, task, weak, None, DETECTOR_LOGITS)
 
     def total(
         self,
         batch: Batch,
         task: TaskInfo,
-        labeled: Tensor,
-        unlabeled: Tensor,
-        consistency: Tensor | float,
+        weak: Tensor,
+        consistency: Tensor | None,
         teacher: str,
     ) -> Tensor:
-        """Put the parts of eq. 5 together, those that are switched on."""
-        nothing = labeled.new_zeros(())
-        pseudo_sum, accepted_count = nothing, nothing
+        """Put the parts of eq. 5 together, those that are switched on.
+
+        `weak` are the logits of the labelled and then of the unlabelled images. Eqs. 6 and 7 are
+        one sum over both, the pseudo-labels following the labels.
+        """
+        labels = batch.labels
+        count: Tensor | int = len(labels)
         if self.gate is not None and batch.of_unlabeled and not no_rows(batch.unlabeled):
-            labels, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-            pseudo_sum = weighted_cross_entropy_sum(unlabeled, labels, self.weights, accepted)
-            accepted_count = accepted.sum()
-        distilled: Tensor | float = 0.0
+            guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
+            labels = torch.cat([labels, labels_where(accepted, guesses)])
+            count = count + accepted.sum()
+        distilled = None
         if self.config.distillation and batch.of_images:
-            student = torch.cat([labeled, unlabeled])
-            distilled = local_distillation(
-                self.config, task, past_logits_of_all(batch, teacher), student
-            )
+            past = past_logits_of_all(batch, teacher)
+            distilled = local_distillation(self.config, task, past, weak)
         return distillmatch_loss(
-            weighted_cross_entropy_sum(labeled, batch.labels, self.weights),
-            pseudo_sum,
-            len(labeled),
-            accepted_count,
+            weighted_cross_entropy_sum(first_rows(weak, len(labels)), labels, self.weights),
+            count,
             consistency,
             distilled,
             self.config.consistency_weight,

@@ -9,10 +9,10 @@ from distillmatch.losses import new_task_distillation, past_distillation
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
-    baseline_distillation,
     baseline_rate,
     cross_entropy,
-    forward_all,
+    forward_weak,
+    local_distillation,
     meets_unlabeled,
     past_factor,
     past_logits_of_all,
@@ -48,23 +48,23 @@ class DistillationAndRetrospection(KeepsPast):
 
         Where tasks weigh by their share of the classes, the new one does so too.
         """
-        labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-        logits = supervised_logits(self.config, self.classifier, batch, task, labeled)
+        student = forward_weak(self.classifier, batch, task.seen)
+        logits = supervised_logits(self.config, self.classifier, batch, task, student)
         supervised = cross_entropy(logits, batch.labels)
         if not task.past:
             return supervised
-        config, student = self.config, torch.cat([labeled, unlabeled])
+        config = self.config
         by_share = config.distillation_shares == "class-share"
         past = past_logits_of_all(batch)
+        past_share = 1.0
         if config.dr_distillation == "per-task":
-            of_past = baseline_distillation(config, task, past, student)
+            of_past = local_distillation(config, task, past, student)
         else:
-            share = past_factor(config) * (task.past / task.seen if by_share else 1.0)
-            of_past = share * past_distillation(
-                past, student, task.past, config.temperature, squared=False
-            )
+            past_share = task.past / task.seen if by_share else 1.0
+            of_past = past_distillation(past, student, task.past, config.temperature, squared=False)
+        total = torch.add(supervised, of_past, alpha=past_factor(config) * past_share)
         if not task.new:
-            return supervised + of_past
+            return total
         new = past_logits_of_all(batch, TEACHER)
         of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
-        return supervised + of_past + (task.new / task.seen if by_share else 1.0) * of_new
+        return torch.add(total, of_new, alpha=task.new / task.seen if by_share else 1.0)

@@ -7,11 +7,12 @@ from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
     LabelWeights,
-    baseline_distillation,
     baseline_rate,
     fine_tuning,
-    forward_all,
+    forward_weak,
+    local_distillation,
     meets_unlabeled,
+    past_factor,
     past_logits_of_all,
     supervised_logits,
 )
@@ -28,13 +29,13 @@ class EndToEnd(KeepsPast):
         weights = LabelWeights(self.config)
 
         def loss(batch: Batch) -> Tensor:
-            labeled, unlabeled = forward_all(self.classifier, batch, task.seen)
-            supervised = supervised_logits(self.config, self.classifier, batch, task, labeled)
+            student = forward_weak(self.classifier, batch, task.seen)
+            supervised = supervised_logits(self.config, self.classifier, batch, task, student)
             total = weights.loss(supervised, batch.labels) / len(batch.labels)
             if task.past:
-                student = torch.cat([labeled, unlabeled])
                 teacher = past_logits_of_all(batch)
-                total = total + baseline_distillation(self.config, task, teacher, student)
+                distilled = local_distillation(self.config, task, teacher, student)
+                total = torch.add(total, distilled, alpha=past_factor(self.config))
             return total
 
         training = Training(

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from distillmatch.losses import consistency_loss
@@ -44,12 +45,13 @@ class OfflineWithUnlabeled(Offline):
         network = self.start_afresh("classifier", task)
 
         def loss(batch: Batch) -> Tensor:
-            labeled, unlabeled, strong = forward_views(network, batch, task.seen)
+            weak, strong = forward_views(network, batch, task.seen)
+            labeled, unlabeled = torch.split(weak, [len(batch.images), len(batch.unlabeled)])
             supervised = cross_entropy(labeled, batch.labels)
             if strong is None:
                 return supervised
             consistent = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
-            return supervised + self.config.consistency_weight * consistent
+            return torch.add(supervised, consistent, alpha=self.config.consistency_weight)
 
         return [
             Training(

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from distillmatch.config import RunConfig
 from distillmatch.config.run import Statistics
@@ -96,17 +97,21 @@ def baseline_rate(config: RunConfig) -> float:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy of a batch."""
-    return weighted_cross_entropy_sum(logits, labels) / len(labels)
+    return functional.cross_entropy(logits, labels)
 
 
-def forward_all(network: nn.Module, batch: Batch, seen: int) -> tuple[Tensor, Tensor]:
-    """Return the seen classes' logits of the labelled and of the unlabelled weak views.
+def forward_weak(network: nn.Module, batch: Batch, seen: int) -> Tensor:
+    """Return the seen classes' logits of the labelled and then of the unlabelled weak views.
 
-    Both go through the network together, so that its statistics are those of both.
+    All go through the network together, so that its statistics are those of both.
     """
-    logits = network(torch.cat([batch.images, batch.unlabeled]))[:, :seen]
-    labeled, unlabeled = logits.split([len(batch.images), len(batch.unlabeled)])
-    return labeled, unlabeled
+    logits: Tensor = network(torch.cat([batch.images, batch.unlabeled]))[:, :seen]
+    return logits
+
+
+def first_rows(rows: Tensor, count: int) -> Tensor:
+    """Return the first so many rows; a cut that takes all would still cost the backward pass."""
+    return rows if count == len(rows) else rows[:count]
 
 
 def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
@@ -118,36 +123,36 @@ def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
 
 
 def supervised_logits(
-    config: RunConfig, network: nn.Module, batch: Batch, task: TaskInfo, labeled: Tensor
+    config: RunConfig, network: nn.Module, batch: Batch, task: TaskInfo, weak: Tensor
 ) -> Tensor:
     """Return the logits that the cross entropy of E2E, DR and GD is taken of.
 
-    They are those given, of a forward with the unlabelled images; or, where labelled images are
-    normalized apart, those of a second forward without, which moves the running statistics too. In
-    the first task there is one forward.
+    They are the first of those given, of a forward with the unlabelled images; or, where labelled
+    images are normalized apart, those of a second forward without, which moves the running
+    statistics too. In the first task there is one forward.
     """
     if config.labeled_statistics == "together" or not task.past or no_rows(batch.unlabeled):
-        return labeled
-    alone: Tensor = network(batch.images)[:, : labeled.shape[1]]
+        return first_rows(weak, len(batch.images))
+    alone: Tensor = network(batch.images)[:, : weak.shape[1]]
     return alone
 
 
 def forward_views(
     network: nn.Module, batch: Batch, seen: int, statistics: Statistics = "apart"
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the seen classes' logits of the labelled, the unlabelled and the strong views.
+) -> tuple[Tensor, Tensor | None]:
+    """Return the seen classes' logits of the weak views, labelled ones first, and of the strong.
 
     All go through the network together. With `statistics` `apart` the strong views are normalized
     by themselves and do not move its running statistics, which are for images as they are met at
     test time; `together`, they are normalized with all others and move them too.
     """
     if batch.strong is None or no_rows(batch.strong):
-        return *forward_all(network, batch, seen), None
-    labeled, weak = len(batch.images), len(batch.images) + len(batch.unlabeled)
+        return forward_weak(network, batch, seen), None
+    weak = len(batch.images) + len(batch.unlabeled)
     with separate_statistics(network, weak) if statistics == "apart" else nullcontext():
         logits = network(torch.cat([batch.images, batch.unlabeled, batch.strong]))[:, :seen]
-    of_labeled, of_unlabeled, of_strong = logits.split([labeled, weak - labeled, len(batch.strong)])
-    return of_labeled, of_unlabeled, of_strong
+    of_weak, of_strong = logits.split([weak, len(batch.strong)])
+    return of_weak, of_strong
 
 
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
@@ -164,15 +169,8 @@ def local_distillation(
     )
 
 
-def baseline_distillation(
-    config: RunConfig, task: TaskInfo, teacher: Tensor, student: Tensor
-) -> Tensor:
-    """Distil each past task's classes as E2E and DR do: eq. 1, with T² where that is asked for."""
-    return past_factor(config) * local_distillation(config, task, teacher, student)
-
-
 def past_factor(config: RunConfig) -> float:
-    """Return what E2E and DR multiply their distillation of the past by."""
+    """Return what E2E and DR multiply their distillation of the past by, T² if that is asked."""
     squared = config.distillation_scale == "temperature-squared"
     return config.temperature**2 if squared else 1.0
 

@@ -1,10 +1,11 @@
 """The teacher of a new task: a network trained on that task alone, for DR and GD."""
 
+import torch
 from torch import Tensor
 
 from distillmatch.losses import confidence_calibration, weighted_cross_entropy_sum
-from distillmatch.methods.method import Batch, Method, TaskInfo, Training, no_rows
-from distillmatch.methods.parts import baseline_rate, forward_all
+from distillmatch.methods.method import Batch, Method, TaskInfo, Training
+from distillmatch.methods.parts import baseline_rate, first_rows, forward_weak
 from distillmatch.methods.schedule import main_schedule
 
 TEACHER = "teacher"
@@ -26,19 +27,13 @@ def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Tra
     def loss(batch: Batch) -> Tensor:
         new = batch.labels >= task.past
         slots = batch.labels - task.past
+        logits = forward_weak(network, batch, task.seen)[:, task.past :]
+        total = weighted_cross_entropy_sum(first_rows(logits, len(slots)), slots, mask=new)
+        supervised = total / new.sum().clamp(min=1)
         if not calibrated:
-            logits = forward_all(network, batch, task.seen)[0][:, task.past :]
-            total = weighted_cross_entropy_sum(logits, slots, mask=new)
-            return total / new.sum().clamp(min=1)
-        labeled, unlabeled = (
-            part[:, task.past :] for part in forward_all(network, batch, task.seen)
-        )
-        total = weighted_cross_entropy_sum(labeled, slots, mask=new) / new.sum().clamp(min=1)
-        others = (~new).sum() + len(unlabeled)
-        calibration = confidence_calibration(labeled, ~new) * (~new).sum()
-        if not no_rows(unlabeled):
-            calibration = calibration + confidence_calibration(unlabeled) * len(unlabeled)
-        return total + calibration / others.clamp(min=1)
+            return supervised
+        others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
+        return supervised + confidence_calibration(logits, others)
 
     return Training(
         name="teacher",
