@@ -6,78 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from on_host import as_bytes, built
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from distillmatch.networks.kernels import compiled, convolution, cuda_weight_gradient
-
-HOST = Path(__file__).parent / "cuda_on_host"
-ROOM = 227 * 1024
-"""Shared memory of a program on an H200."""
+from distillmatch.networks.kernels import cuda_weight_gradient
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
 )
-
-
-def built(folder: Path, name: str, constants: dict[str, int]) -> Path:
-    """Compile a kernel for the host: its shared memory is an array there, its names are C++'s."""
-    source = (compiled.SOURCES / f"{name}.cu").read_text()
-    kernel = folder / "kernel.inc"
-    kernel.write_text(
-        source.replace("extern __shared__ uint4 memory[];", "").replace('extern "C"', "")
-    )
-    options = [f"-D{name}={value}" for name, value in constants.items()]
-    command = ["g++", "-std=c++17", "-O1", f'-DKERNEL="{kernel}"', *options]
-    subprocess.run([*command, HOST / f"{name}.cpp", "-o", folder / "program"], check=True)
-    return folder / "program"
-
-
-def as_bytes(values: Tensor) -> bytes:
-    """Return bfloat16 numbers in the order of channels-last memory."""
-    return values.permute(0, 2, 3, 1).contiguous().view(torch.int16).numpy().tobytes()
-
-
-@pytest.mark.parametrize(
-    ("channels_in", "channels_out", "width", "height", "images", "blocks", "transposed"),
-    [
-        (3, 16, 32, 30, 5, 1, False),
-        (16, 32, 32, 4, 3, 1, False),
-        (32, 32, 32, 14, 3, 1, False),
-        (32, 32, 32, 4, 3, 2, True),
-        (32, 16, 64, 6, 3, 2, True),
-        (64, 64, 16, 8, 2, 1, False),
-        (64, 64, 16, 8, 2, 2, True),
-    ],
-)
-def test_the_convolution_kernel_is_torchs_convolution(
-    channels_in: int,
-    channels_out: int,
-    width: int,
-    height: int,
-    images: int,
-    blocks: int,
-    transposed: bool,
-    tmp_path: Path,
-) -> None:
-    layout = convolution.Layout(channels_in, channels_out, height, width, transposed, ROOM)
-    generator = torch.Generator().manual_seed(1)
-    maps = torch.randn(images, channels_in, height, width, generator=generator).bfloat16()
-    shape = (channels_in, channels_out) if transposed else (channels_out, channels_in)
-    weight = torch.randn(*shape, 3, 3, generator=generator).bfloat16()
-    program = built(tmp_path, "convolution", layout.constants)
-    finished = subprocess.run(
-        [program, str(images), str(blocks), str(layout.shared_bytes)],
-        input=as_bytes(maps) + as_bytes(weight),
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    values = torch.frombuffer(bytearray(finished.stdout), dtype=torch.int16).view(torch.bfloat16)
-    result = values.view(images, height, width, channels_out).permute(0, 3, 1, 2).float()
-    convolve = functional.conv_transpose2d if transposed else functional.conv2d
-    expected = convolve(maps.float(), weight.float(), padding=1)
-    torch.testing.assert_close(result, expected, rtol=2**-8, atol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +78,7 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     sums = [shortcut] if adds else []
     given = [maps, *sums, weight, bias, mean, variance, gradient, *([of_sum] if adds else [])]
     constants = {"GROUP": group, "THREADS": 64, "AHEAD": 4, "EACH": 1}
-    program = built(tmp_path, "normalization", constants)
+    program = built(tmp_path, "normalization", constants, ["eight_numbers"])
     numbers = [rows, leading, channels, programs, of_first, room, int(adds)]
     finished = subprocess.run(
         [program, *map(str, numbers)],

@@ -46,7 +46,7 @@ struct Warp {
     word value[32], left[32][4], right[32][2];
 };
 struct Block {
-    explicit Block(int threads, Index index) : threads(threads), index(index), warps(threads / 32) {
+    explicit Block(int threads, Index index) : threads(threads), index(index), warps((threads + 31) / 32) {
         std::memset(shared, 0xff, SHARED_BYTES);  // not a number
     }
     alignas(16) char shared[SHARED_BYTES];
@@ -76,7 +76,7 @@ jmp_buf scheduler;
 void* own_kernel;
 Fiber* own_fiber;
 // What follows is that of the thread whose turn it is.
-Index threadIdx, blockIdx, gridDim;
+Index threadIdx, blockIdx, blockDim, gridDim;
 Warp* own_warp;
 char* shared;
 uint4* memory;
@@ -212,10 +212,34 @@ word read_counter(const word* counter) {
     return *counter;
 }
 float read_again(const float* from) { return *from; }
+float4 read_four_again(const float* from) { return {from[0], from[1], from[2], from[3]}; }
 unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
     return static_cast<unsigned long long>(count) * share / shares;
 }
 void store_four(float* to, float4 value) { std::memcpy(to, &value, 16); }
+word pack_positive(float low, float high) { return pack(std::max(low, 0.0f), std::max(high, 0.0f)); }
+float multiply_add(float left, float right, float sum) { return std::fma(left, right, sum); }
+uint4 read_once(const void* from) {
+    uint4 value;
+    std::memcpy(&value, from, 16);
+    return value;
+}
+word read_byte_once(const unsigned char* from) { return *from; }
+float near_root(float number) { return std::sqrt(number); }
+float near_quotient(float number, float divisor) { return number / divisor; }
+
+// Reads what a kernel is given from the standard input.
+template <class Number>
+std::vector<Number> read_numbers(size_t count) {
+    std::vector<Number> numbers(count);
+    if (std::fread(numbers.data(), sizeof(Number), count, stdin) != count) std::exit(1);
+    return numbers;
+}
+
+template <class Number>
+void write_numbers(const std::vector<Number>& numbers) {
+    if (std::fwrite(numbers.data(), sizeof(Number), numbers.size(), stdout) != numbers.size()) std::exit(1);
+}
 
 template <class Kernel>
 void run_kernel() {
@@ -239,7 +263,7 @@ void resume(Fiber& fiber) {
 // Runs all blocks of a grid at once.
 template <class Kernel>
 void launch(unsigned blocks, unsigned groups, unsigned threads, Kernel kernel) {
-    gridDim = {blocks, groups, 1};
+    gridDim = {blocks, groups, 1}, blockDim = {threads, 1, 1};
     own_kernel = &kernel;
     std::vector<std::unique_ptr<Block>> grid;
     std::vector<Fiber> fibers(blocks * groups * threads);
@@ -257,7 +281,7 @@ void launch(unsigned blocks, unsigned groups, unsigned threads, Kernel kernel) {
         for (size_t warp = 0; warp < fibers.size(); warp += 32)
             for (bool goes_on = true; goes_on;) {
                 goes_on = false;
-                for (size_t number = warp; number < warp + 32; ++number) {
+                for (size_t number = warp; number < min(warp + 32, fibers.size()); ++number) {
                     Fiber& fiber = fibers[number];
                     if (fiber.done || (fiber.awaited && fiber.awaited->turn == fiber.turn)) continue;
                     resume(fiber);

@@ -8,28 +8,16 @@
 
 #include KERNEL
 
-template <class Number>
-std::vector<Number> read(size_t count) {
-    std::vector<Number> numbers(count);
-    if (std::fread(numbers.data(), sizeof(Number), count, stdin) != count) std::exit(1);
-    return numbers;
-}
-
-template <class Number>
-void write(const std::vector<Number>& numbers) {
-    if (std::fwrite(numbers.data(), sizeof(Number), numbers.size(), stdout) != numbers.size()) std::exit(1);
-}
-
 int main(int, char** arguments) {
     int given[7];
     for (int i = 0; i < 7; ++i) given[i] = std::atoi(arguments[1 + i]);
     const auto [rows, leading, channels, programs, programs_of_first, room, adds] = given;
     const int groups = channels / GROUP, parts = leading < rows ? 2 : 1;
     const size_t count = static_cast<size_t>(rows) * channels;
-    const auto maps = read<bfloat>(count), shortcut = read<bfloat>(adds ? count : 0);
-    const auto weight = read<float>(channels), bias = read<float>(channels);
-    const auto mean = read<float>(channels), variance = read<float>(channels);
-    const auto gradient = read<bfloat>(count), of_sum = read<bfloat>(adds ? count : 0);
+    const auto maps = read_numbers<bfloat>(count), shortcut = read_numbers<bfloat>(adds ? count : 0);
+    const auto weight = read_numbers<float>(channels), bias = read_numbers<float>(channels);
+    const auto mean = read_numbers<float>(channels), variance = read_numbers<float>(channels);
+    const auto gradient = read_numbers<bfloat>(count), of_sum = read_numbers<bfloat>(adds ? count : 0);
     std::vector<bfloat> summed(maps), activated(count), of_maps(count);
     std::vector<float> moved_mean, moved_variance, coefficients(parts * 4 * channels), of_weight(channels), of_bias(channels);
     std::vector<float> partial(programs * 2 * channels);
@@ -61,6 +49,6 @@ int main(int, char** arguments) {
         std::fprintf(stderr, "a second launch, or one in two phases, came to something else\n");
         return 1;
     }
-    write(summed), write(activated), write(of_maps);
-    write(moved_mean), write(moved_variance), write(of_weight), write(of_bias);
+    write_numbers(summed), write_numbers(activated), write_numbers(of_maps);
+    write_numbers(moved_mean), write_numbers(moved_variance), write_numbers(of_weight), write_numbers(of_bias);
 }

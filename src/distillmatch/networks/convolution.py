@@ -6,20 +6,15 @@ them but its end.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from distillmatch.networks.kernels.sharing import device_is_shared
-from distillmatch.networks.kernels.streams import stream_beside
-from distillmatch.networks.normalization import HAS_TRITON
-
+HAS_TRITON = find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
-LARGE_BATCH = 128
-"""Images from which on a batch's kernels fill a device, measured on an H200 at 32 pixels."""
 
 
 class Convolution(nn.Conv2d):
@@ -77,79 +72,22 @@ class _Convolve(torch.autograd.Function):
 
         ctx.save_for_backward(maps, rounded)
         ctx.stride = stride
-        if convolution.takes(maps, rounded, stride):
-            return convolution.convolve(maps, rounded)
-        return functional.conv2d(maps, rounded, stride=stride, padding=rounded.shape[2] // 2)
+        return convolution.convolve_any(maps, rounded, stride)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        from distillmatch.networks.kernels import convolution  # noqa: PLC0415  CUDA alone
         from distillmatch.networks.kernels.weight_gradient import (  # noqa: PLC0415  needs Triton
-            weight_gradient,
+            WeightGradients,
         )
 
         maps, rounded = ctx.saved_tensors
         given = gradients[0].contiguous(memory_format=torch.channels_last)
         of_maps = of_weight = None
         if ctx.needs_input_grad[1]:
-            with _beside(maps, given):
-                of_weight = weight_gradient(maps, given, rounded.shape[2], ctx.stride)
+            beside = WeightGradients(len(maps))
+            of_weight = beside.of(maps, given, rounded.shape[2], ctx.stride)
+            torch.autograd.Variable._execution_engine.queue_callback(beside.wait)
         if ctx.needs_input_grad[0]:
-            of_maps = _taken_back(given, maps, rounded, ctx.stride)
+            of_maps = convolution.take_back(given, maps.shape, rounded, ctx.stride)
         return of_maps, of_weight, None, None
-
-
-def _taken_back(given: Tensor, maps: Tensor, rounded: Tensor, stride: int) -> Tensor:
-    """Return the gradient of the maps from that of the convolved ones."""
-    from distillmatch.networks.kernels import convolution  # noqa: PLC0415  CUDA alone
-
-    if convolution.takes(given, rounded, stride, transposed=True):
-        return convolution.convolve(given, rounded, transposed=True)
-    padding = rounded.shape[2] // 2
-    of_maps: Tensor = torch.ops.aten.convolution_backward(
-        given,
-        maps,
-        rounded,
-        None,
-        [stride, stride],
-        [padding, padding],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [True, False, False],
-    )[0]
-    return of_maps
-
-
-def _beside(maps: Tensor, given: Tensor) -> AbstractContextManager[None]:
-    """Return where weight gradients are computed: on a second stream, if that fills gaps.
-
-    Where other runs share the device, their large batches leave none.
-    """
-    if device_is_shared() and len(maps) >= LARGE_BATCH:
-        return nullcontext()
-    return _Beside(maps, given)
-
-
-class _Beside(AbstractContextManager[None]):
-    """Within its block, work is queued beside the stream at hand, to be awaited after backward."""
-
-    def __init__(self, *read: Tensor) -> None:
-        self.read = read
-        self.stream = torch.cuda.current_stream()
-        self.companion = stream_beside(self.stream, "weight gradients")
-        self.block = torch.cuda.stream(self.companion)
-
-    def __enter__(self) -> None:
-        self.companion.wait_stream(self.stream)
-        self.block.__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *error: Any) -> None:
-        self.block.__exit__(*error)
-        for tensor in self.read:
-            # Their memory may not be used again before the companion has read it.
-            tensor.record_stream(self.companion)
-        stream, companion = self.stream, self.companion
-        torch.autograd.Variable._execution_engine.queue_callback(
-            lambda: stream.wait_stream(companion)
-        )

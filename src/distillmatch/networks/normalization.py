@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from distillmatch.networks.across import gather
-
-HAS_TRITON = find_spec("triton") is not None
 
 
 class BatchNorm(nn.Module):
@@ -36,7 +33,7 @@ class BatchNorm(nn.Module):
         self.moves_statistics = True
         self.leading: int | None = None
         self.shared = False
-        self.counters: Tensor | None = None
+        self.counters: Tensor | None = None  # of our kernels
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -51,16 +48,10 @@ class BatchNorm(nn.Module):
 
     def activate(self, maps: Tensor) -> Tensor:
         """Return the ReLU of the normalized maps."""
-        if self._fuses(maps):
-            return self._fused(maps, None)[1]
         return functional.relu(self(maps))
 
     def add_and_activate(self, maps: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of maps and shortcut, and the ReLU of the normalized sum."""
-        if self._fuses(maps):
-            summed, activated = self._fused(maps, shortcut)
-            assert summed is not None
-            return summed, activated
         summed = maps + shortcut
         return summed, functional.relu(self(summed))
 
@@ -96,39 +87,6 @@ class BatchNorm(nn.Module):
         scale = self.weight * torch.rsqrt(variance + self.epsilon)
         centered = numbers - mean.view(shape)
         return (centered * scale.view(shape) + self.bias.view(shape)).to(inputs.dtype)
-
-    def _fuses(self, maps: Tensor) -> bool:
-        """Tell whether our kernels can take the maps: in half precision on CUDA, in one process."""
-        if not (
-            HAS_TRITON
-            and maps.is_cuda
-            and maps.dtype in (torch.bfloat16, torch.float16)
-            and maps.is_contiguous(memory_format=torch.channels_last)
-        ):
-            return False
-        if not self.training:
-            return not (torch.is_grad_enabled() and self.weight.requires_grad)
-        from distillmatch.networks.kernels import batch_statistics  # noqa: PLC0415  CUDA alone
-
-        return not self.shared and batch_statistics.takes(maps)
-
-    def _fused(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        from distillmatch.networks.kernels.batch_statistics import new_counters  # noqa: PLC0415
-        from distillmatch.networks.kernels.functions import (  # noqa: PLC0415  Triton comes with CUDA alone
-            NormalizeByBatch,
-            NormalizeByRunning,
-        )
-
-        if shortcut is not None:
-            shortcut = shortcut.contiguous(memory_format=torch.channels_last)
-        given = (maps, shortcut, self.weight, self.bias, self.running_mean, self.running_var)
-        if not self.training:
-            return NormalizeByRunning.apply(*given, self.epsilon)  # type: ignore[no-any-return,no-untyped-call]
-        if self.counters is None or self.counters.device != maps.device:
-            # Of its own, as another layer's launch may be under way on another stream.
-            self.counters = new_counters(len(self.weight), maps.device)
-        how = self.counters, self.leading, self.moves_statistics, self.momentum
-        return NormalizeByBatch.apply(*given, self.epsilon, *how)  # type: ignore[no-any-return,no-untyped-call]
 
     def extra_repr(self) -> str:
         """Describe the layer where its network is printed."""

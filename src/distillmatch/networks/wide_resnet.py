@@ -1,5 +1,8 @@
 """Wide residual networks (Zagoruyko and Komodakis, 2016), the pre-activation kind."""
 
+from collections.abc import Sequence
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +20,8 @@ class WideResNet(nn.Module):
     before; then the mean over all positions, a vector of 64 times `width` features.
     """
 
+    blocks: Sequence["Block"]
+
     def __init__(
         self,
         depth: int,
@@ -33,15 +38,22 @@ class WideResNet(nn.Module):
         channels = 16
         for group_channels, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
             for block in range(blocks):
-                groups.append(_Block(channels, group_channels, stride if block == 0 else 1))
+                groups.append(Block(channels, group_channels, stride if block == 0 else 1))
                 channels = group_channels
-        self.blocks = nn.ModuleList(groups)
+        self.blocks = nn.ModuleList(groups)  # type: ignore[assignment]
         self.last_norm = BatchNorm(channels)
+        self.layers = [layer for layer in self.modules() if layer is not self]
+        self.convolutions = [layer for layer in self.layers if isinstance(layer, Convolution)]
+        self.norms = [layer for layer in self.layers if isinstance(layer, BatchNorm)]
         initialize(self, generator, initial_weights)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
         with rounded_weights(self.convolutions):
+            written_out = self._written_out(images)
+            if written_out is not None:
+                features: Tensor = written_out.features(self, images)
+                return features
             maps: Tensor = self.first(images)
             shortcut: Tensor | None = None
             for block in self.blocks:
@@ -50,13 +62,21 @@ class WideResNet(nn.Module):
         activated = self.last_norm.add_and_activate(maps, shortcut)[1]
         return activated.mean(dim=(2, 3))
 
-    @property
-    def convolutions(self) -> list[Convolution]:
-        """All convolutions, in order."""
-        return [layer for layer in self.modules() if isinstance(layer, Convolution)]
+    def _written_out(self, images: Tensor) -> ModuleType | None:
+        """Return the module that goes through the whole network by kernels of ours, if one can.
+
+        Otherwise, and where someone watches single layers, these are called one by one.
+        """
+        watched = any(layer._forward_hooks or layer._forward_pre_hooks for layer in self.layers)
+        if self.first.rounded is None or watched:
+            return None
+        from distillmatch.networks.kernels import frozen, trained  # noqa: PLC0415  CUDA alone
+
+        ways: tuple[ModuleType, ...] = (trained, frozen)
+        return next((way for way in ways if way.takes(self, images)), None)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """Two 3×3 convolutions, each after normalization and ReLU, to be added to a shortcut.
 
     Where the shape changes the shortcut is a 1×1 convolution of the activated input, else the

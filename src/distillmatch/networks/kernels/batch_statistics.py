@@ -7,25 +7,53 @@ each other. Both were measured: docs/performance.md.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
+from distillmatch.networks.kernels.compiled import (
+    Kernel,
+    device_properties,
+    load_if_possible,
+)
 from distillmatch.networks.kernels.sharing import device_is_shared
+
+if TYPE_CHECKING:
+    from distillmatch.networks.normalization import BatchNorm
 
 THREADS = 512
 AHEAD = 2
 PROGRAMS_EACH = 2
 """Programs that a multiprocessor may have at a time."""
-FEW_PASSES, MANY_PASSES = 2, 8
+FEW_PASSES, MANY_PASSES = 4, 8
 """Rows that a thread has at least, where the maps have so many; and from where on two programs a
 multiprocessor are faster than one."""
 SUM, CHANGE = 1, 2
 """The phases of a kernel."""
 GROUPS = (32, 16)
 """Channels that a program may have."""
+MOST_PARTS = 2
+"""Parts of a batch that have statistics of their own."""
+
+
+class Normalized(NamedTuple):
+    """Maps that were normalized, and by what: all that the way back needs.
+
+    The first `leading` images had statistics of their own, all together if it is None.
+    """
+
+    maps: Tensor
+    coefficients: Tensor
+    leading: int | None
+
+
+class Gradients(NamedTuple):
+    """Those of maps that were normalized, and of the layer's weight and bias."""
+
+    maps: Tensor
+    weight: Tensor
+    bias: Tensor
 
 
 class Shape(NamedTuple):
@@ -45,7 +73,7 @@ class Shape(NamedTuple):
         rows = images * height * width
         first = rows if leading is None else leading * height * width
         group = _group(channels)
-        processors = torch.cuda.get_device_properties(maps.device).multi_processor_count
+        processors = device_properties(maps.device).multi_processor_count
         groups, at_once = channels // group, THREADS // (group // 8)
         many = rows * groups >= MANY_PASSES * at_once * processors
         most = (PROGRAMS_EACH if many else 1) * processors // groups
@@ -71,7 +99,7 @@ class Shape(NamedTuple):
 
         Such launches overlap with those of other runs only where they do not fill the device.
         """
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        processors = device_properties(device).multi_processor_count
         return not device_is_shared() or self.programs * (self.channels // self.group) <= processors
 
     def room(self, device: torch.device, kept: int) -> int:
@@ -83,61 +111,55 @@ class Shape(NamedTuple):
         return min(max(of_first, of_others), room)
 
 
-def takes(maps: Tensor) -> bool:
-    """Tell whether the kernels can take the maps, which must be channels-last."""
-    channels = maps.shape[1]
-    if maps.dtype != torch.bfloat16 or channels % GROUPS[-1] or len(maps) < 2:
+def takes(channels: int, images: int, device: torch.device) -> bool:
+    """Tell whether the kernels can take channels-last maps in bfloat16 on a CUDA device."""
+    if channels % GROUPS[-1] or images < MOST_PARTS:
         return False
-    properties: Any = torch.cuda.get_device_properties(maps.device)
-    enough = properties.multi_processor_count >= 2 * channels // _group(channels)
-    return enough and _kernels(maps.get_device(), _group(channels)) is not None
+    properties = device_properties(device)
+    enough = properties.multi_processor_count >= MOST_PARTS * channels // _group(channels)
+    return enough and _kernels(device.index, _group(channels)) is not None
 
 
-def new_counters(channels: int, device: torch.device) -> Tensor:
-    """Return what programs count each other by; zeros before and after every launch."""
-    return torch.zeros(2 * channels // GROUPS[-1], dtype=torch.int32, device=device)
+def counters_of(norm: "BatchNorm") -> Tensor:
+    """Return what programs count each other by; zeros before and after every launch.
+
+    Each layer has its own, as another's launch may be under way on another stream.
+    """
+    if norm.counters is None or norm.counters.device != norm.weight.device:
+        count = 2 * max(1, len(norm.weight) // GROUPS[-1])
+        norm.counters = torch.zeros(count, dtype=torch.int32, device=norm.weight.device)
+    return norm.counters
 
 
 def normalize(
-    maps: Tensor,
-    shortcut: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    running: tuple[Tensor, Tensor],
-    counters: Tensor,
-    leading: int | None,
-    moves: bool,
-    momentum: float,
-    epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum of maps and shortcut, the ReLU of it normalized, and by what it was."""
-    shape = Shape.of(maps, leading)
+    maps: Tensor, shortcut: Tensor | None, norm: "BatchNorm"
+) -> tuple[Tensor, Normalized]:
+    """Return the ReLU of maps, or of their sum with a shortcut, normalized."""
+    shape = Shape.of(maps, norm.leading)
     summed = maps if shortcut is None else torch.empty_like(maps)
     activated = torch.empty_like(maps)
     coefficients = torch.empty(shape.parts, 4, shape.channels, device=maps.device)
     partial = torch.empty(shape.sums, device=maps.device)
-    tensors = (maps, shortcut, summed, activated, weight, bias, *running, coefficients, partial)
-    _launch(0, shape, (*tensors, counters), 1, (int(moves), momentum, epsilon))
-    return summed, activated, coefficients
+    layer = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    tensors = maps, shortcut, summed, activated, *layer, coefficients, partial, counters_of(norm)
+    more = int(norm.moves_statistics), norm.momentum, norm.epsilon
+    _launch(0, shape, tensors, 1, more)
+    return activated, Normalized(summed, coefficients, norm.leading)
 
 
-def take_back(
-    given: Tensor,
-    of_sum: Tensor | None,
-    maps: Tensor,
-    coefficients: Tensor,
-    counters: Tensor,
-    leading: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the maps, of weight and of bias."""
-    shape = Shape.of(maps, leading)
-    of_maps = torch.empty_like(maps)
-    of_weight = torch.empty(shape.channels, device=maps.device)
-    of_bias = torch.empty(shape.channels, device=maps.device)
-    partial = torch.empty(shape.sums, device=maps.device)
-    tensors = (given, of_sum, maps, of_maps, coefficients, of_weight, of_bias, partial, counters)
-    _launch(1, shape, tensors, 2, ())
-    return of_maps, of_weight, of_bias
+def take_back(given: Tensor, of_sum: Tensor | None, to: Normalized, norm: "BatchNorm") -> Gradients:
+    """Return the gradients of what was normalized, to which `of_sum` is added, and of the layer."""
+    shape = Shape.of(to.maps, to.leading)
+    made = Gradients(
+        torch.empty_like(to.maps),
+        torch.empty(shape.channels, device=given.device),
+        torch.empty(shape.channels, device=given.device),
+    )
+    partial = torch.empty(shape.sums, device=given.device)
+    read = given, of_sum, to.maps
+    written = made.maps, to.coefficients, made.weight, made.bias, partial, counters_of(norm)
+    _launch(1, shape, (*read, *written), 2, ())
+    return made
 
 
 def _launch(
@@ -173,7 +195,7 @@ def _scratch(group: int) -> int:
 @functools.cache
 def _shared_bytes(device: int) -> int:
     """Return the shared memory that a program may have."""
-    properties: Any = torch.cuda.get_device_properties(device)
+    properties = device_properties(device)
     each = properties.shared_memory_per_multiprocessor // PROGRAMS_EACH - 1024
     return int(min(properties.shared_memory_per_block_optin, each)) // 16 * 16
 
@@ -182,4 +204,6 @@ def _shared_bytes(device: int) -> int:
 def _kernels(device: int, group: int) -> list[Kernel] | None:
     constants = {"GROUP": group, "THREADS": THREADS, "AHEAD": AHEAD, "EACH": PROGRAMS_EACH}
     given = ["normalize", "take_back"], constants, _shared_bytes(device)
-    return load_if_possible(device, "normalization.cu", *given, "torch's normalization is used")
+    instead = "torch's normalization is used"
+    parts = ["eight_numbers.cu"]
+    return load_if_possible(device, "normalization.cu", *given, instead, parts=parts)

@@ -6,6 +6,7 @@ Its compiler is used. Its launcher knows no cooperative launch, no float and no 
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ class Kernel:
         library: Any = _utils._get_gpu_runtime_library()
         self.launch_plainly = library.cuLaunchKernel
         self.launch_together = library.cuLaunchCooperativeKernel
+        self.device = torch.cuda.current_device()
 
     def launch(
         self,
@@ -47,7 +49,8 @@ class Kernel:
         """Queue the kernel on the current stream; `together` if its programs await each other."""
         values = [_c_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-        stream = torch.cuda.current_stream()._as_parameter_
+        # What torch calls the current stream is an object that takes longer to make than a launch.
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device))
         shape = (*grid, 1, threads, 1, 1, shared_bytes, stream, pointers)
         if together:
             _utils._check_cuda(self.launch_together(self.function, *shape))
@@ -66,6 +69,12 @@ def _c_value(argument: Argument) -> Any:
     return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 
+@functools.cache
+def device_properties(device: int | torch.device) -> Any:
+    """Return what is known of a device: every launch asks, and torch takes its time to answer."""
+    return torch.cuda.get_device_properties(device)
+
+
 def load_if_possible(
     device: int,
     file: str,
@@ -73,28 +82,34 @@ def load_if_possible(
     constants: Mapping[str, int],
     shared_bytes: int,
     instead: str,
+    *,
+    parts: Sequence[str] = (),
 ) -> list[Kernel] | None:
     """Return kernels for a device, or None where there can be none: with a warning if it is odd.
 
-    `instead` says what is used then.
+    `instead` says what is used then; `parts` are files that the source builds on.
     """
-    properties: Any = torch.cuda.get_device_properties(device)
+    properties = device_properties(device)
     if properties.major < 8 or properties.shared_memory_per_block_optin < shared_bytes:
         return None
     try:
         with torch.cuda.device(device):
-            return load_kernels(file, names, constants, shared_bytes)
+            return load_kernels(file, names, constants, shared_bytes, parts)
     except (RuntimeError, OSError, AttributeError) as error:
         warnings.warn(f"{file} could not be compiled, {instead}: {error}", stacklevel=3)
         return None
 
 
 def load_kernels(
-    file: str, names: Sequence[str], constants: Mapping[str, int], shared_bytes: int
+    file: str,
+    names: Sequence[str],
+    constants: Mapping[str, int],
+    shared_bytes: int,
+    parts: Sequence[str] = (),
 ) -> list[Kernel]:
     """Return the kernels `names` of a source file, for the device at hand."""
     major, minor = torch.cuda.get_device_capability()
-    source = (SOURCES / "primitives.cu").read_text() + (SOURCES / file).read_text()
+    source = "".join((SOURCES / one).read_text() for one in ("primitives.cu", *parts, file))
     options = [f"-arch=sm_{major}{minor}", "-default-device"]
     options += [f"-D{constant}={value}" for constant, value in sorted(constants.items())]
     code = _kept(_utils._get_gpu_rtc_library(), source, options)

@@ -2,16 +2,26 @@
 
 With 32 channels a library's 3×3 convolution waits for the second-level cache, from which it reads
 the maps nine times; ours keeps its weights in registers while the maps go by. With 128 channels the
-library is faster. Both were measured: docs/performance.md.
+library is faster. In a frozen network it normalizes what it stores, too. All of it was measured:
+docs/performance.md.
 """
 
+import ctypes
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
+from distillmatch.networks.kernels.compiled import (
+    Kernel,
+    device_properties,
+    load_if_possible,
+)
+from distillmatch.networks.kernels.running_statistics import Activated, Coefficients, new_signs
+from distillmatch.networks.kernels.sharing import programs_at_most
 
 WIDTHS = {
     (3, 16): (32, 64),
@@ -23,6 +33,8 @@ WIDTHS = {
 """Widths of the maps that are taken, for the channels in and out of a convolution."""
 STEP = 2
 """Rows of maps that a program's warps read before they wait for each other."""
+SUM_BEFORE, SUM_AFTER = 1, 2
+"""Where a sum is taken: before the kernel normalizes or takes back through it, or after."""
 
 
 class Layout(NamedTuple):
@@ -35,25 +47,26 @@ class Layout(NamedTuple):
     transposed: bool
     room: int
     """Shared memory of a program, at most."""
+    activates: bool = False
+    adds: int = 0
+    """Whether a sum is taken: 0, or where."""
 
     @property
     def warps_of_part(self) -> int:
-        """Warps that read the same rows: each makes 16 pixels and 16 channels."""
-        return self.width // 16 * (self.channels_out // 16)
+        """Warps that read the same rows: each makes 16 pixels and up to 16 channels."""
+        return self.width // 16 * (_padded(self.channels_out) // 16)
 
     @property
     def bytes_of_weights(self) -> int:
         """What the weights take of shared memory, on their way to registers."""
-        depth = max(16, self.channels_in)
-        if self.transposed:
-            return 9 * depth * (self.channels_out * 2 + 16)
-        return self.channels_out * (9 * depth * 2 + 16)
+        depth, made = _padded(self.channels_in), _padded(self.channels_out)
+        return 9 * depth * (made * 2 + 16) if self.transposed else made * (9 * depth * 2 + 16)
 
     @property
     def bytes_of_part(self) -> int:
         """What the rows of one part of the warps take."""
-        row = (self.width + 2) * (max(16, self.channels_in) * 2 + 16)
-        return (self.stages * STEP + 1) * row
+        pixel = _padded(self.channels_in) * 2 + 16
+        return ((self.stages * STEP + 1) * (self.width + 1) + 1) * pixel
 
     @property
     def stages(self) -> int:
@@ -65,6 +78,8 @@ class Layout(NamedTuple):
         """Warps of a program where there is room: few have many registers, for weights."""
         if self.channels_in == 64:
             return 8
+        if self.channels_in == 32 and self.activates:
+            return 8 if self.warps_of_part == 8 else 12
         return 12 if self.channels_in == self.channels_out == self.width == 32 else 16
 
     @property
@@ -96,7 +111,17 @@ class Layout(NamedTuple):
             "PARTS": self.parts,
             "AHEAD": 2 if self.most_warps == 16 else 3,
             "TRANSPOSED": int(self.transposed),
+            "ACTIVATES": int(self.activates),
+            "ADDS": self.adds,
         }
+
+
+class _Around(ctypes.Structure):
+    """What the kernel needs besides maps, weights and result: nothing, where it only convolves."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("scales", "shifts", "beside", "signs", "sum")
+    )
 
 
 def takes(maps: Tensor, weight: Tensor, stride: int, *, transposed: bool = False) -> bool:
@@ -104,52 +129,149 @@ def takes(maps: Tensor, weight: Tensor, stride: int, *, transposed: bool = False
 
     `maps` are those that the kernel would read. Weights and maps must be channels-last.
     """
-    channels_out, channels_in, side, _ = weight.shape
-    height, width = maps.shape[2:]
-    return (
-        width in WIDTHS.get((channels_in, channels_out), ())
-        and not (transposed and channels_in == 3)
-        and side == 3
-        and stride == 1
-        and height % STEP == 0
-        and maps.dtype == weight.dtype == torch.bfloat16
-        and len(maps) > 0
-        and _kernel(maps.get_device(), _layout(maps, weight, transposed)) is not None
-    )
+    return _fits(maps, weight, stride) and _available(maps, _layout(maps, weight, transposed))
+
+
+def takes_activated(
+    maps: Tensor, weight: Tensor, stride: int, adds: int, *, transposed: bool = False
+) -> bool:
+    """Tell the same of a kernel that normalizes, too."""
+    if not _fits(maps, weight, stride) or (transposed and weight.shape[1] == 3):
+        return False
+    return _available(maps, _layout(maps, weight, transposed, True, adds))
 
 
 def convolve(maps: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
     """Convolve maps; transposed, take the gradient of a convolution's output to its input."""
     layout = _layout(maps, weight, transposed)
-    images, _, height, width = maps.shape
-    result = torch.empty(
-        (images, layout.channels_out, height, width),
+    result = _new_maps(maps, layout)
+    _launch(maps, weight, result, layout, _Around())
+    return result
+
+
+def convolve_and_activate(
+    maps: Tensor,
+    weight: Tensor,
+    by: Coefficients,
+    shortcut: Tensor | None,
+    keeps_total: bool,
+    keeps_signs: bool,
+) -> Activated:
+    """Return the ReLU of convolved maps, with the shortcut if there is one, normalized."""
+    layout = _layout(maps, weight, False, True, 0 if shortcut is None else SUM_BEFORE)
+    total = _new_maps(maps, layout) if keeps_total else None
+    activated = _new_maps(maps, layout)
+    signs = new_signs(activated) if keeps_signs else None
+    around = _around(scales=by.scales, shifts=by.shifts, beside=shortcut, signs=signs, sum=total)
+    _launch(maps, weight, activated, layout, around)
+    return Activated(activated, total, signs)
+
+
+def take_back_through_activation(
+    given: Tensor, weight: Tensor, by: Coefficients, signs: Tensor, beside: Tensor | None, adds: int
+) -> Tensor:
+    """Take the gradient of a convolution's output to what was normalized before its input.
+
+    `beside` is a gradient that comes by another way, to be added where `adds` says, if not 0.
+    """
+    layout = _layout(given, weight, True, True, adds)
+    result = _new_maps(given, layout)
+    around = _around(scales=by.scales, signs=signs, beside=beside)
+    _launch(given, weight, result, layout, around)
+    return result
+
+
+def convolve_any(maps: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Convolve maps by our kernel, or by the library where it cannot."""
+    if takes(maps, weight, stride):
+        return convolve(maps, weight)
+    return functional.conv2d(maps, weight, stride=stride, padding=weight.shape[2] // 2)
+
+
+def take_back(given: Tensor, shape: Sequence[int], weight: Tensor, stride: int) -> Tensor:
+    """Return the gradient of maps of a shape from that of the convolved ones."""
+    if takes(given, weight, stride, transposed=True):
+        return convolve(given, weight, transposed=True)
+    # The library reads nothing of the maps but their shape and layout.
+    like = torch.empty(
+        tuple(shape), dtype=given.dtype, device=given.device, memory_format=torch.channels_last
+    )
+    padding = weight.shape[2] // 2
+    of_maps: Tensor = torch.ops.aten.convolution_backward(
+        given,
+        like,
+        weight,
+        None,
+        [stride, stride],
+        [padding, padding],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [True, False, False],
+    )[0]
+    return of_maps
+
+
+def _fits(maps: Tensor, weight: Tensor, stride: int) -> bool:
+    channels_out, channels_in, side, _ = weight.shape
+    height, width = maps.shape[2:]
+    return (
+        width in WIDTHS.get((channels_in, channels_out), ())
+        and side == 3
+        and stride == 1
+        and height % STEP == 0
+        and maps.dtype == weight.dtype == torch.bfloat16
+        and len(maps) > 0
+    )
+
+
+def _available(maps: Tensor, layout: Layout) -> bool:
+    return _kernel(maps.get_device(), layout) is not None
+
+
+def _new_maps(maps: Tensor, layout: Layout) -> Tensor:
+    """Return the place for what the kernel makes of maps."""
+    return torch.empty(
+        (len(maps), layout.channels_out, *maps.shape[2:]),
         dtype=maps.dtype,
         device=maps.device,
         memory_format=torch.channels_last,
     )
+
+
+def _around(**tensors: Tensor | None) -> _Around:
+    return _Around(**{name: one.data_ptr() for name, one in tensors.items() if one is not None})
+
+
+def _launch(maps: Tensor, weight: Tensor, result: Tensor, layout: Layout, around: _Around) -> None:
     kernel = _kernel(maps.get_device(), layout)
     assert kernel is not None
-    steps = images * height // STEP
-    processors = torch.cuda.get_device_properties(maps.device).multi_processor_count
+    steps = len(maps) * layout.height // STEP
     kernel.launch(
-        (max(1, min(steps // layout.parts, processors)), 1),
+        (max(1, min(steps // layout.parts, programs_at_most(maps.device, len(maps)))), 1),
         layout.threads,
         layout.shared_bytes,
-        [maps, weight, result, steps],
+        [maps, weight, result, steps, around],
     )
-    return result
 
 
-def _layout(maps: Tensor, weight: Tensor, transposed: bool) -> Layout:
+def _layout(
+    maps: Tensor, weight: Tensor, transposed: bool, activates: bool = False, adds: int = 0
+) -> Layout:
     """Share out the work: transposed, the kernel reads the convolution's channels out."""
     channels_out, channels_in = weight.shape[:2]
     if transposed:
         channels_in, channels_out = channels_out, channels_in
     height, width = maps.shape[2:]
-    properties: Any = torch.cuda.get_device_properties(maps.device)
+    properties = device_properties(maps.device)
     room = properties.shared_memory_per_block_optin
-    return Layout(channels_in, channels_out, height, width, transposed, room)
+    return Layout(channels_in, channels_out, height, width, transposed, room, activates, adds)
+
+
+def _padded(channels: int) -> int:
+    """Return how many channels the kernel makes of so many: it has no fewer than 16."""
+    return max(16, channels)
 
 
 @functools.cache
@@ -157,5 +279,7 @@ def _kernel(device: int, layout: Layout) -> Kernel | None:
     if layout.parts == 0:
         return None
     given = ["convolve"], layout.constants, layout.shared_bytes
-    kernels = load_if_possible(device, "convolution.cu", *given, "cuDNN's convolution is used")
+    instead = "cuDNN's convolution is used"
+    parts = ["activation.cu", "row_streams.cu"]
+    kernels = load_if_possible(device, "convolution.cu", *given, instead, parts=parts)
     return None if kernels is None else kernels[0]

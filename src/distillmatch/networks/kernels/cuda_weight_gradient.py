@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
+from distillmatch.networks.kernels.sharing import LARGE_BATCH
 
 WIDTHS = {
     (3, 16): (32, 64),
@@ -20,8 +21,9 @@ WIDTHS = {
     (128, 128): (8, 16),
 }
 """Widths of the maps that are taken, for the channels in and out of a convolution."""
-PROGRAMS = 132
-"""Programs of a launch, those of all channels together: one for each multiprocessor of an H200.
+PROGRAMS, PROGRAMS_OF_FEW = 132, 44
+"""Programs of a launch, those of all channels together: one for each multiprocessor of an H200. Few
+images are shared by fewer, which leave room for what runs beside them and fewer sums to add up.
 Elsewhere there are as many: they decide in which order sums are taken."""
 STEP = 2
 """Rows of maps that a program's warps read before they wait for each other."""
@@ -110,7 +112,8 @@ class Layout(NamedTuple):
 
     def shares(self, images: int) -> int:
         """Return how many shares so many images are divided into."""
-        return max(1, min(PROGRAMS // self.tiles, self.steps(images) // self.constants["PARTS"]))
+        programs = PROGRAMS if images >= LARGE_BATCH else PROGRAMS_OF_FEW
+        return max(1, min(programs // self.tiles, self.steps(images) // self.constants["PARTS"]))
 
 
 def takes(maps: Tensor, gradient: Tensor, side: int, stride: int) -> bool:

@@ -1,78 +1,163 @@
-"""Normalization by running statistics, ReLU and residual sum in one pass: Triton kernels for CUDA.
+"""Normalization by running statistics, ReLU and residual sum in one pass, forward and back.
 
-In half precision a small network waits for memory and for kernels to start, not for arithmetic.
-Maps are channels-last, so a batch is a matrix with a row for each position of each image and a
-column for each channel.
+For the layers of a frozen network whose convolution is not ours, which would do it where it
+stores: docs/performance.md. Of activated maps the way back needs one bit a number, whether it is
+above zero: `signs` are bytes by image, row, column and eight channels.
 """
 
-import triton
-import triton.language as tl
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distillmatch.networks.kernels.compiled import Argument, Kernel, load_if_possible
+
+if TYPE_CHECKING:
+    from distillmatch.networks.normalization import BatchNorm
+
+MOST = 64
+"""Layers of a launch: their addresses are arguments, for which there are 4096 bytes."""
+THREADS = 256
+MOST_THREADS = 512
+TURNS = 4
+"""Times that a thread takes eight channels of a pixel."""
+NAMES = ("make_coefficients", "activate", "take_back")
 
 
-@triton.jit
-def fixed_kernel(
-    maps,
-    shortcut,
-    sum_to,
-    activated,
-    weight,
-    bias,
-    running_mean,
-    running_variance,
-    epsilon,
-    rows,
-    channels: tl.constexpr,
-    columns: tl.constexpr,
-    block: tl.constexpr,
-    adds: tl.constexpr,
-):
-    """Do all of it in one pass by running statistics."""
-    row = tl.program_id(0) * block + tl.arange(0, block)
-    column = tl.arange(0, columns)
-    known = column < channels
-    inside = (row < rows)[:, None] & known[None, :]
-    at = row.to(tl.int64)[:, None] * channels + column[None, :]
-    value = tl.load(maps + at, mask=inside, other=0.0)
-    if adds:
-        other = tl.load(shortcut + at, mask=inside, other=0.0)
-        value = (value.to(tl.float32) + other.to(tl.float32)).to(value.dtype)
-        tl.store(sum_to + at, value, mask=inside)
-    scale = tl.load(weight + column, mask=known, other=0.0) / tl.sqrt(
-        tl.load(running_variance + column, mask=known, other=1.0) + epsilon
+class Coefficients(NamedTuple):
+    """What a layer multiplies a channel's numbers by, and what it adds to them then."""
+
+    scales: Tensor
+    shifts: Tensor
+
+
+class Activated(NamedTuple):
+    """What is made of maps that are normalized, after a shortcut is added if there is one."""
+
+    maps: Tensor
+    total: Tensor | None
+    """What was normalized, where it is needed again."""
+    signs: Tensor | None
+
+
+class _Layers(ctypes.Structure):
+    _fields_ = (
+        ("weights", ctypes.c_void_p * MOST),
+        ("biases", ctypes.c_void_p * MOST),
+        ("means", ctypes.c_void_p * MOST),
+        ("variances", ctypes.c_void_p * MOST),
+        ("epsilons", ctypes.c_float * MOST),
+        ("channels", ctypes.c_int * MOST),
+        ("firsts", ctypes.c_int * MOST),
     )
-    shift = tl.load(bias + column, mask=known, other=0.0)
-    shift -= tl.load(running_mean + column, mask=known, other=0.0) * scale
-    result = tl.maximum(value.to(tl.float32) * scale[None, :] + shift[None, :], 0.0)
-    tl.store(activated + at, result.to(value.dtype), mask=inside)
 
 
-@triton.jit
-def fixed_backward_kernel(
-    gradient,
-    sum_gradient,
-    activated,
-    result_to,
-    weight,
-    running_variance,
-    epsilon,
-    rows,
-    channels: tl.constexpr,
-    columns: tl.constexpr,
-    block: tl.constexpr,
-    adds: tl.constexpr,
-):
-    """Take a gradient back through a pass by running statistics."""
-    row = tl.program_id(0) * block + tl.arange(0, block)
-    column = tl.arange(0, columns)
-    known = column < channels
-    inside = (row < rows)[:, None] & known[None, :]
-    at = row.to(tl.int64)[:, None] * channels + column[None, :]
-    passed = tl.load(activated + at, mask=inside, other=0.0) > 0.0
-    given = tl.load(gradient + at, mask=inside, other=0.0)
-    scale = tl.load(weight + column, mask=known, other=0.0) / tl.sqrt(
-        tl.load(running_variance + column, mask=known, other=1.0) + epsilon
+def takes(norms: Sequence["BatchNorm"]) -> bool:
+    """Tell whether the kernels can do what the layers do in evaluation."""
+    return all(
+        tensor.is_cuda and tensor.dtype == torch.float32 and tensor.is_contiguous()
+        for norm in norms
+        for tensor in _tensors(norm)
+    ) and all(
+        len(norm.weight) % 8 == 0
+        and len(norm.weight) // 8 <= MOST_THREADS
+        and _kernels(norm.weight.get_device()) is not None
+        for norm in norms
     )
-    result = tl.where(passed, given.to(tl.float32), 0.0) * scale[None, :]
-    if adds:
-        result += tl.load(sum_gradient + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(result_to + at, result.to(given.dtype), mask=inside)
+
+
+def coefficients(norms: Sequence["BatchNorm"]) -> list[Coefficients]:
+    """Return those of all layers, in one launch."""
+    device = norms[0].weight.device
+    counts = [len(norm.weight) for norm in norms]
+    made = torch.empty(2, sum(counts), device=device)
+    done = 0
+    for start in range(0, len(norms), MOST):
+        several = norms[start : start + MOST]
+        given = _listed(several)
+        scales, shifts = made[:, done:]
+        _kernel(device, "make_coefficients").launch(
+            (len(several), 1), THREADS, 0, [given, scales, shifts]
+        )
+        done += sum(counts[start : start + MOST])
+    return [Coefficients(*both) for both in made.split(counts, dim=1)]
+
+
+def activate(
+    maps: Tensor, by: Coefficients, shortcut: Tensor | None, keeps_total: bool, keeps_signs: bool
+) -> Activated:
+    """Return the ReLU of maps, with the shortcut if there is one, normalized."""
+    activated = torch.empty_like(maps)
+    sum_to = torch.empty_like(maps) if keeps_total and shortcut is not None else None
+    signs = new_signs(maps) if keeps_signs else None
+    _launch("activate", activated, [maps, shortcut, sum_to, activated, signs, *by], ())
+    total = maps if keeps_total and shortcut is None else sum_to
+    return Activated(activated, total, signs)
+
+
+def take_back(
+    given: Tensor, signs: Tensor, by: Coefficients, of_sum: Tensor | None, positions: int = 1
+) -> Tensor:
+    """Take the gradient of activated maps to what was normalized, and add the gradient of the sum.
+
+    `positions` share a gradient: those of an image where it is that of their mean.
+    """
+    images, height, width, groups = signs.shape
+    result = torch.empty(
+        (images, 8 * groups, height, width),
+        dtype=given.dtype,
+        device=given.device,
+        memory_format=torch.channels_last,
+    )
+    _launch("take_back", result, [given, of_sum, result, signs, by.scales], (positions,))
+    return result
+
+
+def new_signs(maps: Tensor) -> Tensor:
+    """Return the place for the signs of maps."""
+    images, channels, height, width = maps.shape
+    return torch.empty(
+        (images, height, width, channels // 8), dtype=torch.uint8, device=maps.device
+    )
+
+
+def _launch(name: str, made: Tensor, tensors: list[Argument], more: tuple[int, ...]) -> None:
+    groups, pieces = made.shape[1] // 8, made.numel() // 8
+    threads = max(1, THREADS // groups) * groups
+    programs = -(-pieces // (threads * TURNS))
+    kernel = _kernel(made.device, name)
+    kernel.launch((programs, 1), threads, 0, [*tensors, groups, *more, pieces])
+
+
+def _listed(norms: Sequence["BatchNorm"]) -> _Layers:
+    given, first = _Layers(), 0
+    places = given.weights, given.biases, given.means, given.variances
+    for number, norm in enumerate(norms):
+        for place, tensor in zip(places, _tensors(norm), strict=True):
+            place[number] = tensor.data_ptr()
+        given.epsilons[number] = norm.epsilon
+        given.channels[number], given.firsts[number] = len(norm.weight), first
+        first += len(norm.weight)
+    return given
+
+
+def _tensors(norm: "BatchNorm") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return norm.weight, norm.bias, norm.running_mean, norm.running_var
+
+
+def _kernel(device: torch.device, name: str) -> Kernel:
+    kernels = _kernels(device.index)
+    assert kernels is not None
+    return kernels[name]
+
+
+@functools.cache
+def _kernels(device: int) -> dict[str, Kernel] | None:
+    constants = {"MOST": MOST, "THREADS": THREADS, "MOST_THREADS": MOST_THREADS, "TURNS": TURNS}
+    given = NAMES, constants, 0, "torch's normalization is used"
+    parts = ["activation.cu"]
+    kernels = load_if_possible(device, "running_statistics.cu", *given, parts=parts)
+    return None if kernels is None else dict(zip(NAMES, kernels, strict=True))

@@ -3,7 +3,8 @@
 It is a product of matrices, one a few channels high and wide, over hundreds of thousands of
 positions. cuDNN takes twice as long for it with 32 channels as for the convolution itself. The
 sizes that most of a network's convolutions have are taken by a kernel in CUDA
-(cuda_weight_gradient), all others by that in Triton here.
+(cuda_weight_gradient), all others by that in Triton here. Weight gradients are computed on a second
+stream: nothing of the backward pass waits for them but its end.
 """
 
 import torch
@@ -12,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from distillmatch.networks.kernels import cuda_weight_gradient
+from distillmatch.networks.kernels.sharing import LARGE_BATCH, device_is_shared
+from distillmatch.networks.kernels.streams import stream_beside
 
 
 @triton.jit
@@ -92,6 +95,35 @@ def _add_up_kernel(partial, total, count, shares, rows: tl.constexpr, columns: t
         inside = (row < shares)[:, None] & (column < count)[None, :]
         sums += tl.load(partial + row[:, None] * count + column[None, :], mask=inside, other=0.0)
     tl.store(total + column, tl.sum(sums, 0), mask=column < count)
+
+
+class WeightGradients:
+    """Weight gradients of a backward pass, made beside its stream if that fills gaps.
+
+    Where other runs share the device, their large batches leave none.
+    """
+
+    def __init__(self, images: int) -> None:
+        self.stream = self.companion = torch.cuda.current_stream()
+        if images < LARGE_BATCH or not device_is_shared():
+            self.companion = stream_beside(self.stream, "weight gradients")
+
+    def of(self, maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
+        """Queue the gradient of a weight and return it; it must be awaited."""
+        if self.companion is self.stream:
+            return weight_gradient(maps, gradient, side, stride)
+        self.companion.wait_stream(self.stream)
+        with torch.cuda.stream(self.companion):
+            made = weight_gradient(maps, gradient, side, stride)
+        for read in (maps, gradient):
+            # Their memory may not be used again before the companion has read it.
+            read.record_stream(self.companion)
+        return made
+
+    def wait(self) -> None:
+        """Let the stream wait for all that was queued beside it."""
+        if self.companion is not self.stream:
+            self.stream.wait_stream(self.companion)
 
 
 def weight_gradient(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:

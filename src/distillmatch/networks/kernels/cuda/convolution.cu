@@ -1,258 +1,95 @@
-// A convolution of 3 x 3 taps, stride 1 and padding 1, of channels-last maps in bfloat16.
+// A convolution of 3 x 3 taps, stride 1 and padding 1, of channels-last maps in bfloat16, by streams of rows.
 //
-// Weights stay in registers: a warp has those of 16 channels out. Parts of a program's warps take streams of rows on
-// their own. Rows come to a ring in shared memory once and one after the other; a warp loads 16 pixels of a row with
-// each shift across, and adds what they give to the three rows of the output that see them, of which the upper is then
-// complete. So matrices are loaded once for six multiplications and no row comes twice, but those around a stream. How
-// rows are shared out changes no sum's order.
-// One multiplication is over 16 pixels x 16 channels in x 8 channels out.
-//
-// Constants that the compiler is given:
-//   CHANNELS_IN   3, or a multiple of 16
-//   CHANNELS_OUT  a multiple of 16
-//   HEIGHT, WIDTH of the maps; the width is a multiple of 16
-//   STEP, STAGES  rows in a place of the ring, two or more, and its places, three or more
-//   PARTS         of a program's warps, each with a stream of rows
-//   AHEAD         matrices that are loaded before they are multiplied; AHEAD + 1 divides those of a step
-//   TRANSPOSED    1 for the convolution that takes gradients of the output back to the input, whose channels
-//                 in are the convolution's channels out; 0 for the convolution itself
+// Constants that the compiler is given, besides those of the streams:
+//   ACTIVATES     1: the result is normalized by running statistics and its negative numbers are 0; transposed, the
+//                 result is the gradient of what was normalized: 0 where the activated number was
+//   ADDS          1: before that something is added, a shortcut, or, transposed, the gradient that comes by a shortcut
+//                 which begins at the activated maps; 2, transposed: after that the gradient of the shortcut is added
+//                 that what was normalized is
+// That is done to what a lane is about to store, and rounded where it would be if it were a kernel of its own.
 
-constexpr bool FEW = CHANNELS_IN == 3;
-constexpr int DEPTH = FEW ? 16 : CHANNELS_IN;  // channels in shared memory: those given, then zeros
-constexpr int COLUMNS = WIDTH / 16;
-constexpr int OUT_WARPS = CHANNELS_OUT / 16;
-constexpr int PART_THREADS = COLUMNS * OUT_WARPS * 32;
-constexpr int THREADS = PARTS * PART_THREADS;
-constexpr int PIXEL = DEPTH * 2 + 16;       // bytes; the 16 keep rows of a matrix in different banks
-constexpr int PIECES = DEPTH / 8;           // of 16 bytes in a pixel
-constexpr int PLACE = (WIDTH + 2) * PIXEL;  // of a row, with a pixel of zeros at either side
-constexpr int STAGE = STEP * PLACE;
-constexpr int RING = STAGES * STAGE + PLACE;  // the last is for the row before the first
-constexpr int WEIGHT_ROW = TRANSPOSED ? CHANNELS_OUT * 2 + 16 : 9 * DEPTH * 2 + 16;
-constexpr int WEIGHTS = (TRANSPOSED ? 9 * DEPTH : CHANNELS_OUT) * WEIGHT_ROW;
-constexpr int DEEP = DEPTH / 16;
-constexpr int MATRICES = 3 * DEEP;  // of a row
-constexpr int BUFFERS = AHEAD + 1;
-static_assert(WIDTH % 16 == 0 && HEIGHT % STEP == 0 && STEP >= 2 && STAGES >= 3, "all that a step reads is there");
-static_assert(STEP * MATRICES % BUFFERS == 0 && AHEAD <= STEP * MATRICES, "a step begins at the first buffer");
-static_assert(CHANNELS_IN % 16 == 0 || !TRANSPOSED, "few channels are padded in the input alone");
+static_assert(!FEW_OUT || !ACTIVATES, "nothing is normalized before the images");
+static_assert((ACTIVATES || !ADDS) && (TRANSPOSED || ADDS < 2), "a sum is there to be activated");
 
-__device__ __forceinline__ uint4 few_channels(const bfloat* from) {
-    return {from[0] | static_cast<word>(from[1]) << 16, from[2], 0, 0};
-}
-
-// By channel out, or, transposed, by tap and channel in.
-__device__ __forceinline__ void copy_weights(word to, const bfloat* weights) {
-    constexpr int IN_ROW = TRANSPOSED ? CHANNELS_OUT / 8 : 9 * PIECES;
-    constexpr int ROWS = TRANSPOSED ? 9 * DEPTH : CHANNELS_OUT;
-    for (unsigned piece = threadIdx.x; piece < ROWS * IN_ROW; piece += THREADS) {
-        const unsigned row = piece / IN_ROW, part = piece % IN_ROW;
-        const unsigned from = TRANSPOSED ? row % DEPTH * 9 + 8 - row / DEPTH : row;
-        const word at = to + row * WEIGHT_ROW + part * 16;
-        const uint4 zeros = {0, 0, 0, 0};
-        if (!FEW) copy_later(at, weights + (from * IN_ROW + part) * 8, true);
-        else write_shared(at, part % PIECES ? zeros : few_channels(weights + (row * 9 + part / PIECES) * 3));
-    }
-}
-
-// Rows on their way to shared memory. Pixels of three channels are too small for copies in the background: they wait
-// in registers until they are written.
-template <int ROWS>
-struct Rows {
-    static constexpr int TURNS = FEW ? (ROWS * WIDTH + PART_THREADS - 1) / PART_THREADS : 1;
-    uint4 few[TURNS];
-
-    __device__ __forceinline__ void copy(word to, const bfloat* maps, int first, int thread) {
-        const bfloat* from = maps + static_cast<long long>(first) * (WIDTH * CHANNELS_IN);
-        if (FEW) {
-#pragma unroll
-            for (int turn = 0; turn < TURNS; ++turn) {
-                const int pixel = turn * PART_THREADS + thread;
-                if (pixel < ROWS * WIDTH) few[turn] = few_channels(from + pixel * 3);
-            }
-            return;
-        }
-        constexpr int ALL = ROWS * WIDTH * PIECES;
-#pragma unroll
-        for (int turn = 0; turn < (ALL + PART_THREADS - 1) / PART_THREADS; ++turn) {
-            const unsigned piece = turn * PART_THREADS + thread;
-            if (ALL % PART_THREADS != 0 && piece >= ALL) break;
-            const unsigned pixel = piece / PIECES, part = piece % PIECES;
-            copy_later(to + pixel / WIDTH * PLACE + (pixel % WIDTH + 1) * PIXEL + part * 16, from + piece * 8, true);
-        }
-    }
-
-    __device__ __forceinline__ void write(word to, int thread) {
-        if (!FEW) return;
-#pragma unroll
-        for (int turn = 0; turn < TURNS; ++turn) {
-            const int pixel = turn * PART_THREADS + thread;
-            if (pixel >= ROWS * WIDTH) break;
-            const word at = to + pixel / WIDTH * PLACE + (pixel % WIDTH + 1) * PIXEL;
-            const uint4 zeros = {0, 0, 0, 0};
-            write_shared(at, few[turn]), write_shared(at + 16, zeros);
-        }
-    }
-};
-
-__device__ __forceinline__ void meet_own(int part) {
-    if (PARTS == 1) __syncthreads();
-    else meet_part(part, PART_THREADS);
-}
-
-// Gives lane t of a quad value t of all its lanes, where it had its own of each.
-__device__ __forceinline__ void gather_values(word (&value)[4], int lane) {
-    word first = lane & 1 ? value[0] : value[1], second = lane & 1 ? value[2] : value[3];
-    first = exchange(first, 1), second = exchange(second, 1);
-    if (lane & 1) value[0] = first, value[2] = second;
-    else value[1] = first, value[3] = second;
-    first = lane & 2 ? value[0] : value[2], second = lane & 2 ? value[1] : value[3];
-    first = exchange(first, 2), second = exchange(second, 2);
-    if (lane & 2) value[0] = first, value[1] = second;
-    else value[2] = first, value[3] = second;
-}
-
-typedef float Sums[2][4];  // of 16 pixels and twice 8 channels
-
-// Stores 16 pixels of a row: 8 channels of one pixel a lane.
-__device__ __forceinline__ void store(bfloat* first, const Sums& sums, int lane) {
-    word value[4];
+// Gives a lane 8 channels of one pixel.
+__device__ __forceinline__ void round_sums(word (&value)[4], const Sums& sums, int lane) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) value[i] = pack(sums[i % 2][i / 2 * 2], sums[i % 2][i / 2 * 2 + 1]);
     gather_values(value, lane);
-    const uint4 eight = {value[0], value[1], value[2], value[3]};
-    *reinterpret_cast<uint4*>(first + (lane / 4 + lane / 2 % 2 * 8) * CHANNELS_OUT + lane % 2 * 8) = eight;
 }
 
-struct Yes {
-    static constexpr bool value = true;
+// What a kernel needs besides maps, weights and result, or nothing: the factors and summands of the channels; what is
+// added; where signs are stored, if they are wanted, or, transposed, read; where what is normalized is stored, if wanted.
+struct Around {
+    const float *scales, *shifts;
+    const bfloat* beside;
+    unsigned char* signs;
+    bfloat* sum;
 };
-struct No {
-    static constexpr bool value = false;
+
+// What is read of them for 8 channels of one pixel.
+struct Beside {
+    uint4 added;
+    word signs;
+
+    __device__ __forceinline__ void read(const Around& around, long long at) {
+        if (ADDS) added = read_once(around.beside + at);
+        if (ACTIVATES && TRANSPOSED) signs = read_byte_once(around.signs + at / 8);
+    }
 };
+
+// Stores 16 pixels of a row of three channels: a lane has two pixels, and two channels or one or none.
+__device__ __forceinline__ void store_few(bfloat* result, long long at, const Sums& sums, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const word value = pack(sums[0][i * 2], sums[0][i * 2 + 1]);
+        bfloat* to = result + at + i * 8 * CHANNELS_OUT;
+        if (lane % 4 < 2) to[0] = static_cast<bfloat>(value);
+        if (lane % 4 == 0) to[1] = static_cast<bfloat>(value >> 16);
+    }
+}
+
+// Stores 16 pixels of a row: 8 channels of one pixel a lane.
+__device__ __forceinline__ void store(bfloat* result, const Around& around, long long at, const Sums& sums,
+                                      const Beside& beside, const Coefficients& by, int lane) {
+    if (FEW_OUT) return store_few(result, at, sums, lane);
+    word value[4];
+    round_sums(value, sums, lane);
+    if (ADDS == 1) add_eight(value, beside.added);
+    if (ACTIVATES && TRANSPOSED) take_back_eight<ADDS == 2>(value, beside.signs, by, beside.added);
+    else if (ACTIVATES) {
+        if (around.sum) *reinterpret_cast<uint4*>(around.sum + at) = {value[0], value[1], value[2], value[3]};
+        activate_eight(value, by);
+        if (around.signs) around.signs[at / 8] = signs_of(value);
+    }
+    const uint4 eight = {value[0], value[1], value[2], value[3]};
+    *reinterpret_cast<uint4*>(result + at) = eight;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const bfloat* __restrict__ maps, const bfloat* __restrict__ weights, bfloat* __restrict__ result, int steps) {
+convolve(const bfloat* __restrict__ maps, const bfloat* __restrict__ weights, bfloat* __restrict__ result, int steps,
+         Around around) {
     extern __shared__ uint4 memory[];
-    const int lane = threadIdx.x % 32, part = threadIdx.x / PART_THREADS, thread = threadIdx.x % PART_THREADS;
-    const int column = thread / 32 / OUT_WARPS, first_out = thread / 32 % OUT_WARPS * 16;
-    const unsigned streams = gridDim.x * PARTS, stream = blockIdx.x * PARTS + part;
+    const Place own = own_place();
+    const unsigned streams = gridDim.x * PARTS, stream = blockIdx.x * PARTS + own.part;
     const int begin = first_of_share(steps, stream, streams), end = first_of_share(steps, stream + 1, streams);
-    const word weights_at = shared_address(memory), ring = weights_at + WEIGHTS + part * RING;
+    const word weights_at = shared_address(memory), ring = weights_at + WEIGHTS + own.part * RING;
 
-    copy_weights(weights_at, weights);
-    // Of the step after the last only the first row is needed.
-    auto copy_step = [&](Rows<STEP>& rows, int step, int slot) {
-        if (step < end) rows.copy(ring + slot * STAGE, maps, step * STEP, thread);
-        else if (step == end && step < steps) {
-            Rows<1> row;
-            row.copy(ring + slot * STAGE, maps, step * STEP, thread);
-            row.write(ring + slot * STAGE, thread);
-        }
-        close_copies();
+    constexpr int ROW = WIDTH * CHANNELS_OUT;
+    const int pixel = own.column * 16 + own.lane / 4 + (FEW_OUT ? 0 : own.lane / 2 % 2 * 8);
+    const int channel = FEW_OUT ? own.lane % 4 * 2 : own.first_out + own.lane % 2 * 8;
+    Coefficients by;
+    if (ACTIVATES) by.read(around.scales + channel, TRANSPOSED ? nullptr : around.shifts + channel);
+    // Of the row that is stored next; what lies beside it is read STEP rows before.
+    long long at = (static_cast<long long>(begin) * STEP * WIDTH + pixel) * CHANNELS_OUT + channel;
+    Beside beside[STEP];
+#pragma unroll
+    for (int row = 0; row < STEP; ++row)
+        if (begin < end) beside[row].read(around, at + row * ROW);
+    auto finish = [&](int row, int which, const Sums& sums) {
+        store(result, around, at, sums, beside[which], by, own.lane);
+        if (row + STEP < end * STEP) beside[which].read(around, at + STEP * ROW);
+        at += ROW;
     };
-    const bool has_before = static_cast<unsigned>(begin) % (HEIGHT / STEP) != 0;
-    if (has_before) {
-        Rows<1> row;
-        row.copy(ring + STAGES * STAGE, maps, begin * STEP - 1, thread);
-        row.write(ring + STAGES * STAGE, thread);
-    }
-    Rows<STEP> rows[STAGES - 1];
-#pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(rows[stage], begin + stage, stage);
-#pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage)
-        if (begin + stage < end) rows[stage].write(ring + stage * STAGE, thread);
-    // The pixels of zeros at the sides of all rows.
-    for (int piece = thread; piece < (STAGES * STEP + 1) * 2 * (PIXEL / 16); piece += PART_THREADS) {
-        const int edge = piece / (PIXEL / 16);
-        const uint4 zeros = {0, 0, 0, 0};
-        write_shared(ring + edge / 2 * PLACE + edge % 2 * (WIDTH + 1) * PIXEL + piece % (PIXEL / 16) * 16, zeros);
-    }
-
-    // At a step's beginning the places of this step and the next have arrived.
-    await_copies<STAGES - 3>();
-    __syncthreads();
-    word right[MATRICES][3][4];
-#pragma unroll
-    for (int matrix = 0; matrix < MATRICES; ++matrix)
-#pragma unroll
-        for (int down = 0; down < 3; ++down) {
-            const int row = (down * 3 + matrix / DEEP) * DEPTH + matrix % DEEP * 16;
-            const int of_lane = TRANSPOSED ? row + lane % 16 : first_out + lane % 8 + lane / 16 * 8;
-            const word at = weights_at + of_lane * WEIGHT_ROW;
-            if (TRANSPOSED) load_transposed(right[matrix][down], at + first_out * 2 + lane / 16 * 16);
-            else load_matrices(right[matrix][down], at + row * 2 + lane / 8 % 2 * 16);
-        }
-
-    const word left_at = ring + (column * 16 + lane % 16) * PIXEL + lane / 16 * 16;
-    auto load_left = [&](word(&to)[4], word row, int matrix) {
-        load_matrices(to, left_at + row + matrix / DEEP * PIXEL + matrix % DEEP * 32);
-    };
-    auto multiply_left = [&](Sums& sums, const word(&left)[4], int matrix, int down) {
-        multiply(sums[0], left, right[matrix][down][0], right[matrix][down][1]);
-        multiply(sums[1], left, right[matrix][down][2], right[matrix][down][3]);
-    };
-
-    Sums above = {}, here = {}, below = {};  // of rows of the output, of which `here` is that of the row read
-    if (has_before) {
-#pragma unroll
-        for (int matrix = 0; matrix < MATRICES; ++matrix) {
-            word left[4];
-            load_left(left, STAGES * STAGE, matrix);
-            multiply_left(here, left, matrix, 0);
-        }
-    }
-    word left[BUFFERS][4];
-#pragma unroll
-    for (int item = 0; item < AHEAD; ++item) load_left(left[item], item / MATRICES * PLACE, item % MATRICES);
-    bfloat* to = result + (static_cast<long long>(begin) * STEP * WIDTH + column * 16) * CHANNELS_OUT + first_out;
-    int slot = 0, in_image = static_cast<unsigned>(begin) % (HEIGHT / STEP);
-    for (int step = begin; step < end; ++step) {
-        const int last_slot = slot == 0 ? STAGES - 1 : slot - 1, next_slot = slot == STAGES - 1 ? 0 : slot + 1;
-        copy_step(rows[0], step + STAGES - 1, last_slot);
-        const word this_at = slot * STAGE, next_at = next_slot * STAGE;
-        const bool top = in_image == 0, bottom = in_image == HEIGHT / STEP - 1;
-        // Whole rows are told apart, as a condition on each multiplication would cost time.
-        auto add_row = [&](auto above_too, auto below_too, int row) {
-#pragma unroll
-            for (int matrix = 0; matrix < MATRICES; ++matrix) {
-                const int item = row * MATRICES + matrix, ahead = item + AHEAD;
-                const bool there = ahead < STEP * MATRICES;
-                const int ahead_row = ahead / MATRICES - (there ? 0 : STEP);
-                load_left(left[ahead % BUFFERS], (there ? this_at : next_at) + ahead_row * PLACE, ahead % MATRICES);
-                const word(&own)[4] = left[item % BUFFERS];
-                if (above_too.value) multiply_left(above, own, matrix, 2);
-                multiply_left(here, own, matrix, 1);
-                if (below_too.value) multiply_left(below, own, matrix, 0);
-            }
-        };
-#pragma unroll
-        for (int row = 0; row < STEP; ++row) {
-            if (row == 0 && top) add_row(No{}, Yes{}, row);
-            else if (row == STEP - 1 && bottom) add_row(Yes{}, No{}, row);
-            else add_row(Yes{}, Yes{}, row);
-            if (row > 0 || step > begin) store(to - WIDTH * CHANNELS_OUT, above, lane);
-            to += WIDTH * CHANNELS_OUT;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                above[i / 4][i % 4] = here[i / 4][i % 4], here[i / 4][i % 4] = below[i / 4][i % 4];
-                below[i / 4][i % 4] = 0.0f;
-            }
-        }
-        if (step + STAGES - 1 < end) rows[0].write(ring + last_slot * STAGE, thread);
-        await_copies<STAGES - 3>();
-        meet_own(part);
-        slot = next_slot, in_image = bottom ? 0 : in_image + 1;
-    }
-    if (begin == end) return;
-    if (in_image != 0) {  // the image goes on in the next stream
-#pragma unroll
-        for (int matrix = 0; matrix < MATRICES; ++matrix) {
-            word after[4];
-            load_left(after, slot * STAGE, matrix);
-            multiply_left(above, after, matrix, 2);
-        }
-    }
-    store(to - WIDTH * CHANNELS_OUT, above, lane);
+    convolve_rows(own, weights_at, ring, maps, weights, steps, begin, end, [](int) {}, finish);
 }

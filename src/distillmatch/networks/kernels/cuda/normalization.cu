@@ -14,8 +14,6 @@
 //   AHEAD    rows whose numbers a thread asks for before it needs the first
 //   EACH     programs that a multiprocessor has at a time
 
-enum Phases { SUM = 1, CHANGE = 2 };
-
 constexpr int PIECES = GROUP / 8;          // of 16 bytes in a program's part of a row
 constexpr int AT_ONCE = THREADS / PIECES;  // rows that the threads have at a time
 constexpr int WARPS = THREADS / 32;
@@ -47,33 +45,6 @@ __device__ __forceinline__ Share own_share(const Layout& layout) {
     return {of_first ? 0 : 1, begin + first, after - first, channel, programs};
 }
 
-struct Eight {
-    float value[8];
-};
-
-__device__ __forceinline__ Eight unpack(uint4 packed) {
-    return {low_of(packed.x), high_of(packed.x), low_of(packed.y), high_of(packed.y),
-            low_of(packed.z), high_of(packed.z), low_of(packed.w), high_of(packed.w)};
-}
-
-__device__ __forceinline__ uint4 packed(const Eight& of) {
-    return {pack(of.value[0], of.value[1]), pack(of.value[2], of.value[3]), pack(of.value[4], of.value[5]),
-            pack(of.value[6], of.value[7])};
-}
-
-__device__ __forceinline__ Eight load_eight(const float* from) {
-    Eight loaded;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) loaded.value[i] = from[i];
-    return loaded;
-}
-
-__device__ __forceinline__ uint4 load_piece(const bfloat* from, bool inside) {
-    return inside ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
-}
-
-__device__ __forceinline__ void store_piece(bfloat* to, uint4 value) { *reinterpret_cast<uint4*>(to) = value; }
-
 // Adds up the threads' sums, in the order of the warps, and leaves them for the other programs.
 __device__ __forceinline__ void leave_sums(float* partial, const Eight& first, const Eight& second, float* scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -94,28 +65,48 @@ __device__ __forceinline__ void leave_sums(float* partial, const Eight& first, c
     }
 }
 
-// Waits until all programs of these channels have come here, with what they wrote before.
-__device__ __forceinline__ void await_others(word* counters) {
-    make_visible();
+// Waits until all programs of these channels have come here, with the sums they have left. Returns to the first thread
+// how many had gone on before, which nothing waits for yet.
+__device__ __forceinline__ word await_others(word* counters) {
+    word left = 0;
     __syncthreads();
     if (threadIdx.x == 0) {
+        make_visible();
         word* own = counters + blockIdx.y * 2;
         count_up(own);
         while (read_counter(own) < gridDim.x) {
         }
-        // The last to leave makes the counters ready for the next launch.
-        if (count_up(own + 1) == gridDim.x - 1) own[0] = 0, own[1] = 0;
+        left = count_up(own + 1);
     }
     __syncthreads();
+    return left;
 }
 
-// Adds up what the programs of a part have left: all threads together, to `totals` in shared memory.
-__device__ __forceinline__ void add_up(const float* partial, int begin, int end, float* totals, float* scratch) {
-    const int sum = threadIdx.x % SUMS, slice = threadIdx.x / SUMS;
-    const float* from = partial + blockIdx.y * gridDim.x * SUMS + sum;
+// The last to have gone on makes the counters ready for the next launch.
+__device__ __forceinline__ void ready_counters(word* counters, word left) {
+    if (threadIdx.x == 0 && left == gridDim.x - 1) counters[blockIdx.y * 2] = 0, counters[blockIdx.y * 2 + 1] = 0;
+}
+
+// Adds up a slice of what the programs of a part have left: the numbers of a batch are asked for at once.
+__device__ __forceinline__ float add_slice(const float* partial, int begin, int end) {
+    constexpr int BATCH = 8;
+    const float* from = partial + blockIdx.y * gridDim.x * SUMS + threadIdx.x % SUMS;
     float total = 0;
-#pragma unroll 8
-    for (int program = begin + slice; program < end; program += SLICES) total += read_again(from + program * SUMS);
+    for (int first = begin + threadIdx.x / SUMS; first < end; first += BATCH * SLICES) {
+        float added[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            added[i] = 0;
+            if (first + i * SLICES < end) added[i] = read_again(from + (first + i * SLICES) * SUMS);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) total += added[i];
+    }
+    return total;
+}
+
+// Adds up the threads' slices, to `totals` in shared memory.
+__device__ __forceinline__ void add_slices(float total, float* totals, float* scratch) {
     __syncthreads();  // all have read what lay in the scratch before
     scratch[threadIdx.x] = total;
     __syncthreads();
@@ -151,9 +142,9 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
                 const int row = start + i * AT_ONCE;
                 const long long here = at + static_cast<long long>(row) * channels;
                 const bool inside = row < share.count;
-                value[i] = load_piece(maps + here, inside);
+                value[i] = inside ? *reinterpret_cast<const uint4*>(maps + here) : uint4{0, 0, 0, 0};
                 if (shortcut != nullptr)
-                    other[i] = load_piece(shortcut + here, inside);
+                    other[i] = inside ? *reinterpret_cast<const uint4*>(shortcut + here) : uint4{0, 0, 0, 0};
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
@@ -166,7 +157,7 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
                     value[i] = packed(number);
                     number = unpack(value[i]);
                     if (row < share.count)
-                        store_piece(summed + at + static_cast<long long>(row) * channels, value[i]);
+                        *reinterpret_cast<uint4*>(summed + at + static_cast<long long>(row) * channels) = value[i];
                 }
                 if (row < min(share.count, room)) kept[start * PIECES + i * THREADS + threadIdx.x % PIECES] = value[i];
 #pragma unroll
@@ -177,27 +168,23 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
         leave_sums(partial, total, squares, scratch);
     }
     if (phases == SUM) return;
-    if (phases & SUM) await_others(counters);
+    // What is needed after the others' sums is read before.
+    const bool has_channel = threadIdx.x < GROUP;
+    const int own_channel = blockIdx.y * GROUP + threadIdx.x;
+    const float own_weight = has_channel ? weight[own_channel] : 0.0f, own_bias = has_channel ? bias[own_channel] : 0.0f;
+    word left = 0;
+    if (phases & SUM) left = await_others(counters);
     const int begin = share.part ? programs_of_first : 0, end = share.part ? share.programs : programs_of_first;
-    add_up(partial, begin, end, totals, scratch);
+    add_slices(add_slice(partial, begin, end), totals, scratch);
 
-    if (threadIdx.x < GROUP) {
-        const int channel = blockIdx.y * GROUP + threadIdx.x;
-        const float count = share.part ? rows - leading : leading;
-        const float mean = totals[threadIdx.x] / count;
-        const float variance = fmaxf(totals[GROUP + threadIdx.x] / count - mean * mean, 0.0f);
-        const float inverse = 1.0f / sqrtf(variance + epsilon);
-        const float scale = weight[channel] * inverse, shift = bias[channel] - mean * scale;
-        scratch[threadIdx.x] = scale, scratch[GROUP + threadIdx.x] = shift;
-        if (blockIdx.x == begin) {
-            float* to = coefficients + share.part * 4 * channels + channel;
-            to[0] = scale, to[channels] = shift, to[2 * channels] = mean, to[3 * channels] = inverse;
-            if (moves && share.part == 0) {
-                const float unbiased = variance * (count / fmaxf(count - 1.0f, 1.0f));
-                running_mean[channel] += momentum * (mean - running_mean[channel]);
-                running_variance[channel] += momentum * (unbiased - running_variance[channel]);
-            }
-        }
+    const float count = share.part ? rows - leading : leading;
+    float mean = 0, variance = 0, inverse = 0, own_scale = 0, own_shift = 0;
+    if (has_channel) {
+        mean = totals[threadIdx.x] / count;
+        variance = fmaxf(totals[GROUP + threadIdx.x] / count - mean * mean, 0.0f);
+        inverse = 1.0f / sqrtf(variance + epsilon);
+        own_scale = own_weight * inverse, own_shift = own_bias - mean * own_scale;
+        scratch[threadIdx.x] = own_scale, scratch[GROUP + threadIdx.x] = own_shift;
     }
     __syncthreads();
     const Eight scale = load_eight(scratch + threadIdx.x % PIECES * 8);
@@ -210,8 +197,18 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
                                          : *reinterpret_cast<const uint4*>(again + here));
 #pragma unroll
         for (int j = 0; j < 8; ++j) number.value[j] = fmaxf(number.value[j] * scale.value[j] + shift.value[j], 0.0f);
-        store_piece(activated + here, packed(number));
+        *reinterpret_cast<uint4*>(activated + here) = packed(number);
     }
+    if (has_channel && blockIdx.x == begin) {
+        float* to = coefficients + share.part * 4 * channels + own_channel;
+        to[0] = own_scale, to[channels] = own_shift, to[2 * channels] = mean, to[3 * channels] = inverse;
+        if (moves && share.part == 0) {
+            const float unbiased = variance * (count / fmaxf(count - 1.0f, 1.0f));
+            running_mean[own_channel] += momentum * (mean - running_mean[own_channel]);
+            running_variance[own_channel] += momentum * (unbiased - running_variance[own_channel]);
+        }
+    }
+    if (phases & SUM) ready_counters(counters, left);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, EACH)
@@ -238,8 +235,8 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
                 const int row = start + i * AT_ONCE;
                 const long long here = at + static_cast<long long>(row) * channels;
                 const bool inside = row < share.count;
-                value[i] = load_piece(maps + here, inside);
-                gradient[i] = load_piece(given + here, inside);
+                value[i] = inside ? *reinterpret_cast<const uint4*>(maps + here) : uint4{0, 0, 0, 0};
+                gradient[i] = inside ? *reinterpret_cast<const uint4*>(given + here) : uint4{0, 0, 0, 0};
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
@@ -257,27 +254,40 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
         leave_sums(partial, total, products, scratch);
     }
     if (phases == SUM) return;
-    if (phases & SUM) await_others(counters);
 
-    // The first program adds up both parts, its own last: the gradients of weight and bias are of all rows.
-    const bool first = blockIdx.x == 0;
-    float along_weight = 0, along_bias = 0;
-    for (int part = first && leading < rows ? 1 : share.part;; part = 0) {
-        add_up(partial, part ? programs_of_first : 0, part ? share.programs : programs_of_first, totals, scratch);
-        if (threadIdx.x < GROUP) {
-            const int channel = blockIdx.y * GROUP + threadIdx.x;
-            const float* own = coefficients + part * 4 * channels + channel;
-            const float gain = own[0], mean = own[2 * channels], inverse = own[3 * channels];
-            const float count = part ? rows - leading : leading, sum = totals[threadIdx.x];
-            const float along = inverse * (totals[GROUP + threadIdx.x] - mean * sum);
-            along_weight += along, along_bias += sum;
-            const float slope = -gain * inverse * along / count;
-            scratch[threadIdx.x] = slope, scratch[GROUP + threadIdx.x] = -gain * sum / count - slope * mean;
-            if (first && part == 0) of_weight[channel] = along_weight, of_bias[channel] = along_bias;
-        }
-        __syncthreads();
-        if (part == share.part) break;
+    // The first program adds up the other part too: the gradients of weight and bias are of all rows.
+    const bool first = blockIdx.x == 0, both = first && leading < rows, has_channel = threadIdx.x < GROUP;
+    const int own_channel = blockIdx.y * GROUP + threadIdx.x;
+    float gain[2], mean[2], inverse[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float* own = coefficients + (i ? 1 : share.part) * 4 * channels + own_channel;
+        const bool needed = has_channel && (i == 0 || both);
+        gain[i] = needed ? own[0] : 0.0f;
+        mean[i] = needed ? own[2 * channels] : 0.0f, inverse[i] = needed ? own[3 * channels] : 0.0f;
     }
+    word left = 0;
+    if (phases & SUM) left = await_others(counters);
+    const float slice = add_slice(partial, share.part ? programs_of_first : 0, share.part ? share.programs : programs_of_first);
+    const float other = both ? add_slice(partial, programs_of_first, share.programs) : 0.0f;
+    float along_weight = 0, along_bias = 0;
+    if (both) {
+        add_slices(other, totals, scratch);
+        if (has_channel) {
+            along_bias = totals[threadIdx.x];
+            along_weight = inverse[1] * (totals[GROUP + threadIdx.x] - mean[1] * along_bias);
+        }
+    }
+    add_slices(slice, totals, scratch);
+    if (has_channel) {
+        const float number = share.part ? rows - leading : leading, sum = totals[threadIdx.x];
+        const float along = inverse[0] * (totals[GROUP + threadIdx.x] - mean[0] * sum);
+        along_weight += along, along_bias += sum;
+        const float of_maps = -gain[0] * inverse[0] * along / number;
+        scratch[threadIdx.x] = of_maps, scratch[GROUP + threadIdx.x] = -gain[0] * sum / number - of_maps * mean[0];
+        if (first) of_weight[own_channel] = along_weight, of_bias[own_channel] = along_bias;
+    }
+    __syncthreads();
     const Eight slope = load_eight(scratch + threadIdx.x % PIECES * 8);
     const Eight constant = load_eight(scratch + GROUP + threadIdx.x % PIECES * 8);
 #pragma unroll 4
@@ -298,6 +308,7 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
 #pragma unroll
             for (int j = 0; j < 8; ++j) made.value[j] += added.value[j];
         }
-        store_piece(result + here, packed(made));
+        *reinterpret_cast<uint4*>(result + here) = packed(made);
     }
+    if (phases & SUM) ready_counters(counters, left);
 }

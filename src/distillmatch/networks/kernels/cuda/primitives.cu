@@ -108,3 +108,46 @@ __device__ __forceinline__ void store_four(float* to, float4 value) {
 __device__ __forceinline__ unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
     return count / shares * share + count % shares * share / shares;
 }
+
+// Rounds two numbers to bfloat16 if they are above zero, and makes zeros of the others.
+__device__ __forceinline__ word pack_positive(float low, float high) {
+    word packed;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+// Rounded once, as the sum of a product is wherever a compiler is free to choose.
+__device__ __forceinline__ float multiply_add(float left, float right, float sum) { return __fmaf_rn(left, right, sum); }
+
+// Reads what no one reads a second time. Volatile, as a load that waits until it is used is one too late.
+__device__ __forceinline__ uint4 read_once(const void* from) {
+    uint4 value;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from));
+    return value;
+}
+
+__device__ __forceinline__ word read_byte_once(const unsigned char* from) {
+    word value;
+    asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(value) : "l"(from));
+    return value;
+}
+
+// Near to the root and the quotient, by the few instructions that a device has for them.
+__device__ __forceinline__ float near_root(float number) {
+    float root;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(number));
+    return root;
+}
+
+__device__ __forceinline__ float near_quotient(float number, float divisor) {
+    float quotient;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(number), "f"(divisor));
+    return quotient;
+}
+
+// Reads four numbers that another program has written during this launch.
+__device__ __forceinline__ float4 read_four_again(const float* from) {
+    return __ldcg(reinterpret_cast<const float4*>(from));
+}

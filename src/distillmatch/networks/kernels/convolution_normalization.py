@@ -1,0 +1,290 @@
+"""A 3×3 convolution and the normalization by batch statistics beside it, by one kernel.
+
+What is convolved stays in shared memory until its statistics are known, so it is read once less and
+a launch is saved. Forward the normalization is that after the convolution; on the way back it is
+that before it. It was measured: docs/performance.md.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distillmatch.networks.kernels.batch_statistics import (
+    CHANGE,
+    SUM,
+    Gradients,
+    Normalized,
+    counters_of,
+)
+from distillmatch.networks.kernels.compiled import (
+    Kernel,
+    device_properties,
+    load_if_possible,
+)
+from distillmatch.networks.kernels.convolution import STEP
+from distillmatch.networks.kernels.sharing import device_is_shared
+
+if TYPE_CHECKING:
+    from distillmatch.networks.normalization import BatchNorm
+
+
+class Sizes(NamedTuple):
+    """What was fastest on an H200."""
+
+    parts: int
+    """Streams of rows that a program has."""
+    stages: int
+    """Steps whose rows are in shared memory or on their way."""
+    ahead: int
+    """Matrices that are loaded before they are multiplied."""
+    change_each: int
+    """Programs of the second of two launches that a multiprocessor has at a time."""
+
+
+FORWARD = {
+    (16, 32, 32): Sizes(4, 4, 2, 2),
+    (32, 32, 32): Sizes(3, 4, 3, 3),
+    (64, 64, 16): Sizes(2, 6, 3, 4),
+}
+BACK = {(32, 32, 32): Sizes(3, 4, 3, 2), (64, 64, 16): Sizes(2, 6, 3, 3)}
+"""By the channels that are read and made, and the width of the maps."""
+
+
+class Layout(NamedTuple):
+    """How the kernel is made."""
+
+    channels_in: int
+    channels_out: int
+    height: int
+    width: int
+    back: bool
+    adds: bool
+    room: int
+    """Shared memory of a program, at most."""
+
+    @property
+    def sizes(self) -> Sizes | None:
+        """How much there is of all, if the kernel can be made."""
+        known = BACK if self.back else FORWARD
+        return known.get((self.channels_in, self.channels_out, self.width))
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """What the compiler is told."""
+        sizes = self._sizes()
+        return {
+            "CHANNELS_IN": self.channels_in,
+            "CHANNELS_OUT": self.channels_out,
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "STEP": STEP,
+            "STAGES": sizes.stages,
+            "PARTS": sizes.parts,
+            "AHEAD": sizes.ahead,
+            "CHANGE_EACH": sizes.change_each,
+            "TRANSPOSED": int(self.back),
+            "ADDS": int(self.adds),
+        }
+
+    @property
+    def threads(self) -> int:
+        """Threads of a program: a warp of each part makes 16 pixels and 16 channels."""
+        return 32 * self._sizes().parts * (self.width // 16) * (self.channels_out // 16)
+
+    @property
+    def bytes_of_weights(self) -> int:
+        """What the weights take of shared memory, on their way to registers."""
+        if self.back:
+            return 9 * self.channels_in * (self.channels_out * 2 + 16)
+        return self.channels_out * (9 * self.channels_in * 2 + 16)
+
+    @property
+    def bytes_of_rings(self) -> int:
+        """What the rows take that come."""
+        pixel = self.channels_in * 2 + 16
+        place = (self.width + 1) * pixel
+        return self._sizes().parts * ((self._sizes().stages * STEP + 1) * place + pixel)
+
+    @property
+    def bytes_of_row(self) -> int:
+        """What a row takes that is kept."""
+        return self.width * self.channels_out * 2
+
+    @property
+    def bytes_of_change(self) -> int:
+        """What the second of two launches needs to add up sums."""
+        numbers = 2 * self.channels_out * 4
+        return (self.threads * 16 + numbers) * (2 if self.back else 1) + numbers
+
+    def _sizes(self) -> Sizes:
+        assert self.sizes is not None
+        return self.sizes
+
+
+class Shares(NamedTuple):
+    """How the rows of a batch are shared by programs; it decides in which order sums are taken."""
+
+    steps: int
+    leading: int
+    programs: int
+    programs_of_first: int
+
+    @classmethod
+    def of(cls, layout: Layout, images: int, leading: int | None, most: int) -> "Shares":
+        """Share out images, the first `leading` of which are a portion, by `most` programs."""
+        each = layout.height // STEP
+        steps, first = images * each, (images if leading is None else leading) * each
+        programs = max(2, min(most, steps // layout._sizes().parts))
+        return cls(steps, first, programs, _split(programs, first, steps))
+
+    def rows_kept(self, layout: Layout) -> tuple[int, int]:
+        """Return the rows of its output, and of maps beside it, that a program has room for."""
+        most = -(-self.leading // self.programs_of_first)
+        if self.leading < self.steps:
+            others = self.programs - self.programs_of_first
+            most = max(most, -(-(self.steps - self.leading) // others))
+        fit = (layout.room - layout.bytes_of_rings) // layout.bytes_of_row
+        kept = min(STEP * most, fit)
+        return kept, min(STEP * most, fit - kept) if layout.back else 0
+
+    def change(self, layout: Layout, processors: int) -> tuple[int, int]:
+        """Return the programs of the second of two launches, and those of the first portion."""
+        pieces = self.steps * STEP * layout.bytes_of_row // 16
+        enough = min(pieces // (2 * layout.threads), self.steps // 4)
+        programs = max(2, min(layout._sizes().change_each * processors, enough))
+        return programs, _split(programs, self.leading, self.steps)
+
+
+def takes(maps: Tensor, weight: Tensor, stride: int, *, adds: bool) -> bool:
+    """Tell whether maps can be convolved and normalized at once; `adds` if there is a shortcut.
+
+    Weights and maps must be channels-last.
+    """
+    return _takes(maps, weight, stride, _layout(maps, weight, back=False, adds=adds))
+
+
+def takes_back(given: Tensor, weight: Tensor, stride: int) -> bool:
+    """Tell whether gradients of convolved maps can be taken back at once to those normalized."""
+    return _takes(given, weight, stride, _layout(given, weight, back=True, adds=False))
+
+
+def normalize(
+    maps: Tensor, weight: Tensor, shortcut: Tensor | None, norm: "BatchNorm"
+) -> tuple[Tensor, Normalized]:
+    """Return the ReLU of convolved maps, or of their sum with a shortcut, normalized."""
+    layout = _layout(maps, weight, back=False, adds=shortcut is not None)
+    summed, activated = _new_maps(maps, layout), _new_maps(maps, layout)
+    portions = 1 if norm.leading in (None, len(maps)) else 2
+    coefficients = torch.empty(portions, 4, layout.channels_out, device=maps.device)
+    tensors = maps, weight, shortcut, summed, activated, None, norm.weight, norm.bias
+    more = norm.running_mean, norm.running_var, coefficients, None, None
+    _launch(layout, (*tensors, *more), norm, norm.leading)
+    return activated, Normalized(summed, coefficients, norm.leading)
+
+
+def take_back(
+    given: Tensor, weight: Tensor, of_sum: Tensor | None, to: Normalized, norm: "BatchNorm"
+) -> Gradients:
+    """Return the gradients of what was normalized before a convolution, and of that layer.
+
+    `given` are those of what was convolved; `of_sum` is added to those of what was normalized.
+    """
+    layout = _layout(given, weight, back=True, adds=False)
+    made = Gradients(
+        _new_maps(given, layout),
+        torch.empty(layout.channels_out, device=given.device),
+        torch.empty(layout.channels_out, device=given.device),
+    )
+    tensors = given, weight, to.maps, made.maps, None, of_sum, None, None
+    more = None, None, to.coefficients, made.weight, made.bias
+    _launch(layout, (*tensors, *more), norm, to.leading)
+    return made
+
+
+def _launch(
+    layout: Layout, tensors: Sequence[Tensor | None], norm: "BatchNorm", leading: int | None
+) -> None:
+    """Launch the kernel: at once if it has the device alone, else twice.
+
+    It fills every multiprocessor, so a launch whose programs wait for each other lets no other run
+    beside it.
+    """
+    maps = tensors[0]
+    assert maps is not None
+    kernels = _kernels(maps.get_device(), layout)
+    assert kernels is not None
+    properties = device_properties(maps.device)
+    processors = properties.multi_processor_count
+    shares = Shares.of(layout, len(maps), leading, processors)
+    partial = torch.empty(shares.programs, 2 * layout.channels_out, device=maps.device)
+    tensors = (*tensors, partial, counters_of(norm))
+    together = not device_is_shared()
+    room = shares.rows_kept(layout) if together else (0, 0)
+    before_rings = max(layout.bytes_of_weights, sum(room) * layout.bytes_of_row)
+    more = int(norm.moves_statistics), norm.momentum, norm.epsilon
+    kernels[0].launch(
+        (shares.programs, 1),
+        layout.threads,
+        before_rings + layout.bytes_of_rings,
+        (*tensors, *shares, SUM | CHANGE if together else SUM, *room, before_rings, *more),
+        together=together,
+    )
+    if not together:
+        programs, of_first = shares.change(layout, processors)
+        kernels[1].launch(
+            (programs, 1),
+            layout.threads,
+            layout.bytes_of_change,
+            (*tensors, *shares, CHANGE, *room, of_first, *more),
+        )
+
+
+def _takes(maps: Tensor, weight: Tensor, stride: int, layout: Layout) -> bool:
+    return (
+        layout.sizes is not None
+        and weight.shape[2] == 3
+        and stride == 1
+        and layout.height % STEP == 0
+        and maps.dtype == weight.dtype == torch.bfloat16
+        and len(maps) * layout.height // STEP >= 2 * layout.sizes.parts
+        and layout.bytes_of_weights + layout.bytes_of_rings <= layout.room
+        and _kernels(maps.get_device(), layout) is not None
+    )
+
+
+def _layout(maps: Tensor, weight: Tensor, *, back: bool, adds: bool) -> Layout:
+    """Describe the kernel for maps that it reads: back, they have the channels out."""
+    made, read = weight.shape[:2]
+    if back:
+        made, read = read, made
+    properties = device_properties(maps.device)
+    room = properties.shared_memory_per_block_optin
+    height, width = maps.shape[2:]
+    return Layout(read, made, height, width, back, adds, room)
+
+
+def _new_maps(like: Tensor, layout: Layout) -> Tensor:
+    return torch.empty(
+        (len(like), layout.channels_out, layout.height, layout.width),
+        dtype=like.dtype,
+        device=like.device,
+        memory_format=torch.channels_last,
+    )
+
+
+def _split(programs: int, first: int, steps: int) -> int:
+    """Return how many programs have the first portion: each portion has one at least."""
+    if first == steps:
+        return programs
+    return min(max(round(programs * first / steps), 1), programs - 1)
+
+
+@functools.cache
+def _kernels(device: int, layout: Layout) -> list[Kernel] | None:
+    given = ["convolve_and_normalize", "change"], layout.constants, layout.room
+    instead = "a kernel for each is used"
+    file, parts = "convolution_normalization.cu", ["eight_numbers.cu", "row_streams.cu"]
+    return load_if_possible(device, file, *given, instead, parts=parts)
