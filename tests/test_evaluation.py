@@ -44,6 +44,7 @@ def test_test_images_of_all_tasks_fill_pieces_of_one_size(
     parts = [evaluation_part(dataset, stream, number) for number in range(3)]
     pixels = np.concatenate([part.images[:, 0, 0] for part in parts])
     np.testing.assert_allclose(outputs.logits, pixels / np.float32(255), rtol=1e-6)
+    assert outputs.familiarity is not None
     np.testing.assert_allclose(outputs.familiarity, pixels[:, 0] / np.float32(255), rtol=1e-6)
     assert outputs.labels.tolist() == [label for part in parts for label in part.labels]
     assert outputs.seen == len(parts[0]) + len(parts[1])

@@ -20,11 +20,12 @@ def gradient_of(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def test_matrix_products_of_graphs_at_once_do_not_share_a_workspace() -> None:
-    captured, expected, streams = [], [], []
+    captured, expected, streams, read = [], [], [], []
     for seed in range(4):
         torch.manual_seed(seed)
         rows = torch.randn(ROWS, 128, device="cuda")
         weight = torch.randn(128, 100, device="cuda", requires_grad=True)
+        read.append((rows, weight))  # a graph does not keep what it reads
         captured.append(CapturedWork(partial(gradient_of, rows, weight), trials=1))
         expected.append(captured[-1].replay().clone())
         streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]

@@ -189,7 +189,7 @@ class Trainer:
         """
         network = training.network
         weights = [one for one in network.state_dict().values() if one.is_floating_point()]
-        sound = torch.stack([one.isfinite().all() for one in weights]).all()
+        sound = torch.stack(torch._foreach_norm(weights)).isfinite().all()
         if isinstance(network, Network):  # and not one of a user's own that takes what it likes
             labeled = data.sets["labeled"]
             few = labeled.fetch(np.arange(min(self.config.batch, len(labeled))))
