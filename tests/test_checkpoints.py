@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
 from distillmatch.run import read_result, run
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints, decode
+from distillmatch.run.writer import THREAD
 from distillmatch.sources import Dataset
 
 Result = dict[str, Any]
@@ -370,6 +372,9 @@ def test_memory_stays_flat_over_many_tasks(tmp_path: Path) -> None:
         def advance(self, done: float, doing: str) -> None:
             task = int(doing.removeprefix("task ").partition("/")[0])
             if doing.endswith("classifier") and task > 4:
+                for thread in threading.enumerate():
+                    if thread.name == THREAD:
+                        thread.join()
                 gc.collect()
                 tensors = [o for o in gc.get_objects() if type(o) in (Tensor, torch.nn.Parameter)]
                 counts.append(len(tensors))

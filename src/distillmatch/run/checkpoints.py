@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
@@ -23,6 +25,8 @@ FOLDER = "checkpoints"
 FORMAT = "distillmatch checkpoint"
 VERSION = 1
 KEPT = 2
+HASHED_BYTES = 4_000_000
+"""Bytes are hashed in pieces of at least so many: a thread waits for Python's lock after each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +121,24 @@ def decode(path: Path) -> Checkpoint:
 def checksum(text: str, tensors: dict[str, Tensor]) -> str:
     """Hash the plain values and the name, type, shape and bytes of every tensor."""
     digest = hashlib.blake2b(text.encode(), digest_size=16)
+    piece = bytearray()
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        piece += repr((name, str(tensor.dtype), tuple(tensor.shape))).encode()
+        piece += _bytes_of(tensor).data
+        if len(piece) >= HASHED_BYTES:
+            digest.update(piece)
+            piece.clear()
+    digest.update(piece)
     return digest.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
+    """Return a tensor's bytes, by numpy where it knows the type: torch drops the lock each time."""
+    try:
+        return tensor.numpy().reshape(-1).view(np.uint8)
+    except TypeError:
+        return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _sync(folder: Path) -> None:

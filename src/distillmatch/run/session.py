@@ -1,6 +1,7 @@
 """A session: one process's part of a run. A run that is never interrupted is a single session."""
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from distillmatch.config import RunConfig
@@ -19,6 +20,7 @@ from distillmatch.run.result import (
     recorded_config,
     write_result,
 )
+from distillmatch.run.writer import CheckpointWriter
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 
@@ -74,6 +76,7 @@ class Session:
         self._checkpoint_seconds = checkpoint_seconds
         self._saved_at = time.monotonic()
         self._stop = stop
+        self._writer: CheckpointWriter | None = None
         self._notes: EpochNotes | None = None
 
     def resume(self, found: Found) -> None:
@@ -114,10 +117,10 @@ class Session:
         if not self.tally.tasks and not self.engine.underway.begun:
             self.folder.log.note("begun", **self._described())
         self._notes = EpochNotes(self.folder.log, self.engine.underway)
-        if self._stop is None:
-            with StopRequest(self.folder.tell) as self._stop:
-                result = self._run(self.folder)
-        else:
+        stop: AbstractContextManager[StopRequest] = (
+            StopRequest(self.folder.tell) if self._stop is None else nullcontext(self._stop)
+        )
+        with stop as self._stop, CheckpointWriter(self.folder) as self._writer:
             result = self._run(self.folder)
         self._end(result, self.folder)
         return result
@@ -130,7 +133,7 @@ class Session:
             if folder is not None:
                 self._keep(result, folder)
                 if not result["complete"]:
-                    self._save(folder)
+                    self._save()
                     self._stop_if_asked()
         return result
 
@@ -164,6 +167,7 @@ class Session:
         }
 
     def _checkpoint(self) -> Checkpoint:
+        """Return the run as it stands, in copies: it is written while the run goes on."""
         snapshot = self.engine.snapshot()
         values = {
             "config": self.head["config"],
@@ -172,29 +176,32 @@ class Session:
             "made_with": self._made_with(),
             "seconds": self._seconds(),
             "peak_device_bytes": self._peak(),
-            "results": {**self.tally.matrices(), "tasks": self.tally.tasks},
+            "results": {**self.tally.matrices(), "tasks": list(self.tally.tasks)},
             "engine": snapshot.values,
         }
         return Checkpoint(values, snapshot.tensors)
 
     def _between_epochs(self) -> None:
-        """Write a checkpoint if one is due or if the run is to stop."""
-        folder, wait = self.folder, self._checkpoint_seconds
+        """Have a checkpoint written if one is due or if the run is to stop."""
+        wait = self._checkpoint_seconds
         if self._stop is not None:
             self._stop.settle()
         asked = self._stop is not None and self._stop.asked
-        if folder is not None:
+        if self._writer is not None:
             self._note_epochs()
+            self._writer.look()
             if asked or (wait and time.monotonic() - self._saved_at >= wait):
-                self._save(folder)
+                self._save()
         if asked:
             self._stop_if_asked()
 
-    def _save(self, folder: RunFolder) -> None:
+    def _save(self) -> None:
+        """Have the run as it stands written beside what follows."""
+        assert self._writer is not None
+        self._writer.settle()  # before the copies are made, so that one set of them is held
         checkpoint = self._checkpoint()
         self._note_epochs()  # a checkpoint has the losses of the last epoch too
-        path = folder.checkpoints.save(checkpoint)
-        folder.log.note("checkpoint", file=path.name, place=self._place())
+        self._writer.begin(checkpoint, self._place())
         self._saved_at = time.monotonic()
 
     def _note_epochs(self) -> None:
@@ -203,6 +210,8 @@ class Session:
 
     def _stop_if_asked(self) -> None:
         if self._stop is not None and self._stop.asked:
+            if self._writer is not None:
+                self._writer.settle()
             where = f"in {self._place()}"
             if self.folder is not None:
                 where += (

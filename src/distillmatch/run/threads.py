@@ -13,6 +13,7 @@ import torch
 from distillmatch.errors import ConfigError
 from distillmatch.networks import shared_device
 from distillmatch.run.interruption import STOPPING, Interrupted, StopRequest
+from distillmatch.run.writer import THREAD as WRITER_THREAD
 
 TURN_SECONDS = 0.2
 MOST_AT_ONCE = 32
@@ -56,8 +57,8 @@ def _asked_for(next_work: Callable[[], Work | None], stop: StopRequest) -> Work 
 
 
 def end_process(stop: Interrupted) -> NoReturn:
-    """End the process with a stop's code, even while threads are in the midst of an epoch."""
-    if any(thread.name == THREAD for thread in threading.enumerate()):
+    """End the process with a stop's code, even in the midst of an epoch or a write in a thread."""
+    if any(thread.name in (THREAD, WRITER_THREAD) for thread in threading.enumerate()):
         # The interpreter would take down what they are using, and be aborted for it.
         for file in (sys.stdout, sys.stderr):
             file.flush()
