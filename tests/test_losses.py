@@ -15,9 +15,9 @@ from distillmatch.losses import (
     consistency_loss,
     distillmatch_loss,
     hard_distillation,
-    labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
+    with_pseudo_labels,
 )
 
 
@@ -152,13 +152,10 @@ def test_the_total_agrees_with_loops(
         if counts
     ]
     expected = sum(terms) / len(terms) + weight * 0.25 + 3 * 0.5
+    both, count = with_pseudo_labels(labels, guesses, mask)
     found = distillmatch_loss(
-        weighted_cross_entropy_sum(
-            torch.cat([labeled, guessed]),
-            torch.cat([labels, labels_where(mask, guesses)]),
-            weights,
-        ),
-        batch + mask.sum(),
+        weighted_cross_entropy_sum(torch.cat([labeled, guessed]), both, weights),
+        count,
         consistency=torch.tensor(0.25),
         distillation=torch.tensor(0.5),
         consistency_weight=weight,

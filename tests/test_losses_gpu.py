@@ -1,7 +1,13 @@
-"""A step made of all losses can be captured as a graph: nothing in it asks the device anything."""
+"""A step made of all losses can be captured as a graph: nothing in it asks the device anything.
+
+What the kernels of the losses compute is tested in test_losses_kernels.py.
+"""
+
+from dataclasses import replace
 
 import pytest
 import torch
+from test_losses_kernels import LOSSES, Rows, by_torch, drawn, loss_names, with_gradient
 from torch import Tensor
 
 from distillmatch.losses import (
@@ -22,6 +28,7 @@ from distillmatch.losses import (
     softmax_confidence,
     threshold_at_tpr,
     weighted_cross_entropy_sum,
+    with_pseudo_labels,
 )
 from distillmatch.networks import Detector, Network, build_network, frozen_statistics
 
@@ -112,3 +119,81 @@ def test_a_captured_frozen_forward_leaves_the_statistics_alone() -> None:
     graph.replay()
     assert network.get_buffer("backbone.last_norm.running_mean").eq(0).all()
     assert network.get_buffer("backbone.last_norm.running_var").eq(1).all()
+
+
+@loss_names
+def test_a_captured_loss_has_the_bits_of_one_outside(name: str) -> None:
+    fresh = [drawn(192, 100, seed=seed).on_device() for seed in range(3)]
+    static = Rows(**{field: value.clone() for field, value in vars(fresh[0]).items()})
+    with_gradient(LOSSES[name], static)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value, gradient = with_gradient(LOSSES[name], static)
+    for rows in fresh:
+        for field, to in vars(static).items():
+            to.copy_(getattr(rows, field))
+        graph.replay()
+        expected, expected_gradient = with_gradient(LOSSES[name], rows)
+        assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
+
+
+@loss_names
+def test_a_loss_has_the_same_bits_beside_others(name: str) -> None:
+    rows = drawn(320, 100).on_device()
+    expected, expected_gradient = with_gradient(LOSSES[name], rows)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]  # type: ignore[no-untyped-call]
+    made = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                made.append(with_gradient(LOSSES[name], rows))
+    torch.cuda.synchronize()
+    assert all(torch.equal(value, expected) for value, _ in made)
+    assert all(torch.equal(gradient, expected_gradient) for _, gradient in made)
+
+
+@loss_names
+def test_a_loss_does_not_wait_for_the_device(name: str) -> None:
+    rows = drawn(64, 100).on_device()
+    with_gradient(LOSSES[name], rows)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with_gradient(LOSSES[name], rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@loss_names
+def test_other_logits_are_left_to_torch(name: str) -> None:
+    rows = drawn(6, 8).on_device()
+    columns_apart = replace(rows, logits=rows.logits.T.contiguous().T)
+    in_double = Rows(
+        **{n: v.double() if v.is_floating_point() else v for n, v in vars(rows).items()}
+    )
+    for other in (columns_apart, in_double):
+        value, gradient = with_gradient(LOSSES[name], other)
+        expected, expected_gradient = by_torch(LOSSES[name], other)
+        assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
+
+
+def test_labels_are_joined_and_losses_added_up_in_a_graph() -> None:
+    labels = torch.randint(9, (64,), device="cuda")
+    guesses = torch.randint(9, (128,), device="cuda")
+    chosen = torch.zeros(128, dtype=torch.bool, device="cuda")
+    losses = torch.tensor([8.0, 0.5, 0.25], device="cuda")
+
+    def step() -> tuple[Tensor, Tensor]:
+        joined, count = with_pseudo_labels(labels, guesses, chosen)
+        return joined, distillmatch_loss(losses[0], count, losses[1], losses[2], 2.0)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        joined, total = step()
+    for how_many in (0, 1, 128):
+        chosen.copy_(torch.arange(128) < how_many)
+        graph.replay()
+        expected = torch.where(chosen, guesses, -100)
+        assert torch.equal(joined, torch.cat([labels, expected]))
+        assert total.item() == pytest.approx(8 / (64 + how_many) + 1.25, rel=1e-6)

@@ -5,6 +5,9 @@ for a number, so a step made of them can be captured as a graph. Logits are in f
 their columns are class slots in the order the classes are learned, so the classes of past tasks are
 the first `past` columns and all classes seen so far the first `seen`. What a frozen model gives is
 a target: no gradient flows to it.
+
+On CUDA the losses of training are kernels of their own for float32 logits (kernels); what torch
+makes of the same equation is their reference, and is used everywhere else.
 """
 
 from distillmatch.losses.classification import (
@@ -16,6 +19,7 @@ from distillmatch.losses.classification import (
     labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
+    with_pseudo_labels,
 )
 from distillmatch.losses.distances import (
     class_means,
@@ -73,4 +77,5 @@ __all__ = [
     "threshold_at_tpr",
     "weighted_cross_entropy_sum",
     "whitening",
+    "with_pseudo_labels",
 ]

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from distillmatch.losses.fused import takes, takes_labels, takes_losses, takes_rows
+
 PASSED_OVER = -100
 """Stands for the label of a row that does not count; torch's cross entropy passes over it."""
 
@@ -21,9 +23,18 @@ def weighted_cross_entropy_sum(
     `logits` are cut to the seen classes. Without `class_weights` every class weighs 1. The label of
     a row outside the mask may be any number.
     """
+    weights = None if class_weights is None else class_weights.to(logits.dtype)
+    if (
+        takes(logits)
+        and labels.dtype == torch.int64
+        and takes_rows(logits, labels, mask)
+        and (weights is None or takes_rows(logits.T, weights))
+    ):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        return kernels.cross_entropy_sum(logits, labels, weights, mask, PASSED_OVER)
     if mask is not None:
         labels = labels_where(mask, labels)
-    weights = None if class_weights is None else class_weights.to(logits.dtype)
     return functional.cross_entropy(
         logits, labels, weights, ignore_index=PASSED_OVER, reduction="sum"
     )
@@ -32,6 +43,21 @@ def weighted_cross_entropy_sum(
 def labels_where(mask: Tensor, labels: Tensor) -> Tensor:
     """Return the labels where the mask is true, elsewhere one that cross entropy passes over."""
     return torch.where(mask, labels, PASSED_OVER)
+
+
+def with_pseudo_labels(
+    labels: Tensor, pseudo_labels: Tensor, accepted: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the labels and then the pseudo-labels, for one sum over both, and B + B_pl.
+
+    A pseudo-label that is not accepted is passed over and not counted.
+    """
+    if takes_rows(pseudo_labels, pseudo_labels, accepted) and takes_labels(labels, pseudo_labels):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        return kernels.join_labels(labels, pseudo_labels, accepted, PASSED_OVER)
+    both = torch.cat([labels, labels_where(accepted, pseudo_labels)])
+    return both, len(labels) + accepted.sum()
 
 
 def class_weights(
@@ -84,6 +110,10 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
 
     The mean is over the whole batch, confident or not; no gradient flows to the weak views.
     """
+    if takes(strong_logits, weak_logits) and weak_logits.shape == strong_logits.shape:
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        return kernels.consistency(weak_logits, strong_logits, threshold)
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
     return weighted_cross_entropy_sum(strong_logits, labels) / len(strong_logits)
@@ -105,6 +135,13 @@ def distillmatch_loss(
     weigh alike, so both are one sum (`weighted_cross_entropy_sum`). A batch always holds a labelled
     image, so the divisor is never 0. A part that is not given is 0.
     """
+    if isinstance(labels_count, Tensor) and takes_losses(
+        labels_count, labels_sum, consistency, distillation
+    ):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        weights = (consistency_weight, distillation_weight)
+        return kernels.total(labels_sum, labels_count, consistency, distillation, weights)
     total = labels_sum / labels_count
     if consistency is not None:
         total = torch.add(total, consistency, alpha=consistency_weight)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from distillmatch.config.run import TaskWeights
+from distillmatch.losses.fused import WIDEST, padded, takes, takes_rows
 from distillmatch.losses.reductions import masked_mean
 
 
@@ -32,6 +33,19 @@ def per_task_distillation(
     if not past_task_sizes:
         return student_logits.new_zeros(())
     past = sum(past_task_sizes)
+    if _by_kernel(teacher_logits[:, :past], student_logits, past_task_sizes, mask):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        equal = weights == "equal"
+        groups = kernels.Groups(
+            past_task_sizes,
+            factor=1 / (len(past_task_sizes) if equal else student_logits.shape[1]),
+            by_size=not equal,
+            temperature=temperature,
+        )
+        return kernels.divergence(
+            student_logits, groups, teacher=teacher_logits[:, :past], mask=mask
+        )
     teacher = _by_task(teacher_logits[:, :past] / temperature, past_task_sizes)
     student = _by_task(student_logits[:, :past] / temperature, past_task_sizes)
     negative = _negative_divergence(teacher, student)
@@ -58,9 +72,7 @@ def past_distillation(
     T² · mean_b KL( softmax(z'_b,past / T) ‖ softmax(z_b,past / T) ), without T² if not `squared`,
     where the past classes are the first `past` slots.
     """
-    return _distillation(
-        teacher_logits[:, :past], student_logits[:, :past], temperature, squared, mask
-    )
+    return _distillation(teacher_logits, student_logits, (0, past), temperature, squared, mask)
 
 
 def new_task_distillation(
@@ -78,16 +90,40 @@ def new_task_distillation(
     T² · mean_b KL( softmax(c_b,new / T) ‖ softmax(z_b,new / T) ), without T² if not `squared`,
     where the new classes are the slots from `past` up to `seen`.
     """
-    return _distillation(
-        teacher_logits[:, past:seen], student_logits[:, past:seen], temperature, squared, mask
-    )
+    return _distillation(teacher_logits, student_logits, (past, seen), temperature, squared, mask)
 
 
 def _distillation(
-    teacher: Tensor, student: Tensor, temperature: float, squared: bool, mask: Tensor | None
+    teacher_logits: Tensor,
+    student_logits: Tensor,
+    slots: tuple[int, int],
+    temperature: float,
+    squared: bool,
+    mask: Tensor | None,
 ) -> Tensor:
+    """Distil the slots from the first given up to the second."""
+    first, last = slots
+    teacher = teacher_logits[:, first:last]
+    factor = temperature**2 if squared else 1.0
+    if _by_kernel(teacher, student_logits[:, first:], (last - first,), mask):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        groups = kernels.Groups((last - first,), first, factor, temperature=temperature)
+        return kernels.divergence(student_logits, groups, teacher=teacher, mask=mask)
+    student = student_logits[:, first:last]
     negative = _negative_divergence(teacher / temperature, student / temperature)
-    return _mean_over_images(negative, temperature**2 if squared else 1.0, mask)
+    return _mean_over_images(negative, factor, mask)
+
+
+def _by_kernel(teacher: Tensor, student: Tensor, sizes: Sequence[int], mask: Tensor | None) -> bool:
+    """Tell whether one kernel takes groups of so many columns; the teacher is cut to them."""
+    groups, widest = padded(sizes)
+    return (
+        takes(student, teacher)
+        and takes_rows(student, mask)
+        and teacher.shape[1] == sum(sizes) <= student.shape[1]
+        and groups * widest <= WIDEST
+    )
 
 
 def _negative_divergence(teacher: Tensor, student: Tensor) -> Tensor:

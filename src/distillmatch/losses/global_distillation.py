@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from distillmatch.config.run import NewClassShare
+from distillmatch.losses.fused import takes, takes_rows
 from distillmatch.losses.reductions import masked_mean, masked_sum
 
 
@@ -52,6 +53,11 @@ def soft_global_distillation(logits: Tensor, target: Tensor, mask: Tensor | None
 
     `logits` are cut to the seen classes, the columns of `target`.
     """
+    if takes(logits, target) and logits.shape == target.shape and takes_rows(logits, mask):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        groups = kernels.Groups((logits.shape[1],), mean=False)
+        return kernels.divergence(logits, groups, target=target, mask=mask)
     log_probabilities, target = logits.log_softmax(dim=1), target.detach()
     if mask is None:
         return functional.kl_div(log_probabilities, target, reduction="sum")
@@ -65,5 +71,9 @@ def confidence_calibration(logits: Tensor, mask: Tensor | None = None) -> Tensor
     mean_b ( - (1/m) Σ_k log p_b,k - log m ), the divergence KL(uniform ‖ p_b), with p_b the softmax
     of `logits`, which are cut to the m new classes.
     """
+    if takes(logits) and takes_rows(logits, mask):
+        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
+
+        return kernels.divergence(logits, kernels.Groups((logits.shape[1],)), mask=mask)
     mean_log_probability = logits.log_softmax(dim=1).mean(dim=1)
     return masked_mean(-log(logits.shape[1]) - mean_log_probability, mask)

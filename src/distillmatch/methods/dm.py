@@ -10,9 +10,9 @@ from distillmatch.losses import (
     class_weights,
     consistency_loss,
     distillmatch_loss,
-    labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
+    with_pseudo_labels,
 )
 from distillmatch.methods.detector import DETECTOR_LOGITS, FamiliarityDetector
 from distillmatch.methods.gates import GATE, make_gate
@@ -122,8 +122,7 @@ class DistillMatch(KeepsPast):
         count: Tensor | int = len(labels)
         if self.gate is not None and batch.of_unlabeled and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-            labels = torch.cat([labels, labels_where(accepted, guesses)])
-            count = count + accepted.sum()
+            labels, count = with_pseudo_labels(labels, guesses, accepted)
         distilled = None
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
