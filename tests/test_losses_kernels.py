@@ -50,8 +50,8 @@ if ON_CUDA:
 
 DEVICE = "cuda" if ON_CUDA else "cpu"
 SHAPES = [(1, 1), (1, 8), (3, 5), (64, 100), *([(192, 100), (513, 1000)] if ON_CUDA else [])]
-SHARED_OUT = {"one program": (10**6, 10**6), "in tiles": (10**6, 64), "many programs": (0, 64)}
-"""How many columns one program takes in all and at once."""
+TILES = {"one program": 10**6, "many programs": 64}
+"""How many columns one program takes."""
 
 
 @pytest.fixture(autouse=True)
@@ -182,16 +182,13 @@ def test_a_kernel_gives_the_loss_and_its_gradient(name: str, shape: tuple[int, i
 
 
 @loss_names
-@pytest.mark.parametrize("share", SHARED_OUT)
+@pytest.mark.parametrize("share", TILES)
 def test_rows_are_added_up_by_one_program_or_many(
     name: str, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distillmatch.losses import kernels
 
-    alone, tile = SHARED_OUT[share]
-    monkeypatch.setattr(kernels, "ALONE", alone)
-    monkeypatch.setattr(kernels, "TILE", tile)
-    monkeypatch.setattr(kernels, "TILE_OF_MANY", tile)
+    monkeypatch.setattr(kernels, "TILE", TILES[share])
     assert_agrees(LOSSES[name], drawn(13, 19))
 
 

@@ -10,7 +10,7 @@ torch and these kernels; logits that are not numbers or not finite give what the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,10 +25,9 @@ from distillmatch.losses.row_kernels import (
     total_kernel,
 )
 
-ALONE = 32768
-"""Up to so many columns of all rows one program takes them, and no second kernel adds up."""
-TILE, TILE_OF_MANY = 8192, 512
-"""The columns that a program holds at once, if it is alone and if it is one of many."""
+TILE = 512
+"""The columns that a program holds: a single one for all rows, which would need no second kernel to
+add up, was slower."""
 
 Made = tuple[Tensor, Tensor | None]
 
@@ -82,24 +81,17 @@ class _Total(torch.autograd.Function):
         return of_labels, None, *others, None
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """How the rows are shared among programs."""
 
     programs: int
-    tiles: int
     block_rows: int
-    warps: int
 
-
-def _plan(rows: int, width: int) -> _Plan:
-    """Share out rows of so many columns, by their number alone."""
-    if rows * width > ALONE:
-        block_rows = max(1, TILE_OF_MANY // width)
-        return _Plan(triton.cdiv(rows, block_rows), 1, block_rows, 4)
-    block_rows = min(triton.next_power_of_2(rows), max(1, TILE // width))
-    warps = min(16, max(1, block_rows * width // 512))
-    return _Plan(1, triton.cdiv(rows, block_rows), block_rows, warps)
+    @classmethod
+    def of(cls, rows: int, width: int) -> "_Plan":
+        """Share out rows of so many columns, by their number alone."""
+        block_rows = min(triton.next_power_of_2(rows), max(1, TILE // width))
+        return cls(triton.cdiv(rows, block_rows), block_rows)
 
 
 def _losses(logits: Tensor, plan: _Plan) -> Tensor:
@@ -159,7 +151,7 @@ def _cross_entropy(
     rows, columns = logits.shape
     labels, weights, mask = vectors
     width = triton.next_power_of_2(columns)
-    plan = _plan(rows, width)
+    plan = _Plan.of(rows, width)
     losses, gradient = _losses(logits, plan), _gradient_of(logits, wanted)
     cross_entropy_kernel[(plan.programs,)](
         logits,
@@ -175,11 +167,9 @@ def _cross_entropy(
         0 if weak is None else weak.stride(0),
         float(threshold),
         factor,
-        plan.tiles,
         passed_over,
         plan.block_rows,
         width,
-        num_warps=plan.warps,
     )
     return _added_up(losses), gradient
 
@@ -231,7 +221,7 @@ def _divergence(
     runs = [(size, len(list(same))) for size, same in groupby(groups.sizes)]
     count, width = padded(groups.sizes)
     covered = sum(groups.sizes) == columns
-    plan = _plan(rows, count * width)
+    plan = _Plan.of(rows, count * width)
     losses, gradient = _losses(student, plan), _gradient_of(student, wanted)
     q = teacher if target is None else target
     share = groups.factor / rows if groups.mean and mask is None else groups.factor
@@ -251,14 +241,12 @@ def _divergence(
         tuple(same for _, same in runs),
         1 / groups.temperature,
         share,
-        plan.tiles,
         groups.by_size,
         groups.mean,
         plan.block_rows,
         count,
         width,
         0 if covered else triton.next_power_of_2(columns),
-        num_warps=plan.warps,
     )
     return _added_up(losses), gradient
 

@@ -42,7 +42,6 @@ def cross_entropy_kernel(
     weak_stride,
     threshold,
     factor,
-    tiles,
     passed_over: tl.constexpr,
     block_rows: tl.constexpr,
     width: tl.constexpr,
@@ -52,36 +51,34 @@ def cross_entropy_kernel(
     Labels are given, or are those that the weak logits are confident of.
     """
     column = tl.arange(0, width)[None, :]
-    losses_of_rows = tl.zeros((block_rows,), tl.float32)
-    for tile in range(tiles):
-        row = (tl.program_id(0) * tiles + tile) * block_rows + tl.arange(0, block_rows)
-        inside = row < rows
-        known = inside[:, None] & (column < columns)
-        at = row.to(tl.int64)[:, None]
-        given = tl.load(logits + at * stride + column, mask=known, other=0.0)
-        log_probability = _log_softmax(given, known, 1)
-        if weak is not None:
-            seen = tl.load(weak + at * weak_stride + column, mask=known, other=0.0)
-            label, counts = _confident_labels(seen, known, threshold)
-            counts = counts & inside
-        else:
-            label = tl.load(labels + row, mask=inside, other=passed_over)
-            counts = inside & (label != passed_over)
-        if mask is not None:
-            counts = counts & (tl.load(mask + row, mask=inside, other=0) != 0)
-        valid = (label >= 0) & (label < columns)
-        weight = tl.where(counts, 1.0, 0.0)
-        if weights is not None:
-            weight = tl.load(weights + label, mask=counts & valid, other=0.0)
-        hit = column == label[:, None]
-        loss = -weight * tl.sum(tl.where(hit & known, log_probability, 0.0), 1)
-        loss = tl.where(valid, loss, float("nan"))  # torch stops the device at such a label
-        losses_of_rows += tl.where(counts, loss, 0.0)
-        if gradient is not None:
-            slope = tl.exp(log_probability) - tl.where(hit, 1.0, 0.0)
-            slope = slope * (weight * factor)[:, None]
-            tl.store(gradient + at * columns + column, slope, mask=known)
-    tl.store(losses + tl.program_id(0), tl.sum(losses_of_rows, 0) * factor)
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    inside = row < rows
+    known = inside[:, None] & (column < columns)
+    at = row.to(tl.int64)[:, None]
+    given = tl.load(logits + at * stride + column, mask=known, other=0.0)
+    log_probability = _log_softmax(given, known, 1)
+    if weak is not None:
+        seen = tl.load(weak + at * weak_stride + column, mask=known, other=0.0)
+        label, counts = _confident_labels(seen, known, threshold)
+        counts = counts & inside
+    else:
+        label = tl.load(labels + row, mask=inside, other=passed_over)
+        counts = inside & (label != passed_over)
+    if mask is not None:
+        counts = counts & (tl.load(mask + row, mask=inside, other=0) != 0)
+    valid = (label >= 0) & (label < columns)
+    weight = tl.where(counts, 1.0, 0.0)
+    if weights is not None:
+        weight = tl.load(weights + label, mask=counts & valid, other=0.0)
+    hit = column == label[:, None]
+    loss = -weight * tl.sum(tl.where(hit & known, log_probability, 0.0), 1)
+    loss = tl.where(valid, loss, float("nan"))  # torch stops the device at such a label
+    loss = tl.where(counts, loss, 0.0)
+    if gradient is not None:
+        slope = tl.exp(log_probability) - tl.where(hit, 1.0, 0.0)
+        slope = slope * (weight * factor)[:, None]
+        tl.store(gradient + at * columns + column, slope, mask=known)
+    tl.store(losses + tl.program_id(0), tl.sum(loss, 0) * factor)
 
 
 @triton.jit
@@ -128,7 +125,6 @@ def divergence_kernel(
     run_counts,
     inverse_temperature,
     factor,
-    tiles,
     by_size: tl.constexpr,
     mean: tl.constexpr,
     block_rows: tl.constexpr,
@@ -149,43 +145,41 @@ def divergence_kernel(
         scale = scale * size.to(tl.float32)[None, :, None]
     if mean and mask is not None:
         scale = tl.div_rn(scale, tl.zeros((1, groups, 1), tl.float32) + _count(mask, rows))
-    losses_of_rows = tl.zeros((block_rows, groups, width), tl.float32)
-    for tile in range(tiles):
-        row = (tl.program_id(0) * tiles + tile) * block_rows + tl.arange(0, block_rows)
-        inside = row < rows
-        at = row.to(tl.int64)[:, None, None]
-        known = inside[:, None, None] & member
-        given = tl.load(student + at * student_stride + first + column, mask=known, other=0.0)
-        log_p = _log_softmax(given * inverse_temperature, known, 2)
-        if teacher is not None:
-            taught = tl.load(teacher + at * teacher_stride + column, mask=known, other=0.0)
-            log_q = _log_softmax(taught * inverse_temperature, known, 2)
-            q = tl.exp(log_q)
-            divergence = q * (log_q - log_p)
-        elif target is not None:
-            q = tl.load(target + at * teacher_stride + column, mask=known, other=0.0)
-            divergence = tl.where(q == 0, 0.0, q * tl.log(q)) - q * log_p
-        else:
-            sizes = tl.maximum(size, 1).to(tl.float32)[None, :, None]
-            q = tl.div_rn(tl.full((block_rows, groups, width), 1.0, tl.float32), sizes)
-            divergence = q * (-tl.log(sizes) - log_p)
-        scale_of_rows = scale + tl.zeros((block_rows, groups, 1), tl.float32)
-        counts = known
-        if mask is not None:
-            chosen = (tl.load(mask + row, mask=inside, other=0) != 0)[:, None, None]
-            scale_of_rows = tl.where(chosen, scale_of_rows, 0.0)
-            counts = known & chosen
-        losses_of_rows += tl.where(counts, divergence, 0.0) * scale
-        if gradient is not None:
-            mass = tl.sum(tl.where(known, q, 0.0), 2, keep_dims=True)
-            slope = (tl.exp(log_p) * mass - q) * (scale_of_rows * inverse_temperature)
-            tl.store(gradient + at * columns + first + column, slope, mask=known)
-            if rest > 0:
-                other = tl.arange(0, rest)[None, :]
-                outside = (other < first) | ((other >= first + end) & (other < columns))
-                to = gradient + row.to(tl.int64)[:, None] * columns + other
-                tl.store(to, tl.zeros((block_rows, rest), tl.float32), inside[:, None] & outside)
-    tl.store(losses + tl.program_id(0), tl.sum(tl.sum(tl.sum(losses_of_rows, 2), 1), 0))
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    inside = row < rows
+    at = row.to(tl.int64)[:, None, None]
+    known = inside[:, None, None] & member
+    given = tl.load(student + at * student_stride + first + column, mask=known, other=0.0)
+    log_p = _log_softmax(given * inverse_temperature, known, 2)
+    if teacher is not None:
+        taught = tl.load(teacher + at * teacher_stride + column, mask=known, other=0.0)
+        log_q = _log_softmax(taught * inverse_temperature, known, 2)
+        q = tl.exp(log_q)
+        divergence = q * (log_q - log_p)
+    elif target is not None:
+        q = tl.load(target + at * teacher_stride + column, mask=known, other=0.0)
+        divergence = tl.where(q == 0, 0.0, q * tl.log(q)) - q * log_p
+    else:
+        sizes = tl.maximum(size, 1).to(tl.float32)[None, :, None]
+        q = tl.div_rn(tl.full((block_rows, groups, width), 1.0, tl.float32), sizes)
+        divergence = q * (-tl.log(sizes) - log_p)
+    scale_of_rows = scale + tl.zeros((block_rows, groups, 1), tl.float32)
+    counts = known
+    if mask is not None:
+        chosen = (tl.load(mask + row, mask=inside, other=0) != 0)[:, None, None]
+        scale_of_rows = tl.where(chosen, scale_of_rows, 0.0)
+        counts = known & chosen
+    divergence = tl.where(counts, divergence, 0.0) * scale
+    if gradient is not None:
+        mass = tl.sum(tl.where(known, q, 0.0), 2, keep_dims=True)
+        slope = (tl.exp(log_p) * mass - q) * (scale_of_rows * inverse_temperature)
+        tl.store(gradient + at * columns + first + column, slope, mask=known)
+        if rest > 0:
+            other = tl.arange(0, rest)[None, :]
+            outside = (other < first) | ((other >= first + end) & (other < columns))
+            to = gradient + row.to(tl.int64)[:, None] * columns + other
+            tl.store(to, tl.zeros((block_rows, rest), tl.float32), inside[:, None] & outside)
+    tl.store(losses + tl.program_id(0), tl.sum(tl.sum(tl.sum(divergence, 2), 1), 0))
 
 
 @triton.jit
