@@ -257,13 +257,16 @@ def device_bytes(machine: Machine, setting: Setting, gpus: int = 1) -> float:
     """Return the bytes of a device's memory that training takes, beside images that stay there.
 
     Of a step all layers' inputs and outputs are kept for the way back, and so they are of a piece
-    of images that is scored with a perturbation.
+    of images that is scored with a perturbation; of a network that is written out for half
+    precision it is one bit of each number.
     """
     work = setting.work
     later = min(1, setting.tasks - 1)
     phase = classifier_phase(setting, later)
     piece = piece_size(machine.scoring_batch, setting.image_size)
-    kept = phase.trained / gpus + (piece if phase.perturbed else 0)
+    written_out = machine.element_bytes == 2 and setting.network.startswith("wrn-")
+    scored = piece / (8 * machine.element_bytes if written_out else 1)
+    kept = phase.trained / gpus + (scored if phase.perturbed else 0)
     networks = 4 if setting.method == "dm" else 1
     weights = (networks + 2) * 4 * work.parameters  # and gradients, and momentum
     return kept * work.elements * machine.element_bytes + weights
