@@ -9,6 +9,8 @@ from torch import Tensor
 HAS_TRITON = find_spec("triton") is not None
 WIDEST = 4096
 """The most columns of a row, each task's rounded up to the next power of two."""
+LEAST_WIDTH, LEAST_GROUPS, LEAST_IN_GROUP = 128, 16, 16
+"""What a kernel is made for at least: columns of a row, groups of them, columns of a group."""
 
 
 def takes(logits: Tensor, *others: Tensor) -> bool:
@@ -62,8 +64,20 @@ def _on_current_device(tensor: Tensor) -> bool:
 
 
 def padded(sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the number of groups and their largest size, rounded up to powers of two."""
-    return _power_of_two(len(sizes)), _power_of_two(max(sizes))
+    """Return the number of groups and their largest size, rounded up to powers of two.
+
+    They are never small: a kernel is compiled for each, and a stream has groups of many sizes.
+    """
+    if len(sizes) == 1:
+        return 1, padded_width(sizes[0])
+    return max(LEAST_GROUPS, _power_of_two(len(sizes))), max(
+        LEAST_IN_GROUP, _power_of_two(max(sizes))
+    )
+
+
+def padded_width(columns: int) -> int:
+    """Return the columns of a row likewise."""
+    return max(LEAST_WIDTH, _power_of_two(columns))
 
 
 def _power_of_two(number: int) -> int:

@@ -17,7 +17,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from distillmatch.losses.fused import padded
+from distillmatch.losses.fused import padded, padded_width
 from distillmatch.losses.row_kernels import (
     cross_entropy_kernel,
     divergence_kernel,
@@ -150,7 +150,7 @@ def _cross_entropy(
 ) -> Made:
     rows, columns = logits.shape
     labels, weights, mask = vectors
-    width = triton.next_power_of_2(columns)
+    width = padded_width(columns)
     plan = _Plan.of(rows, width)
     losses, gradient = _losses(logits, plan), _gradient_of(logits, wanted)
     cross_entropy_kernel[(plan.programs,)](
@@ -246,7 +246,7 @@ def _divergence(
         plan.block_rows,
         count,
         width,
-        0 if covered else triton.next_power_of_2(columns),
+        0 if covered else padded_width(columns),
     )
     return _added_up(losses), gradient
 
