@@ -118,7 +118,7 @@ def test_beside_other_runs_a_kernel_leaves_processors_to_them(
     class Properties:
         multi_processor_count = 132
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(sharing, "device_properties", lambda device: Properties)
     device = torch.device("cuda", 0)
     assert sharing.programs_at_most(device, 2) == sharing.programs_at_most(device, 320) == 132
     with shared_device():

@@ -89,7 +89,7 @@ def test_a_device_that_is_too_old_or_too_small_goes_without_a_kernel_silently(
     major: int, room: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     properties = SimpleNamespace(major=major, shared_memory_per_block_optin=room)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(compiled, "device_properties", lambda device: properties)
     assert compiled.load_if_possible(0, *WANTED, "cuDNN's is used") is None
     assert not recwarn.list
 
@@ -101,7 +101,7 @@ def test_a_kernel_that_cannot_be_loaded_leaves_its_work_to_others_and_says_why(
         raise OSError("no compiler")
 
     properties = SimpleNamespace(major=9, shared_memory_per_block_optin=100_000)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(compiled, "device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(compiled, "load_kernels", broken)
     with pytest.warns(
