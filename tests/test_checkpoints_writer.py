@@ -23,7 +23,7 @@ from test_checkpoints import (
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import DiskError
-from distillmatch.run import Interrupted, read_result, run, threads
+from distillmatch.run import Interrupted, checkpoints, read_result, run, threads
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints
 from distillmatch.run.folder import RunFolder
 from distillmatch.run.interruption import StopRequest
@@ -267,3 +267,35 @@ def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
         assert ended == [130]
         comes_back.set()
         thread.join()
+
+
+def test_a_write_that_was_given_up_leaves_the_next_sessions_checkpoints_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes_back = threading.Event()
+    encode = checkpoints.encode
+
+    def hanging(checkpoint: Checkpoint) -> bytes:
+        if checkpoint.values["session"] == 1:
+            wait_until(comes_back.is_set, "the disk")
+        return encode(checkpoint)
+
+    monkeypatch.setattr(checkpoints, "encode", hanging)
+    monkeypatch.setattr("distillmatch.run.writer.HURRY_SECONDS", 0.05)
+    with (
+        RunFolder(tmp_path, said.append) as folder,
+        pytest.raises(Interrupted),
+        CheckpointWriter(folder) as writer,
+    ):
+        writer.begin(Checkpoint({"session": 1}, {}), "task 1")
+        raise Interrupted("stopped at once", 2)
+    (thread,) = writing()
+    with RunFolder(tmp_path, said.append) as folder:
+        for number in (1, 2, 3):
+            folder.checkpoints.save(Checkpoint({"session": 2, "number": number}, {}))
+        kept = sorted((tmp_path / "checkpoints").iterdir())
+        comes_back.set()
+        thread.join()
+        assert sorted((tmp_path / "checkpoints").iterdir()) == kept
+        found, problems = folder.checkpoints.load()
+        assert found is not None and found.values["number"] == 3 and not problems

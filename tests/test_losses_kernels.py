@@ -1,7 +1,7 @@
 """The kernels of the losses against torch's formulation in float64, values and gradients.
 
-On a CUDA device they run there. Elsewhere Triton, where it is installed, interprets them on the
-CPU, and they are told to take what lies there.
+On a CUDA device they run there. Elsewhere Triton interprets them on the CPU, where it is installed,
+which it is not by this project's own set-up; then they are told to take what lies there.
 """
 
 import os

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
 from distillmatch.methods import Batch, Method, TaskInfo, make_method
-from distillmatch.methods.detector import perturbed_scores
+from distillmatch.methods.detector import perturbed_scores, score_and_logits
 from distillmatch.methods.dm import DistillMatch
 from distillmatch.methods.gd import GlobalDistillation
 from distillmatch.methods.parts import LabelWeights
-from distillmatch.networks import build_network
+from distillmatch.networks import Detector, build_network
 from distillmatch.streams import build_stream
 
 
@@ -263,6 +263,26 @@ def test_the_perturbation_raises_the_score() -> None:
     plain, moved = perturbed_scores(network, images, 5, (0.0, 0.002)).unbind(1)
     assert moved.mean() > plain.mean()
     assert (moved > plain).float().mean() > 0.9
+
+
+def test_images_are_moved_by_epsilon_along_the_sign_of_the_scores_gradient() -> None:
+    network = build_network("wrn-10-1", 5, "cosine", torch.Generator().manual_seed(3)).eval()
+    assert isinstance(network, Detector)
+    images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+    epsilons = (0.0, 0.0025, 0.08)
+    made = perturbed_scores(network, images, 3, epsilons)
+    assert made.shape == (6, 3)
+    for column, epsilon in zip(made.unbind(1), epsilons, strict=True):
+        for image, score in zip(images, column, strict=True):
+            wanted = image[None].clone().requires_grad_(True)
+            network.similarities(wanted)[0, :3].max().backward()  # type: ignore[no-untyped-call]
+            assert wanted.grad is not None
+            moved = image[None] + epsilon * wanted.grad.sign()
+            expected = network.similarities(moved)[0, :3].max()
+            torch.testing.assert_close(score, expected.detach(), rtol=1e-4, atol=1e-5)
+    for epsilon, column in zip(epsilons, made.unbind(1), strict=True):
+        alone, _ = score_and_logits(network, images, 3, epsilon)
+        torch.testing.assert_close(alone, column)
 
 
 def test_the_schedule_is_the_papers() -> None:

@@ -1,14 +1,17 @@
 """The way through a network that is written out, beside autograd's through its layers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.hooks import RemovableHandle
 
 from distillmatch.networks import BatchNorm, frozen_statistics, separate_statistics
 from distillmatch.networks.kernels import pointwise, trained
@@ -201,13 +204,47 @@ def test_weight_gradients_are_awaited_once_at_the_end_of_the_way_back() -> None:
     assert operations.awaited == 1
 
 
+@pytest.mark.parametrize(
+    "watch",
+    [
+        lambda layer: layer.register_forward_hook(lambda *given: None),
+        lambda layer: layer.register_forward_pre_hook(lambda *given: None),
+        lambda layer: layer.register_full_backward_hook(lambda *given: None),
+        lambda layer: register_module_forward_hook(lambda *given: None),
+    ],
+)
 def test_a_network_whose_layers_are_watched_calls_them_one_by_one(
-    monkeypatch: pytest.MonkeyPatch,
+    watch: Callable[[nn.Module], RemovableHandle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone, images = network(10, 1), torch.randn(4, 3, 8, 8)
     backbone.first.rounded = backbone.first.weight.detach()
     monkeypatch.setattr(trained, "takes", lambda *given: True)
     assert backbone._written_out(images) is trained
-    with backbone.blocks[1].conv2.register_forward_hook(lambda *given: None):
+    with watch(backbone.blocks[1].conv2):
         assert backbone._written_out(images) is None
     assert backbone._written_out(images) is trained
+
+
+def test_a_network_with_weights_made_of_others_calls_its_layers_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backbone, images = network(10, 1), torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    weight_norm(backbone.blocks[1].conv2)
+    backbone(images).sum().backward()
+    backbone.first.rounded = backbone.first.weight.detach()
+    monkeypatch.setattr(trained, "takes", lambda *given: True)
+    assert backbone._written_out(images) is None
+
+
+def test_a_layer_that_was_replaced_is_the_one_that_is_used() -> None:
+    backbone, images = network(10, 1), torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    backbone.blocks[1].norm2 = BatchNorm(len(backbone.blocks[1].norm2.weight)).double().eval()
+    backbone(images)
+    assert backbone.blocks[1].norm2 in backbone.norms
+
+
+def test_normalizations_of_another_precision_or_place_are_not_plain() -> None:
+    cpu = torch.device("cpu")
+    assert BatchNorm(4).is_plain(cpu)
+    assert not BatchNorm(4).double().is_plain(cpu)
+    assert not BatchNorm(4).is_plain(torch.device("cuda", 0))

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,8 +28,13 @@ def user_cache() -> Path | None:
 
 
 @contextmanager
-def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` that takes its name only when the block succeeds."""
+def atomic_file(
+    path: Path, doing: str, check: Callable[[], None] | None = None
+) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that takes its name only when the block succeeds.
+
+    `check` is called when all is on the disk, and may still raise.
+    """
     with explain_disk_errors(doing, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
@@ -42,6 +47,8 @@ def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.chmod(0o666 & ~UMASK)
+            if check is not None:
+                check()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Evaluation: what a method says of the test images after a task."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +34,15 @@ def evaluate(
     placement: Placement,
 ) -> Outputs:
     """Show a method all test images, in large batches."""
-    parts = [evaluation_part(dataset, stream, number) for number in range(len(stream))]
-    outputs, scores = [], []
-    for piece in _pieces(parts, piece_size(placement.scoring_batch, dataset.image_size)):
+    outputs, scores, labels = [], [], []
+
+    def parts() -> Iterator[EvaluationPart]:
+        for number in range(len(stream)):
+            part = evaluation_part(dataset, stream, number)
+            labels.append(part.labels)
+            yield part
+
+    for piece in _pieces(parts(), piece_size(placement.scoring_batch, dataset.image_size)):
         pixels = placement.tensor(piece).permute(0, 3, 1, 2)
         images = plain_views(pixels, normalization, dtype=placement.dtype)
         with torch.no_grad(), placement.autocast():
@@ -46,13 +52,13 @@ def evaluate(
             scores.append(score.float())
     return Outputs(
         logits=torch.cat(outputs).cpu().numpy(),
-        labels=np.concatenate([part.labels for part in parts]),
+        labels=np.concatenate(labels),
         familiarity=torch.cat(scores).cpu().numpy() if scores else None,
-        seen=sum(map(len, parts[: task.number + 1])),
+        seen=sum(map(len, labels[: task.number + 1])),
     )
 
 
-def _pieces(parts: Sequence[EvaluationPart], size: int) -> Iterator[NDArray[np.uint8]]:
+def _pieces(parts: Iterable[EvaluationPart], size: int) -> Iterator[NDArray[np.uint8]]:
     """Yield the images of all parts in pieces of a size, for few of a small part fill no device."""
     held: list[NDArray[np.uint8]] = []
     room = size

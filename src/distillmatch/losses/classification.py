@@ -50,7 +50,8 @@ def with_pseudo_labels(
 ) -> tuple[Tensor, Tensor]:
     """Return the labels and then the pseudo-labels, for one sum over both, and B + B_pl.
 
-    A pseudo-label that is not accepted is passed over and not counted.
+    So eqs. 6 and 7 are one sum (`weighted_cross_entropy_sum`; eq. 7 is its part that has
+    pseudo-labels). One that is not accepted is passed over and not counted.
     """
     if takes_rows(pseudo_labels, pseudo_labels, accepted) and takes_labels(labels, pseudo_labels):
         from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone

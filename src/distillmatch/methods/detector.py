@@ -85,8 +85,9 @@ class FamiliarityDetector:
             return lambda images: {SCORE: perturbed_scores(frozen, images, task.seen, epsilons)}
 
         held_out = held_out_images(passes)
-        means = passes.score(at(*EPSILONS), held_out)[SCORE].mean(dim=0).tolist()
-        epsilon = choose_epsilon(EPSILONS, means, config.epsilon_rule)
+        tried = (0.0,) if config.epsilon_rule == "none" else EPSILONS
+        means = passes.score(at(*tried), held_out)[SCORE].mean(dim=0).tolist()
+        epsilon = choose_epsilon(tried, means, config.epsilon_rule)
         self.method.values["epsilon"] = epsilon
         scores = passes.score(at(epsilon), held_out, CALIBRATION_VIEWS)[SCORE][:, 0]
         rate = true_positive_rate(config)

@@ -24,6 +24,13 @@ class Convolution(nn.Conv2d):
         super().__init__(channels_in, channels_out, side, stride, padding=side // 2, bias=False)
         self.rounded: Tensor | None = None
 
+    def rounded_or_round(self, dtype: torch.dtype) -> Tensor:
+        """Return the rounded weights: another thread that asks the same network may take them."""
+        rounded = self.rounded
+        if rounded is None:
+            return self.weight.detach().to(dtype, memory_format=torch.channels_last)
+        return rounded
+
     def forward(self, maps: Tensor) -> Tensor:
         """Convolve the maps."""
         rounded = self.rounded  # another thread that asks the same network may take it away

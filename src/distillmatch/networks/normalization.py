@@ -88,6 +88,13 @@ class BatchNorm(nn.Module):
         centered = numbers - mean.view(shape)
         return (centered * scale.view(shape) + self.bias.view(shape)).to(inputs.dtype)
 
+    def is_plain(self, device: torch.device) -> bool:
+        """Tell whether all numbers of the layer are as our kernels read them, on a device."""
+        return all(
+            one.dtype == torch.float32 and one.device == device and one.is_contiguous()
+            for one in (self.weight, self.bias, self.running_mean, self.running_var)
+        )
+
     def extra_repr(self) -> str:
         """Describe the layer where its network is printed."""
         return f"{len(self.weight)}, momentum={self.momentum}, epsilon={self.epsilon}"

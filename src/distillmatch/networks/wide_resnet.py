@@ -5,6 +5,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module
 
 from distillmatch.config.run import InitialWeights
 from distillmatch.networks.convolution import Convolution, rounded_weights
@@ -42,13 +43,12 @@ class WideResNet(nn.Module):
                 channels = group_channels
         self.blocks = nn.ModuleList(groups)  # type: ignore[assignment]
         self.last_norm = BatchNorm(channels)
-        self.layers = [layer for layer in self.modules() if layer is not self]
-        self.convolutions = [layer for layer in self.layers if isinstance(layer, Convolution)]
-        self.norms = [layer for layer in self.layers if isinstance(layer, BatchNorm)]
+        self._list_layers()
         initialize(self, generator, initial_weights)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
+        self._list_layers()  # anew, for someone may have replaced one
         with rounded_weights(self.convolutions):
             written_out = self._written_out(images)
             if written_out is not None:
@@ -67,13 +67,34 @@ class WideResNet(nn.Module):
 
         Otherwise, and where someone watches single layers, these are called one by one.
         """
-        watched = any(layer._forward_hooks or layer._forward_pre_hooks for layer in self.layers)
-        if self.first.rounded is None or watched:
+        weights = [convolution.weight for convolution in self.convolutions]
+        if (
+            self.first.rounded is None
+            or any(_is_watched(layer) for layer in self.layers)
+            or module._has_any_global_hook()  # type: ignore[no-untyped-call]
+            or not all(isinstance(weight, nn.Parameter) for weight in weights)  # but parametrized
+        ):
             return None
         from distillmatch.networks.kernels import frozen, trained  # noqa: PLC0415  CUDA alone
 
         ways: tuple[ModuleType, ...] = (trained, frozen)
         return next((way for way in ways if way.takes(self, images)), None)
+
+    def _list_layers(self) -> None:
+        """Note all layers, the convolutions and the normalizations, in order."""
+        self.layers = [layer for layer in self.modules() if layer is not self]
+        self.convolutions = [layer for layer in self.layers if isinstance(layer, Convolution)]
+        self.norms = [layer for layer in self.layers if isinstance(layer, BatchNorm)]
+
+
+def _is_watched(layer: nn.Module) -> bool:
+    """Tell whether someone is to be called when a layer is."""
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+    )
 
 
 class Block(nn.Module):

@@ -26,7 +26,7 @@ FORMAT = "distillmatch checkpoint"
 VERSION = 1
 KEPT = 2
 HASHED_BYTES = 4_000_000
-"""Bytes are hashed in pieces of at least so many: a thread waits for Python's lock after each."""
+"""Small tensors are hashed so many bytes at a time: a thread waits for Python's lock after each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,26 +37,40 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
 
+class AbandonedError(Exception):
+    """A checkpoint that nobody waits for any more was not written."""
+
+
 class Checkpoints:
     """The checkpoint files of one run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / FOLDER
         self._good: list[Path] = []
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Let a write under way in another thread come to nothing: the folder is given back."""
+        self._abandoned = True
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, then let go of all but the last two."""
         number = max((int(path.stem) for path in self._files()), default=0) + 1
         path = self.folder / f"{number:08d}.safetensors"
         content = encode(checkpoint)
-        with atomic_file(path, "writing a checkpoint") as file:
+        with atomic_file(path, "writing a checkpoint", self._refuse_if_abandoned) as file:
             file.write(content)
         _sync(self.folder)
         self._good = [*self._good, path][-KEPT:]
+        self._refuse_if_abandoned()
         for old in self._files():
             if old not in self._good:
                 old.unlink(missing_ok=True)
         return path
+
+    def _refuse_if_abandoned(self) -> None:
+        if self._abandoned:
+            raise AbandonedError
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the last checkpoint that is whole, and what is wrong with those after it."""
@@ -123,12 +137,14 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     piece = bytearray()
     for name in sorted(tensors):
-        tensor = tensors[name]
+        tensor, content = tensors[name], _bytes_of(tensors[name]).data
         piece += repr((name, str(tensor.dtype), tuple(tensor.shape))).encode()
-        piece += _bytes_of(tensor).data
-        if len(piece) >= HASHED_BYTES:
-            digest.update(piece)
-            piece.clear()
+        if len(piece) + len(content) < HASHED_BYTES:
+            piece += content
+            continue
+        digest.update(piece)
+        digest.update(content)
+        piece.clear()
     digest.update(piece)
     return digest.hexdigest()
 

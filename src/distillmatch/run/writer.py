@@ -37,8 +37,8 @@ class CheckpointWriter:
         self._place = place
         # A daemon, for a disk that hangs must not keep the process.
         thread = threading.Thread(target=self._write, args=(checkpoint,), name=THREAD, daemon=True)
+        self._thread = thread  # before it starts: a signal may come in between
         thread.start()
-        self._thread = thread
 
     def look(self) -> None:
         """Raise what went wrong with the last write, if that is known by now."""
@@ -65,7 +65,8 @@ class CheckpointWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._thread is None:
+        thread = self._thread
+        if thread is None or not (thread.is_alive() or not self._outcomes.empty()):
             return
         # A stop where the run can be continued has settled; what interrupts a write is a second
         # signal.
@@ -73,8 +74,9 @@ class CheckpointWriter:
         try:
             outcome = self._outcomes.get(timeout=HURRY_SECONDS if hurries else None)
         except queue.Empty:
+            self.folder.checkpoints.abandon()
             return
-        self._thread.join()
+        thread.join()
         # A write that failed is of no account any more: either the run is finished, and its result
         # written, or it ends by another error.
         if isinstance(outcome, Path):

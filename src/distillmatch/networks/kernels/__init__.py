@@ -1,1 +1,1 @@
-"""Triton kernels for CUDA; imported only where there is Triton."""
+"""Kernels for CUDA, and ways through a network made of them; one of them needs Triton."""

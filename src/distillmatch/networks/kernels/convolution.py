@@ -144,7 +144,7 @@ def takes_activated(
 def convolve(maps: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
     """Convolve maps; transposed, take the gradient of a convolution's output to its input."""
     layout = _layout(maps, weight, transposed)
-    result = _new_maps(maps, layout)
+    result = new_maps(maps, layout.channels_out)
     _launch(maps, weight, result, layout, _Around())
     return result
 
@@ -159,8 +159,8 @@ def convolve_and_activate(
 ) -> Activated:
     """Return the ReLU of convolved maps, with the shortcut if there is one, normalized."""
     layout = _layout(maps, weight, False, True, 0 if shortcut is None else SUM_BEFORE)
-    total = _new_maps(maps, layout) if keeps_total else None
-    activated = _new_maps(maps, layout)
+    total = new_maps(maps, layout.channels_out) if keeps_total else None
+    activated = new_maps(maps, layout.channels_out)
     signs = new_signs(activated) if keeps_signs else None
     around = _around(scales=by.scales, shifts=by.shifts, beside=shortcut, signs=signs, sum=total)
     _launch(maps, weight, activated, layout, around)
@@ -175,7 +175,7 @@ def take_back_through_activation(
     `beside` is a gradient that comes by another way, to be added where `adds` says, if not 0.
     """
     layout = _layout(given, weight, True, True, adds)
-    result = _new_maps(given, layout)
+    result = new_maps(given, layout.channels_out)
     around = _around(scales=by.scales, signs=signs, beside=beside)
     _launch(given, weight, result, layout, around)
     return result
@@ -230,10 +230,10 @@ def _available(maps: Tensor, layout: Layout) -> bool:
     return _kernel(maps.get_device(), layout) is not None
 
 
-def _new_maps(maps: Tensor, layout: Layout) -> Tensor:
-    """Return the place for what the kernel makes of maps."""
+def new_maps(maps: Tensor, channels: int) -> Tensor:
+    """Return the place for what a kernel makes of maps: as many of so many channels."""
     return torch.empty(
-        (len(maps), layout.channels_out, *maps.shape[2:]),
+        (len(maps), channels, *maps.shape[2:]),
         dtype=maps.dtype,
         device=maps.device,
         memory_format=torch.channels_last,

@@ -24,7 +24,7 @@ from distillmatch.networks.kernels.compiled import (
     device_properties,
     load_if_possible,
 )
-from distillmatch.networks.kernels.convolution import STEP
+from distillmatch.networks.kernels.convolution import STEP, new_maps
 from distillmatch.networks.kernels.sharing import device_is_shared
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def normalize(
 ) -> tuple[Tensor, Normalized]:
     """Return the ReLU of convolved maps, or of their sum with a shortcut, normalized."""
     layout = _layout(maps, weight, back=False, adds=shortcut is not None)
-    summed, activated = _new_maps(maps, layout), _new_maps(maps, layout)
+    summed, activated = new_maps(maps, layout.channels_out), new_maps(maps, layout.channels_out)
     portions = 1 if norm.leading in (None, len(maps)) else 2
     coefficients = torch.empty(portions, 4, layout.channels_out, device=maps.device)
     tensors = maps, weight, shortcut, summed, activated, None, norm.weight, norm.bias
@@ -194,7 +194,7 @@ def take_back(
     """
     layout = _layout(given, weight, back=True, adds=False)
     made = Gradients(
-        _new_maps(given, layout),
+        new_maps(given, layout.channels_out),
         torch.empty(layout.channels_out, device=given.device),
         torch.empty(layout.channels_out, device=given.device),
     )
@@ -264,15 +264,6 @@ def _layout(maps: Tensor, weight: Tensor, *, back: bool, adds: bool) -> Layout:
     room = properties.shared_memory_per_block_optin
     height, width = maps.shape[2:]
     return Layout(read, made, height, width, back, adds, room)
-
-
-def _new_maps(like: Tensor, layout: Layout) -> Tensor:
-    return torch.empty(
-        (len(like), layout.channels_out, layout.height, layout.width),
-        dtype=like.dtype,
-        device=like.device,
-        memory_format=torch.channels_last,
-    )
 
 
 def _split(programs: int, first: int, steps: int) -> int:

@@ -103,7 +103,7 @@ class Walk:
             )
             for block in blocks
         ]
-        self.by = operations.coefficients(_norms(backbone))
+        self.by = operations.coefficients(backbone.norms)
 
     def forward(self, images: Tensor, *, keeps_signs: bool) -> tuple[Tensor, list[Tensor]]:
         """Return the features, and the signs after each normalization if they are to be kept."""
@@ -180,7 +180,7 @@ class _Features(torch.autograd.Function):
 
 def takes(backbone: "WideResNet", images: Tensor) -> bool:
     """Tell whether `features` can do, inside `rounded_weights`, what the backbone does."""
-    rounded, norms = backbone.first.rounded, _norms(backbone)
+    rounded, norms = backbone.first.rounded, backbone.norms
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in backbone.parameters())
     return (
         rounded is not None
@@ -205,9 +205,3 @@ def features(backbone: "WideResNet", images: Tensor) -> Tensor:
         made: Tensor = _Features.apply(maps, walk)
         return made
     return walk.forward(maps, keeps_signs=False)[0]
-
-
-def _norms(backbone: "WideResNet") -> list["BatchNorm"]:
-    """Return all normalizations in the order of the way forward."""
-    blocks: Any = backbone.blocks
-    return [norm for block in blocks for norm in (block.norm1, block.norm2)] + [backbone.last_norm]

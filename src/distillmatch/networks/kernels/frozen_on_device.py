@@ -18,10 +18,7 @@ class OnDevice:
 
     def weight(self, layer: Convolution) -> Tensor:
         """Return a convolution's rounded weights."""
-        rounded = layer.rounded  # another thread that asks the same network may take it away
-        if rounded is None:
-            return layer.weight.to(torch.bfloat16, memory_format=torch.channels_last)
-        return rounded
+        return layer.rounded_or_round(torch.bfloat16)
 
     def coefficients(self, norms: Sequence[BatchNorm]) -> Sequence[Coefficients]:
         """Return what each normalization multiplies by and adds, by one launch."""

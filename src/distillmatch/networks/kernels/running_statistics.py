@@ -57,12 +57,11 @@ class _Layers(ctypes.Structure):
 
 def takes(norms: Sequence["BatchNorm"]) -> bool:
     """Tell whether the kernels can do what the layers do in evaluation."""
+    device = norms[0].weight.device
     return all(
-        tensor.is_cuda and tensor.dtype == torch.float32 and tensor.is_contiguous()
-        for norm in norms
-        for tensor in _tensors(norm)
-    ) and all(
-        len(norm.weight) % 8 == 0
+        device.type == "cuda"
+        and norm.is_plain(device)
+        and len(norm.weight) % 8 == 0
         and len(norm.weight) // 8 <= MOST_THREADS
         and _kernels(norm.weight.get_device()) is not None
         for norm in norms

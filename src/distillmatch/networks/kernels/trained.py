@@ -124,7 +124,7 @@ class WayBack:
 
     def __init__(self, walk: Walk, wanted: AbstractSet[Tensor]) -> None:
         if not walk.passed:
-            raise RuntimeError("gradients of a network in half precision can be taken only once")
+            raise RuntimeError("gradients of a network in bfloat16 can be taken only once")
         self.walk, self.operations = walk, walk.operations
         self.passed, walk.passed = walk.passed, []
         self.wanted = wanted
@@ -235,6 +235,7 @@ def takes(backbone: "WideResNet", images: Tensor) -> bool:
         or rounded.dtype != torch.bfloat16
         or not all(norm.training and not norm.shared and norm.leading == leading for norm in norms)
         or not (leading is None or 0 < leading <= len(images))
+        or not all(norm.is_plain(images.device) for norm in norms)
     ):
         return False
     channels = {len(norm.weight) for norm in norms}
@@ -247,7 +248,6 @@ def features(backbone: "WideResNet", images: Tensor) -> Tensor:
         OnDevice,
     )
 
-    weights = {layer: layer.rounded for layer in backbone.convolutions}
-    given = {layer: weight for layer, weight in weights.items() if weight is not None}
+    weights = {layer: layer.rounded_or_round(torch.bfloat16) for layer in backbone.convolutions}
     images = images.to(torch.bfloat16, memory_format=torch.channels_last)
-    return features_by(backbone, images, given, OnDevice())
+    return features_by(backbone, images, weights, OnDevice())
