@@ -208,16 +208,17 @@ def detector_phase(setting: Setting, task: int) -> Phase | None:
     batch, unlabeled = setting.batch, setting.unlabeled_batch
     steps = setting.epochs / 2 * -(-setting.labeled // 2 // batch)
     held_out = setting.labeled / 2
+    # One perturbation for all sizes that are tried, then four views at the one that is chosen.
+    calibration = {"once_scored": 5 * held_out, "once_perturbed": 5 * held_out}
     if task == 0:
-        return Phase(steps, batch, weak=batch, once_scored=held_out, once_perturbed=10 * held_out)
+        return Phase(steps, batch, weak=batch, **calibration)
     return Phase(
         steps,
         trained=batch + unlabeled,
         scored=batch + 2 * unlabeled,
         perturbed=unlabeled,
         weak=batch + unlabeled,
-        once_scored=held_out,
-        once_perturbed=10 * held_out,
+        **calibration,
     )
 
 
