@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 HAS_TRITON = find_spec("triton") is not None
+"""torch brings it with CUDA. Some weight gradients need it, so without it all is left to torch."""
 HALF = (torch.bfloat16, torch.float16)
 
 
