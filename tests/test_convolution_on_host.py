@@ -17,6 +17,9 @@ from distillmatch.networks.kernels.running_statistics import Coefficients
 
 RUNNING = "MOST", "THREADS", "MOST_THREADS", "TURNS"
 
+Shape = tuple[int, int, int, int]
+"""Channels in and out, height and width."""
+
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
 )
@@ -80,29 +83,22 @@ def by_channel(values: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("channels_in", "channels_out", "width", "height", "images", "blocks", "transposed"),
+    ("shape", "images", "blocks", "transposed"),
     [
-        (3, 16, 32, 30, 5, 1, False),
-        (16, 3, 32, 4, 5, 2, True),
-        (16, 32, 32, 4, 3, 1, False),
-        (32, 32, 32, 14, 3, 1, False),
-        (32, 32, 32, 4, 3, 2, True),
-        (32, 16, 64, 6, 3, 2, True),
-        (64, 64, 16, 8, 2, 1, False),
-        (64, 64, 16, 8, 2, 2, True),
+        ((3, 16, 30, 32), 5, 1, False),
+        ((16, 3, 4, 32), 5, 2, True),
+        ((16, 32, 4, 32), 3, 1, False),
+        ((32, 32, 14, 32), 3, 1, False),
+        ((32, 32, 4, 32), 3, 2, True),
+        ((32, 16, 6, 64), 3, 2, True),
+        ((64, 64, 8, 16), 2, 1, False),
+        ((64, 64, 8, 16), 2, 2, True),
     ],
 )
 def test_the_convolution_kernel_is_torchs_convolution(
-    channels_in: int,
-    channels_out: int,
-    width: int,
-    height: int,
-    images: int,
-    blocks: int,
-    transposed: bool,
-    tmp_path: Path,
+    shape: Shape, images: int, blocks: int, transposed: bool, tmp_path: Path
 ) -> None:
-    layout = Layout(channels_in, channels_out, height, width, transposed, ROOM)
+    layout = Layout(*shape, transposed, ROOM)
     made = convolved(tmp_path, layout, images, blocks)
     convolve = functional.conv_transpose2d if transposed else functional.conv2d
     expected = convolve(made.maps.float(), made.weight.float(), padding=1)
@@ -110,26 +106,19 @@ def test_the_convolution_kernel_is_torchs_convolution(
 
 
 @pytest.mark.parametrize(
-    ("channels_in", "channels_out", "width", "height", "images", "blocks", "adds"),
+    ("shape", "images", "blocks", "adds"),
     [
-        (3, 16, 32, 10, 3, 1, 0),
-        (16, 16, 64, 4, 2, 1, SUM_BEFORE),
-        (16, 32, 32, 4, 3, 2, 0),
-        (32, 32, 32, 6, 2, 1, SUM_BEFORE),
-        (64, 64, 16, 4, 3, 2, SUM_BEFORE),
+        ((3, 16, 10, 32), 3, 1, 0),
+        ((16, 16, 4, 64), 2, 1, SUM_BEFORE),
+        ((16, 32, 4, 32), 3, 2, 0),
+        ((32, 32, 6, 32), 2, 1, SUM_BEFORE),
+        ((64, 64, 4, 16), 3, 2, SUM_BEFORE),
     ],
 )
 def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
-    channels_in: int,
-    channels_out: int,
-    width: int,
-    height: int,
-    images: int,
-    blocks: int,
-    adds: int,
-    tmp_path: Path,
+    shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:
-    plain = Layout(channels_in, channels_out, height, width, False, ROOM)
+    plain = Layout(*shape, False, ROOM)
     made = convolved(tmp_path, plain._replace(activates=True, adds=adds), images, blocks)
     normalized = convolved(tmp_path, plain, images, blocks).result
     if adds:
@@ -142,26 +131,19 @@ def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
 
 
 @pytest.mark.parametrize(
-    ("channels_in", "channels_out", "width", "height", "images", "blocks", "adds"),
+    ("shape", "images", "blocks", "adds"),
     [
-        (16, 16, 32, 4, 2, 1, SUM_AFTER),
-        (32, 16, 32, 6, 3, 2, SUM_BEFORE),
-        (32, 32, 32, 6, 2, 1, 0),
-        (32, 32, 64, 4, 2, 1, SUM_AFTER),
-        (64, 64, 16, 4, 3, 2, SUM_AFTER),
+        ((16, 16, 4, 32), 2, 1, SUM_AFTER),
+        ((32, 16, 6, 32), 3, 2, SUM_BEFORE),
+        ((32, 32, 6, 32), 2, 1, 0),
+        ((32, 32, 4, 64), 2, 1, SUM_AFTER),
+        ((64, 64, 4, 16), 3, 2, SUM_AFTER),
     ],
 )
 def test_the_convolution_kernel_takes_gradients_back_through_normalization_and_relu(
-    channels_in: int,
-    channels_out: int,
-    width: int,
-    height: int,
-    images: int,
-    blocks: int,
-    adds: int,
-    tmp_path: Path,
+    shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:
-    plain = Layout(channels_in, channels_out, height, width, True, ROOM)
+    plain = Layout(*shape, True, ROOM)
     made = convolved(tmp_path, plain._replace(activates=True, adds=adds), images, blocks)
     gradient = convolved(tmp_path, plain, images, blocks).result
     if adds == SUM_BEFORE:
