@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from frozen_networks import frozen_backbone
+from test_kernels_gpu import few_channels, maps
 from torch import Tensor
 
 from distillmatch.networks import BatchNorm, WideResNet, convolution, shared_device
@@ -27,11 +28,6 @@ def half_precision() -> Iterator[None]:
 def drawn(*shape: int, seed: int) -> Tensor:
     generator = torch.Generator("cuda").manual_seed(seed)
     return torch.randn(*shape, device="cuda", generator=generator)
-
-
-def maps(count: int, channels: int, side: int, seed: int) -> Tensor:
-    drawn_maps = drawn(count, channels, side, side, seed=seed).bfloat16()
-    return drawn_maps.to(memory_format=torch.channels_last)
 
 
 def on_device(name: str) -> WideResNet:
@@ -142,13 +138,7 @@ def test_normalization_by_running_statistics_is_torchs_with_relu_and_sum(
 
 
 @pytest.mark.parametrize("count", [1, 7, 320])
-@pytest.mark.parametrize(
-    ("channels_in", "channels_out", "side"),
-    [
-        (3, 16, 32), (16, 16, 32), (16, 32, 32), (32, 32, 32), (64, 64, 16),
-        (3, 16, 64), (16, 16, 64), (16, 32, 64), (32, 32, 64),
-    ],
-)  # fmt: skip
+@few_channels
 def test_a_convolution_that_normalizes_does_what_two_kernels_do_to_the_bit(
     channels_in: int, channels_out: int, side: int, count: int
 ) -> None:

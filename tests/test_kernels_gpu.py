@@ -16,6 +16,13 @@ SHAPES = [
     (128, 8, 320, 192),
     (640, 4, 6, None),
 ]
+few_channels = pytest.mark.parametrize(
+    ("channels_in", "channels_out", "side"),
+    [
+        (3, 16, 32), (16, 16, 32), (16, 32, 32), (32, 32, 32), (64, 64, 16),
+        (3, 16, 64), (16, 16, 64), (16, 32, 64), (32, 32, 64),
+    ],
+)  # fmt: skip
 
 
 def maps(count: int, channels: int, side: int, seed: int) -> Tensor:
@@ -160,13 +167,7 @@ def test_two_backward_passes_agree_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 320])
-@pytest.mark.parametrize(
-    ("channels_in", "channels_out", "side"),
-    [
-        (3, 16, 32), (16, 16, 32), (16, 32, 32), (32, 32, 32), (64, 64, 16),
-        (3, 16, 64), (16, 16, 64), (16, 32, 64), (32, 32, 64),
-    ],
-)  # fmt: skip
+@few_channels
 def test_few_channels_are_convolved_as_in_float32(
     channels_in: int, channels_out: int, count: int, side: int
 ) -> None:

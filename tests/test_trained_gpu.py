@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_kernels_gpu import maps
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,12 +24,6 @@ from distillmatch.networks.kernels.batch_statistics import Normalized
 from distillmatch.networks.wide_resnet import WideResNet
 
 pytestmark = pytest.mark.gpu
-
-
-def maps(count: int, channels: int, side: int, seed: int) -> Tensor:
-    generator = torch.Generator("cuda").manual_seed(seed)
-    drawn = torch.randn(count, channels, side, side, device="cuda", generator=generator)
-    return drawn.bfloat16().to(memory_format=torch.channels_last)
 
 
 def layer(channels: int, leading: int | None) -> BatchNorm:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
 from distillmatch.engine.averages import WeightAverage
@@ -189,7 +189,7 @@ class Trainer:
         """
         network = training.network
         weights = [one for one in network.state_dict().values() if one.is_floating_point()]
-        sound = torch.stack(torch._foreach_norm(weights)).isfinite().all()
+        sound = nn.utils.get_total_norm(weights).isfinite()
         if isinstance(network, Network):  # and not one of a user's own that takes what it likes
             labeled = data.sets["labeled"]
             few = labeled.fetch(np.arange(min(self.config.batch, len(labeled))))

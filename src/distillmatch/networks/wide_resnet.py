@@ -43,12 +43,10 @@ class WideResNet(nn.Module):
                 channels = group_channels
         self.blocks = nn.ModuleList(groups)  # type: ignore[assignment]
         self.last_norm = BatchNorm(channels)
-        self._list_layers()
         initialize(self, generator, initial_weights)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
-        self._list_layers()  # anew, for someone may have replaced one
         with rounded_weights(self.convolutions):
             written_out = self._written_out(images)
             if written_out is not None:
@@ -70,7 +68,7 @@ class WideResNet(nn.Module):
         weights = [convolution.weight for convolution in self.convolutions]
         if (
             self.first.rounded is None
-            or any(_is_watched(layer) for layer in self.layers)
+            or any(_is_watched(layer) for layer in self.modules() if layer is not self)
             or module._has_any_global_hook()  # type: ignore[no-untyped-call]
             or not all(isinstance(weight, nn.Parameter) for weight in weights)  # but parametrized
         ):
@@ -80,11 +78,15 @@ class WideResNet(nn.Module):
         ways: tuple[ModuleType, ...] = (trained, frozen)
         return next((way for way in ways if way.takes(self, images)), None)
 
-    def _list_layers(self) -> None:
-        """Note all layers, the convolutions and the normalizations, in order."""
-        self.layers = [layer for layer in self.modules() if layer is not self]
-        self.convolutions = [layer for layer in self.layers if isinstance(layer, Convolution)]
-        self.norms = [layer for layer in self.layers if isinstance(layer, BatchNorm)]
+    @property
+    def convolutions(self) -> list[Convolution]:
+        """All convolutions, in order."""
+        return [layer for layer in self.modules() if isinstance(layer, Convolution)]
+
+    @property
+    def norms(self) -> list[BatchNorm]:
+        """All normalizations, in order."""
+        return [layer for layer in self.modules() if isinstance(layer, BatchNorm)]
 
 
 def _is_watched(layer: nn.Module) -> bool:

@@ -79,9 +79,7 @@ class Shape(NamedTuple):
         most = (PROGRAMS_EACH if many else 1) * processors // groups
         parts = 1 if first == rows else 2
         programs = max(parts, min(most, rows // (FEW_PASSES * at_once)))
-        of_first = programs
-        if parts == 2:
-            of_first = min(max(round(programs * first / rows), 1), programs - 1)
+        of_first = programs_of_first(programs, first, rows)
         return cls(rows, first, channels, group, programs, of_first)
 
     @property
@@ -109,6 +107,13 @@ class Shape(NamedTuple):
         of_others = -(-(self.rows - self.leading) // others) if others else 0
         room = (_shared_bytes(device.index) - _scratch(self.group)) // (kept * 2 * self.group)
         return min(max(of_first, of_others), room)
+
+
+def programs_of_first(programs: int, first: int, rows: int) -> int:
+    """Return how many programs have the first part of all rows: each part has one at least."""
+    if first == rows:
+        return programs
+    return min(max(round(programs * first / rows), 1), programs - 1)
 
 
 def takes(channels: int, images: int, device: torch.device) -> bool:

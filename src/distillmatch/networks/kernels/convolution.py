@@ -101,19 +101,29 @@ class Layout(NamedTuple):
     @property
     def constants(self) -> dict[str, int]:
         """What the compiler is told."""
+        streams = self.parts, self.stages, 2 if self.most_warps == 16 else 3
         return {
-            "CHANNELS_IN": self.channels_in,
-            "CHANNELS_OUT": self.channels_out,
-            "HEIGHT": self.height,
-            "WIDTH": self.width,
-            "STEP": STEP,
-            "STAGES": self.stages,
-            "PARTS": self.parts,
-            "AHEAD": 2 if self.most_warps == 16 else 3,
-            "TRANSPOSED": int(self.transposed),
+            **stream_constants(self[:4], *streams, transposed=self.transposed),
             "ACTIVATES": int(self.activates),
             "ADDS": self.adds,
         }
+
+
+def stream_constants(
+    shape: Sequence[int], parts: int, stages: int, ahead: int, *, transposed: bool
+) -> dict[str, int]:
+    """Return what the compiler is told of rows that stream through a kernel (row_streams.cu).
+
+    The shape is channels in and out, height and width.
+    """
+    return {
+        **dict(zip(("CHANNELS_IN", "CHANNELS_OUT", "HEIGHT", "WIDTH"), shape, strict=True)),
+        "STEP": STEP,
+        "STAGES": stages,
+        "PARTS": parts,
+        "AHEAD": ahead,
+        "TRANSPOSED": int(transposed),
+    }
 
 
 class _Around(ctypes.Structure):

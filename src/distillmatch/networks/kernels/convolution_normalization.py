@@ -18,13 +18,14 @@ from distillmatch.networks.kernels.batch_statistics import (
     Gradients,
     Normalized,
     counters_of,
+    programs_of_first,
 )
 from distillmatch.networks.kernels.compiled import (
     Kernel,
     device_properties,
     load_if_possible,
 )
-from distillmatch.networks.kernels.convolution import STEP, new_maps
+from distillmatch.networks.kernels.convolution import STEP, new_maps, stream_constants
 from distillmatch.networks.kernels.sharing import device_is_shared
 
 if TYPE_CHECKING:
@@ -75,17 +76,10 @@ class Layout(NamedTuple):
     def constants(self) -> dict[str, int]:
         """What the compiler is told."""
         sizes = self._sizes()
+        streams = sizes.parts, sizes.stages, sizes.ahead
         return {
-            "CHANNELS_IN": self.channels_in,
-            "CHANNELS_OUT": self.channels_out,
-            "HEIGHT": self.height,
-            "WIDTH": self.width,
-            "STEP": STEP,
-            "STAGES": sizes.stages,
-            "PARTS": sizes.parts,
-            "AHEAD": sizes.ahead,
+            **stream_constants(self[:4], *streams, transposed=self.back),
             "CHANGE_EACH": sizes.change_each,
-            "TRANSPOSED": int(self.back),
             "ADDS": int(self.adds),
         }
 
@@ -138,7 +132,7 @@ class Shares(NamedTuple):
         each = layout.height // STEP
         steps, first = images * each, (images if leading is None else leading) * each
         programs = max(2, min(most, steps // layout._sizes().parts))
-        return cls(steps, first, programs, _split(programs, first, steps))
+        return cls(steps, first, programs, programs_of_first(programs, first, steps))
 
     def rows_kept(self, layout: Layout) -> tuple[int, int]:
         """Return the rows of its output, and of maps beside it, that a program has room for."""
@@ -155,7 +149,7 @@ class Shares(NamedTuple):
         pieces = self.steps * STEP * layout.bytes_of_row // 16
         enough = min(pieces // (2 * layout.threads), self.steps // 4)
         programs = max(2, min(layout._sizes().change_each * processors, enough))
-        return programs, _split(programs, self.leading, self.steps)
+        return programs, programs_of_first(programs, self.leading, self.steps)
 
 
 def takes(maps: Tensor, weight: Tensor, stride: int, *, adds: bool) -> bool:
@@ -264,13 +258,6 @@ def _layout(maps: Tensor, weight: Tensor, *, back: bool, adds: bool) -> Layout:
     room = properties.shared_memory_per_block_optin
     height, width = maps.shape[2:]
     return Layout(read, made, height, width, back, adds, room)
-
-
-def _split(programs: int, first: int, steps: int) -> int:
-    """Return how many programs have the first portion: each portion has one at least."""
-    if first == steps:
-        return programs
-    return min(max(round(programs * first / steps), 1), programs - 1)
 
 
 @functools.cache
