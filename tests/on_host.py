@@ -1,5 +1,6 @@
 """Kernels in CUDA, compiled for the host with what tests/cuda_on_host makes of a GPU."""
 
+import ctypes
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,24 +8,54 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels import compiled
+from distillmatch.cuda import compiled
+from distillmatch.networks.kernels.sources import FOLDER
 
 HOST = Path(__file__).parent / "cuda_on_host"
 ROOM = 227 * 1024
 """Shared memory of a program on an H200."""
 
 
-def built(folder: Path, name: str, constants: dict[str, int], parts: Sequence[str] = ()) -> Path:
+def built(
+    folder: Path,
+    name: str,
+    constants: dict[str, int],
+    parts: Sequence[str] = (),
+    sources: str = FOLDER,
+    flags: Sequence[str] = (),
+) -> Path:
     """Compile a kernel for the host: its shared memory is an array there, its names are C++'s."""
-    source = "".join((compiled.SOURCES / f"{one}.cu").read_text() for one in (*parts, name))
+    files = [compiled.PACKAGE / sources / f"{one}.cu" for one in (*parts, name)]
+    source = "".join(file.read_text() for file in files)
     kernel = folder / "kernel.inc"
     kernel.write_text(
         source.replace("extern __shared__ uint4 memory[];", "").replace('extern "C"', "")
     )
     options = [f"-D{name}={value}" for name, value in constants.items()]
-    command = ["g++", "-std=c++17", "-O1", f'-DKERNEL="{kernel}"', *options]
+    command = ["g++", "-std=c++17", "-O1", *flags, f'-DKERNEL="{kernel}"', *options]
     subprocess.run([*command, HOST / f"{name}.cpp", "-o", folder / "program"], check=True)
     return folder / "program"
+
+
+class KernelOnHost(compiled.Kernel):
+    """A kernel in a library for the host, launched as a device's is."""
+
+    def __init__(self, library: Path, name: str) -> None:
+        self.run, self.name = ctypes.CDLL(str(library)).run, name.encode()
+
+    def launch(
+        self,
+        grid: tuple[int, int],
+        threads: int,
+        shared_bytes: int,
+        arguments: Sequence[compiled.Argument],
+        *,
+        together: bool = False,
+    ) -> None:
+        assert shared_bytes <= ROOM and not together
+        values = [compiled._c_value(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        assert self.run(self.name, *grid, threads, pointers, len(values)) == 0
 
 
 def as_bytes(values: Tensor) -> bytes:

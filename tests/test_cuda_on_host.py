@@ -42,7 +42,7 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
     generator = torch.Generator().manual_seed(1)
     maps = torch.randn(images, channels_in, height, width, generator=generator).bfloat16()
     gradient = torch.randn(images, channels_out, height, width, generator=generator).bfloat16()
-    program = built(tmp_path, "weight_gradient", layout.constants)
+    program = built(tmp_path, "weight_gradient", layout.constants, ["add_up"])
     finished = subprocess.run(
         [program, str(images), str(shares), str(layout.shared_bytes)],
         input=as_bytes(maps) + as_bytes(gradient),

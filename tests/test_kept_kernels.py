@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from distillmatch.networks.kernels import compiled
+from distillmatch.cuda import compiled
 
+FOLDER = "networks/kernels/cuda"
 WANTED: tuple[str, list[str], dict[str, int], int] = ("convolution.cu", ["convolve"], {}, 50_000)
 
 
@@ -90,7 +91,7 @@ def test_a_device_that_is_too_old_or_too_small_goes_without_a_kernel_silently(
 ) -> None:
     properties = SimpleNamespace(major=major, shared_memory_per_block_optin=room)
     monkeypatch.setattr(compiled, "device_properties", lambda device: properties)
-    assert compiled.load_if_possible(0, *WANTED, "cuDNN's is used") is None
+    assert compiled.load_if_possible(FOLDER, 0, *WANTED, "cuDNN's is used") is None
     assert not recwarn.list
 
 
@@ -107,4 +108,4 @@ def test_a_kernel_that_cannot_be_loaded_leaves_its_work_to_others_and_says_why(
     with pytest.warns(
         UserWarning, match=r"^convolution\.cu could not be compiled, cuDNN's is used: no compiler$"
     ):
-        assert compiled.load_if_possible(0, *WANTED, "cuDNN's is used") is None
+        assert compiled.load_if_possible(FOLDER, 0, *WANTED, "cuDNN's is used") is None

@@ -1,5 +1,7 @@
 """Our CUDA kernels beside torch's own operations in float32."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -92,6 +94,11 @@ def test_normalization_by_our_kernels_is_torchs_with_relu_and_sum(
         (1, 3, 16, 32, 3, 1), (1, 32, 32, 32, 3, 1), (7, 64, 64, 16, 3, 1),
         (33, 3, 16, 64, 3, 1), (33, 16, 32, 64, 3, 1), (33, 32, 32, 64, 3, 1),
         (33, 64, 64, 32, 3, 1), (33, 128, 128, 16, 3, 1),
+        (320, 32, 64, 32, 3, 2), (320, 64, 128, 16, 3, 2), (200, 64, 128, 16, 3, 2),
+        (320, 16, 32, 32, 1, 1), (320, 32, 64, 32, 1, 2), (320, 64, 128, 16, 1, 2),
+        (64, 3, 16, 8, 3, 1), (64, 16, 16, 8, 3, 1), (64, 16, 32, 8, 3, 2), (64, 32, 64, 4, 3, 2),
+        (9, 3, 16, 21, 3, 1), (9, 16, 48, 21, 3, 2), (9, 48, 96, 11, 3, 2), (9, 48, 96, 11, 1, 2),
+        (1, 640, 320, 4, 3, 1), (3, 10, 6, 9, 3, 1), (3, 10, 6, 9, 1, 1), (130, 5, 7, 1, 3, 1),
     ],
 )  # fmt: skip
 def test_the_weight_gradient_is_that_of_a_float32_convolution(
@@ -112,7 +119,7 @@ def test_the_weight_gradient_is_that_of_a_float32_convolution(
     assert torch.equal(ours, weight_gradient(inputs, gradient, kernel, stride))
 
 
-def test_weight_gradients_of_usual_sizes_are_made_in_cuda_and_others_in_triton() -> None:
+def test_weight_gradients_of_usual_sizes_are_made_by_the_kernel_that_reads_once() -> None:
     from distillmatch.networks.kernels.cuda_weight_gradient import takes
 
     assert takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 3, 1)
@@ -123,6 +130,41 @@ def test_weight_gradients_of_usual_sizes_are_made_in_cuda_and_others_in_triton()
     assert not takes(maps(3, 32, 32, 1), maps(3, 32, 16, 2), 3, 2)
     assert not takes(maps(3, 32, 32, 1).half(), maps(3, 32, 32, 2).half(), 3, 1)
     assert not takes(maps(0, 32, 32, 1), maps(0, 32, 32, 2), 3, 1)
+
+
+def test_all_other_weight_gradients_in_bfloat16_are_made_by_the_general_kernel() -> None:
+    from distillmatch.networks.kernels.general_weight_gradient import takes
+
+    assert takes(maps(3, 32, 32, 1), maps(3, 64, 16, 2), 3)
+    assert takes(maps(3, 16, 32, 1), maps(3, 32, 32, 2), 1)
+    assert takes(maps(1, 5, 7, 1), maps(1, 3, 7, 2), 3)
+    assert not takes(maps(0, 5, 7, 1), maps(0, 3, 7, 2), 3)
+    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 5)
+    assert not takes(maps(3, 32, 32, 1).half(), maps(3, 64, 16, 2).half(), 3)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_weight_gradients_in_float16_are_torchs_own(kernel: int, stride: int) -> None:
+    from distillmatch.networks.kernels.weight_gradient import weight_gradient
+
+    inputs, gradient = maps(5, 16, 16, 1), maps(5, 32, 16 // stride, 2)
+    ours = weight_gradient(inputs.half(), gradient.half(), kernel, stride)
+    assert ours.dtype == torch.float32
+    expected = weight_gradient(inputs, gradient, kernel, stride)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(ours, expected, rtol=2**-9, atol=2**-9 * scale)
+
+
+@pytest.mark.parametrize("count", [64, 320])
+def test_weight_gradients_are_the_same_to_the_bit_beside_other_runs(count: int) -> None:
+    from distillmatch.networks.kernels.sharing import shared_device
+    from distillmatch.networks.kernels.weight_gradient import weight_gradient
+
+    inputs, gradient = maps(count, 32, 32, 1), maps(count, 64, 16, 2)
+    for kernel in (1, 3):
+        alone = weight_gradient(inputs, gradient, kernel, 2)
+        with shared_device():
+            assert torch.equal(weight_gradient(inputs, gradient, kernel, 2), alone)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -144,7 +186,7 @@ def test_a_networks_gradients_are_as_near_to_float32_as_those_of_torch_in_half_p
         return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
     exact, ours = gradients(False), gradients(True)
-    monkeypatch.setattr(convolution, "HAS_TRITON", False)
+    monkeypatch.setattr(convolution, "has_kernels", lambda device: False)
     theirs = gradients(True)
     assert not torch.equal(ours, theirs), "the kernels were not used"
     error, usual = (ours - exact).norm() / exact.norm(), (theirs - exact).norm() / exact.norm()
@@ -211,7 +253,7 @@ def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() ->
 def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from distillmatch.networks.kernels import compiled
+    from distillmatch.cuda import compiled
     from distillmatch.networks.kernels import convolution as kernel
 
     def broken(*given: object) -> None:
@@ -224,20 +266,36 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_say
     kernel._kernel.cache_clear()
 
 
-def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_triton(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("refused", "instead", "tolerance"),
+    [
+        (["weight_gradient.cu"], "a slower kernel is used", 1e-5),
+        (["weight_gradient.cu", "general_weight_gradient.cu"], "torch's own is used", 2**-8),
+    ],
+)
+def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_the_next(
+    refused: list[str], instead: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distillmatch.networks.kernels import compiled, cuda_weight_gradient
+    from distillmatch.cuda import compiled
+    from distillmatch.networks.kernels import cuda_weight_gradient, general_weight_gradient
     from distillmatch.networks.kernels.weight_gradient import weight_gradient
 
-    def broken(*given: object) -> None:
-        raise OSError("no compiler")
+    load_kernels = compiled.load_kernels
+
+    def partly_broken(folder: str, file: str, *given: Any) -> list[compiled.Kernel]:
+        if file in refused:
+            raise OSError("no compiler")
+        return load_kernels(folder, file, *given)
 
     inputs, gradient = maps(4, 32, 32, seed=1), maps(4, 32, 32, seed=2)
     usual = weight_gradient(inputs, gradient, 3, 1)
-    cuda_weight_gradient._kernels.cache_clear()
-    monkeypatch.setattr(compiled, "load_kernels", broken)
-    with pytest.warns(UserWarning, match=r"Triton's kernel is used: no compiler"):
+    caches = (cuda_weight_gradient._kernels, general_weight_gradient._kernels)
+    for cache in caches:
+        cache.cache_clear()
+    monkeypatch.setattr(compiled, "load_kernels", partly_broken)
+    with pytest.warns(UserWarning, match=rf"{instead}: no compiler"):
         ours = weight_gradient(inputs, gradient, 3, 1)
-    cuda_weight_gradient._kernels.cache_clear()
-    torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-3)
+    for cache in caches:
+        cache.cache_clear()
+    scale = float(usual.abs().max())
+    torch.testing.assert_close(ours, usual, rtol=tolerance, atol=tolerance * scale)

@@ -3,6 +3,8 @@
 What the kernels of the losses compute is tested in test_losses_kernels.py.
 """
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from test_losses_kernels import LOSSES, Rows, by_torch, drawn, loss_names, with_gradient
 from torch import Tensor
 
+from distillmatch.cuda import compiled
 from distillmatch.losses import (
     accepted,
     class_weights,
@@ -18,6 +21,7 @@ from distillmatch.losses import (
     distillmatch_loss,
     ensemble_target_from_logits,
     hard_distillation,
+    kernels,
     max_similarity,
     new_task_distillation,
     past_distillation,
@@ -175,6 +179,34 @@ def test_other_logits_are_left_to_torch(name: str) -> None:
         value, gradient = with_gradient(LOSSES[name], other)
         expected, expected_gradient = by_torch(LOSSES[name], other)
         assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
+
+
+@loss_names
+def test_kernels_that_cannot_be_compiled_leave_the_work_to_torch_and_say_why(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> None:
+        raise OSError("no compiler")
+
+    rows = drawn(6, 8).on_device()
+    expected, expected_gradient = by_torch(LOSSES[name], rows)
+    kernels._kernels.cache_clear()
+    monkeypatch.setattr(compiled, "load_kernels", broken)
+    with pytest.warns(UserWarning, match=r"torch's own losses are used: no compiler"):
+        value, gradient = with_gradient(LOSSES[name], rows)
+    kernels._kernels.cache_clear()
+    assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
+
+
+def test_the_losses_do_not_import_triton() -> None:
+    script = (
+        "import sys, torch\n"
+        "from distillmatch.losses import consistency_loss, kernels\n"
+        "logits = torch.randn(80, 9, device='cuda', requires_grad=True)\n"
+        "consistency_loss(logits.detach(), logits, 0.1).backward()\n"
+        "assert kernels.available(0) and 'triton' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_labels_are_joined_and_losses_added_up_in_a_graph() -> None:

@@ -1,26 +1,27 @@
 """The kernels of the losses against torch's formulation in float64, values and gradients.
 
-On a CUDA device they run there. Elsewhere Triton interprets them on the CPU, where it is installed,
-which it is not by this project's own set-up; then they are told to take what lies there.
+On a CUDA device they run there. Elsewhere they are compiled for the host, where they are told to
+take what lies there.
 """
 
-import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
 
 import pytest
 import torch
+from on_host import KernelOnHost, built
 from torch import Tensor
 
+from distillmatch.config.run import TaskWeights
 from distillmatch.losses import (
     confidence_calibration,
     consistency_loss,
     distillmatch_loss,
     fused,
     hard_distillation,
+    kernels,
     new_task_distillation,
     past_distillation,
     per_task_distillation,
@@ -30,35 +31,37 @@ from distillmatch.losses import (
 )
 
 ON_CUDA = torch.cuda.is_available()
-if not ON_CUDA:  # must be known before Triton is first imported
-    os.environ["TRITON_INTERPRET"] = "1"
-
-TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else None
-
-pytestmark = [
-    pytest.mark.skipif(TRITON is None, reason="needs Triton"),
-    pytest.mark.skipif(
-        not ON_CUDA and TRITON is not None and TRITON < (3, 7),
-        reason="older Triton cannot interpret loops beside numpy 2.4",
-    ),
-    pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),
-]
-if ON_CUDA:
-    pytestmark.append(pytest.mark.gpu)
+pytestmark = (
+    pytest.mark.gpu
+    if ON_CUDA
+    else pytest.mark.skipif(
+        shutil.which("g++") is None, reason="needs g++ to compile the kernels for the host"
+    )
+)
 
 DEVICE = "cuda" if ON_CUDA else "cpu"
-SHAPES = [(1, 1), (1, 8), (3, 5), (64, 100), *([(192, 100), (513, 1000)] if ON_CUDA else [])]
-TILES = {"one program": 10**6, "many programs": 64}
-"""How many columns one program takes."""
+SHAPES = [(1, 1), (1, 8), (3, 5), (2, 300), (65, 100)]
+SHAPES += [(192, 100), (513, 1000), (3, 5000)] if ON_CUDA else []
+FEW = {"one program": 10**6, "many programs": 0}
+"""How many rows, or groups of columns, are left to one program."""
+
+
+@pytest.fixture(scope="module", name="on_host")
+def kernels_on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelOnHost]:
+    constants = {"WARPS": kernels.WARPS, "RUNS": kernels.MOST_RUNS}
+    folder, flags = tmp_path_factory.mktemp("losses"), ["-shared", "-fPIC"]
+    library = built(folder, "losses", constants, sources=kernels.FOLDER, flags=flags)
+    return {name: KernelOnHost(library, name) for name in kernels.NAMES}
 
 
 @pytest.fixture(autouse=True)
-def kernels_take_the_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kernels_take_the_device(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     if not ON_CUDA:
+        on_host = request.getfixturevalue("on_host")
+        monkeypatch.setattr(kernels, "_kernels", lambda device: on_host)
         monkeypatch.setattr(fused, "_on_current_device", lambda tensor: True)
-    yield
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,6 @@ def with_gradient(loss: Callable[[Rows], Tensor], rows: Rows) -> tuple[Tensor, T
 
 def by_torch(loss: Callable[[Rows], Tensor], rows: Rows) -> tuple[Tensor, Tensor]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "HAS_TRITON", False)
         patch.setattr(fused, "_on_current_device", lambda tensor: False)
         return with_gradient(loss, rows)
 
@@ -182,14 +184,12 @@ def test_a_kernel_gives_the_loss_and_its_gradient(name: str, shape: tuple[int, i
 
 
 @loss_names
-@pytest.mark.parametrize("share", TILES)
+@pytest.mark.parametrize("share", FEW)
 def test_rows_are_added_up_by_one_program_or_many(
     name: str, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distillmatch.losses import kernels
-
-    monkeypatch.setattr(kernels, "TILE", TILES[share])
-    assert_agrees(LOSSES[name], drawn(13, 19))
+    monkeypatch.setattr(kernels, "FEW", FEW[share])
+    assert_agrees(LOSSES[name], drawn(45, 19))
 
 
 @loss_names
@@ -266,9 +266,18 @@ def test_a_label_that_is_no_class_gives_no_number() -> None:
 
 
 def test_consistency_takes_the_first_of_equally_likely_classes() -> None:
-    weak = torch.tensor([[0.0, 5.0, 5.0], [2.0, 2.0, 2.0]], dtype=torch.float64)
-    rows = replace(drawn(2, 3), teacher=weak)
-    assert_agrees(lambda r: consistency_loss(r.teacher, r.logits, 0.3), rows)
+    weak = torch.zeros(3, 70, dtype=torch.float64)
+    weak[0, [7, 39, 50]] = weak[1, [40, 69]] = 5
+    rows = replace(drawn(3, 70), teacher=weak)
+    assert_agrees(lambda r: consistency_loss(r.teacher, r.logits, 0.01), rows)
+
+
+@pytest.mark.parametrize("programs", [1, 33, 1300])
+def test_what_many_programs_write_is_added_up(programs: int) -> None:
+    losses = torch.arange(1.0, programs + 1, device=DEVICE)
+    total = losses.new_empty(())
+    kernels._launch("add_up", 1, losses, total, programs)
+    assert total.item() == programs * (programs + 1) / 2
 
 
 def test_a_target_need_not_add_up_to_one_and_may_hold_zeros() -> None:
@@ -276,6 +285,26 @@ def test_a_target_need_not_add_up_to_one_and_may_hold_zeros() -> None:
     target = 2.5 * rows.target
     target[:, 2] = 0
     assert_agrees(LOSSES["global"], replace(rows, target=target))
+
+
+@pytest.mark.parametrize("sizes", [[1, 2] * 20, [3, 0, 2], [0, 4, 4, 0, 0, 4, 1], [7] * 8])
+@pytest.mark.parametrize("weights", ["equal", "class-share"])
+def test_tasks_may_have_any_sizes(sizes: list[int], weights: TaskWeights) -> None:
+    rows = drawn(3, sum(sizes) + 2)
+    assert_agrees(
+        lambda r: per_task_distillation(r.teacher, r.logits, sizes, 2.0, weights, r.mask), rows
+    )
+
+
+def test_a_task_of_another_size_too_many_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(kernels, "divergence", lambda *given, **named: asked.append(given))
+    rows = drawn(2, 3 * kernels.MOST_RUNS).on_device()
+    sizes = [1, 2] * (kernels.MOST_RUNS // 2)
+    per_task_distillation(rows.teacher, rows.logits, [*sizes, 1], 2.0)
+    assert not asked
+    per_task_distillation(rows.teacher, rows.logits, sizes, 2.0)
+    assert asked
 
 
 def test_no_gradient_flows_to_weak_logits_or_teachers() -> None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from distillmatch.losses import kernels
 from distillmatch.losses.fused import takes, takes_labels, takes_losses, takes_rows
 
 PASSED_OVER = -100
@@ -30,8 +31,6 @@ def weighted_cross_entropy_sum(
         and takes_rows(logits, labels, mask)
         and (weights is None or takes_rows(logits.T, weights))
     ):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         return kernels.cross_entropy_sum(logits, labels, weights, mask, PASSED_OVER)
     if mask is not None:
         labels = labels_where(mask, labels)
@@ -54,8 +53,6 @@ def with_pseudo_labels(
     pseudo-labels). One that is not accepted is passed over and not counted.
     """
     if takes_rows(pseudo_labels, pseudo_labels, accepted) and takes_labels(labels, pseudo_labels):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         return kernels.join_labels(labels, pseudo_labels, accepted, PASSED_OVER)
     both = torch.cat([labels, labels_where(accepted, pseudo_labels)])
     return both, len(labels) + accepted.sum()
@@ -112,8 +109,6 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
     The mean is over the whole batch, confident or not; no gradient flows to the weak views.
     """
     if takes(strong_logits, weak_logits) and weak_logits.shape == strong_logits.shape:
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         return kernels.consistency(weak_logits, strong_logits, threshold)
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
@@ -139,8 +134,6 @@ def distillmatch_loss(
     if isinstance(labels_count, Tensor) and takes_losses(
         labels_count, labels_sum, consistency, distillation
     ):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         weights = (consistency_weight, distillation_weight)
         return kernels.total(labels_sum, labels_count, consistency, distillation, weights)
     total = labels_sum / labels_count

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from distillmatch.config.run import TaskWeights
-from distillmatch.losses.fused import WIDEST, padded, takes, takes_rows
+from distillmatch.losses import kernels
+from distillmatch.losses.fused import takes, takes_groups, takes_rows
 from distillmatch.losses.reductions import masked_mean
 
 
@@ -34,8 +35,6 @@ def per_task_distillation(
         return student_logits.new_zeros(())
     past = sum(past_task_sizes)
     if _by_kernel(teacher_logits[:, :past], student_logits, past_task_sizes, mask):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         equal = weights == "equal"
         groups = kernels.Groups(
             past_task_sizes,
@@ -106,8 +105,6 @@ def _distillation(
     teacher = teacher_logits[:, first:last]
     factor = temperature**2 if squared else 1.0
     if _by_kernel(teacher, student_logits[:, first:], (last - first,), mask):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         groups = kernels.Groups((last - first,), first, factor, temperature=temperature)
         return kernels.divergence(student_logits, groups, teacher=teacher, mask=mask)
     student = student_logits[:, first:last]
@@ -117,12 +114,11 @@ def _distillation(
 
 def _by_kernel(teacher: Tensor, student: Tensor, sizes: Sequence[int], mask: Tensor | None) -> bool:
     """Tell whether one kernel takes groups of so many columns; the teacher is cut to them."""
-    groups, widest = padded(sizes)
     return (
         takes(student, teacher)
         and takes_rows(student, mask)
         and teacher.shape[1] == sum(sizes) <= student.shape[1]
-        and groups * widest <= WIDEST
+        and takes_groups(sizes)
     )
 
 

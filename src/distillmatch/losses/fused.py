@@ -1,16 +1,11 @@
 """Which logits the kernels of this package take; all others are left to torch."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-HAS_TRITON = find_spec("triton") is not None
-WIDEST = 4096
-"""The most columns of a row, each task's rounded up to the next power of two."""
-LEAST_WIDTH, LEAST_GROUPS, LEAST_IN_GROUP = 128, 16, 16
-"""What a kernel is made for at least: columns of a row, groups of them, columns of a group."""
+from distillmatch.losses import kernels
 
 
 def takes(logits: Tensor, *others: Tensor) -> bool:
@@ -23,7 +18,6 @@ def takes(logits: Tensor, *others: Tensor) -> bool:
         and rows.dtype == torch.float32
         and rows.device == logits.device
         and len(rows) == len(logits)
-        and 0 < rows.shape[1] <= WIDEST
         and rows.numel() > 0
         and rows.stride(1) == 1
         for rows in (logits, *others)
@@ -38,6 +32,11 @@ def takes_rows(logits: Tensor, *vectors: Tensor | None) -> bool:
     )
 
 
+def takes_groups(sizes: Sequence[int]) -> bool:
+    """Tell whether columns may be in groups of so many: one size after another, not many others."""
+    return len(kernels.runs_of(sizes)) <= kernels.MOST_RUNS
+
+
 def takes_labels(*labels: Tensor) -> bool:
     """Tell whether all are vectors of labels on the current CUDA device."""
     return all(
@@ -46,8 +45,11 @@ def takes_labels(*labels: Tensor) -> bool:
 
 
 def takes_losses(count: Tensor, *losses: Tensor | None) -> bool:
-    """Tell whether the losses given are single float32 numbers on the current CUDA device."""
-    return count.ndim == 0 and all(
+    """Tell whether count and losses given are single numbers on the current CUDA device.
+
+    They are to be int64 and float32.
+    """
+    return (count.ndim, count.dtype) == (0, torch.int64) and all(
         loss is None
         or (
             _on_current_device(loss)
@@ -60,25 +62,8 @@ def takes_losses(count: Tensor, *losses: Tensor | None) -> bool:
 
 
 def _on_current_device(tensor: Tensor) -> bool:
-    return HAS_TRITON and tensor.is_cuda and tensor.device.index == torch.cuda.current_device()
-
-
-def padded(sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the number of groups and their largest size, rounded up to powers of two.
-
-    They are never small: a kernel is compiled for each, and a stream has groups of many sizes.
-    """
-    if len(sizes) == 1:
-        return 1, padded_width(sizes[0])
-    return max(LEAST_GROUPS, _power_of_two(len(sizes))), max(
-        LEAST_IN_GROUP, _power_of_two(max(sizes))
+    return (
+        tensor.is_cuda
+        and tensor.device.index == torch.cuda.current_device()
+        and kernels.available(tensor.device.index)
     )
-
-
-def padded_width(columns: int) -> int:
-    """Return the columns of a row likewise."""
-    return max(LEAST_WIDTH, _power_of_two(columns))
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

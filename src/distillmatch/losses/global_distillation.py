@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from distillmatch.config.run import NewClassShare
+from distillmatch.losses import kernels
 from distillmatch.losses.fused import takes, takes_rows
 from distillmatch.losses.reductions import masked_mean, masked_sum
 
@@ -54,8 +55,6 @@ def soft_global_distillation(logits: Tensor, target: Tensor, mask: Tensor | None
     `logits` are cut to the seen classes, the columns of `target`.
     """
     if takes(logits, target) and logits.shape == target.shape and takes_rows(logits, mask):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         groups = kernels.Groups((logits.shape[1],), mean=False)
         return kernels.divergence(logits, groups, target=target, mask=mask)
     log_probabilities, target = logits.log_softmax(dim=1), target.detach()
@@ -72,8 +71,6 @@ def confidence_calibration(logits: Tensor, mask: Tensor | None = None) -> Tensor
     of `logits`, which are cut to the m new classes.
     """
     if takes(logits) and takes_rows(logits, mask):
-        from distillmatch.losses import kernels  # noqa: PLC0415  CUDA alone
-
         return kernels.divergence(logits, kernels.Groups((logits.shape[1],)), mask=mask)
     mean_log_probability = logits.log_softmax(dim=1).mean(dim=1)
     return masked_mean(-log(logits.shape[1]) - mean_log_probability, mask)

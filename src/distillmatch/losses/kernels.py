@@ -5,29 +5,32 @@ only multiplies that by the gradient of the loss. What torch does in a dozen ste
 after the other, is then one or two. Rows are added up in an order that their number alone fixes,
 so a loss has the same bits in every run. The equations stand with the functions that choose between
 torch and these kernels; logits that are not numbers or not finite give what they give there.
+
+One compilation serves all numbers of rows, columns and tasks: with every task there are more.
 """
 
+import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from distillmatch.losses.fused import padded, padded_width
-from distillmatch.losses.row_kernels import (
-    cross_entropy_kernel,
-    divergence_kernel,
-    join_kernel,
-    total_kernel,
-)
+from distillmatch.cuda.compiled import Argument, Kernel, load_if_possible
 
-TILE = 512
-"""The columns that a program holds: a single one for all rows, which would need no second kernel to
-add up, was slower."""
+FOLDER = "losses/cuda"
+NAMES = ("cross_entropy", "divergence", "add_up", "join_labels", "add_losses")
+WARPS = 16
+"""The rows that a program has at a time, or a row's groups of columns."""
+THREADS, SHARED_BYTES = 32 * WARPS, 4 * WARPS
+FEW = 64
+"""So many are left to one program, in turns, and need no second kernel to add up."""
+MOST_RUNS = 64
+"""Tasks of other sizes than those before: they are arguments of a launch."""
 
 Made = tuple[Tensor, Tensor | None]
 
@@ -61,9 +64,8 @@ class _Total(torch.autograd.Function):
         weights: tuple[float, float],
     ) -> Tensor:
         total = torch.empty_like(labels_sum)
-        total_kernel[(1,)](
-            labels_sum, count, total, consistency, distillation, *weights, num_warps=1
-        )
+        given = (count, total, consistency, distillation, *map(float, weights))
+        _launch("add_losses", 1, labels_sum, *given, threads=1)
         ctx.save_for_backward(count)
         ctx.weights = weights
         return total
@@ -81,27 +83,54 @@ class _Total(torch.autograd.Function):
         return of_labels, None, *others, None
 
 
-class _Plan(NamedTuple):
-    """How the rows are shared among programs."""
+class _Groups(ctypes.Structure):
+    """Groups of columns side by side, as runs of groups of the same size."""
 
-    programs: int
-    block_rows: int
-
-    @classmethod
-    def of(cls, rows: int, width: int) -> "_Plan":
-        """Share out rows of so many columns, by their number alone."""
-        block_rows = min(triton.next_power_of_2(rows), max(1, TILE // width))
-        return cls(triton.cdiv(rows, block_rows), block_rows)
-
-
-def _losses(logits: Tensor, plan: _Plan) -> Tensor:
-    """Return where the programs write: one number, or one each."""
-    return logits.new_empty(() if plan.programs == 1 else plan.programs)
+    _fields_ = (
+        ("sizes", ctypes.c_int * MOST_RUNS),
+        ("counts", ctypes.c_int * MOST_RUNS),
+        ("runs", ctypes.c_int),
+        ("groups", ctypes.c_int),
+        ("columns", ctypes.c_int),
+    )
 
 
-def _added_up(losses: Tensor) -> Tensor:
-    """Return the sum over the programs."""
-    return losses if losses.ndim == 0 else losses.sum()
+def available(device: int) -> bool:
+    """Tell whether a device has the kernels, which are loaded when it is first asked."""
+    return _kernels(device) is not None
+
+
+@functools.cache
+def _kernels(device: int) -> dict[str, Kernel] | None:
+    constants, instead = {"WARPS": WARPS, "RUNS": MOST_RUNS}, "torch's own losses are used"
+    given = (NAMES, constants, SHARED_BYTES, instead)
+    kernels = load_if_possible(FOLDER, device, "losses.cu", *given)
+    return None if kernels is None else dict(zip(NAMES, kernels, strict=True))
+
+
+def _launch(
+    name: str, programs: int, first: Tensor, *others: Argument, threads: int = THREADS
+) -> None:
+    kernels = _kernels(first.get_device())
+    assert kernels is not None
+    kernels[name].launch((programs, 1), threads, SHARED_BYTES, (first, *others))
+
+
+def _sum(
+    name: str, items: int, logits: Tensor, before: Sequence[Argument], after: Sequence[Argument]
+) -> Tensor:
+    """Return the sum of what a kernel makes of items, which their number alone shares out.
+
+    The kernel's arguments are the logits, some, where its programs write, and some more.
+    """
+    programs = 1 if items <= FEW else -(-items // WARPS)
+    losses = logits.new_empty(() if programs == 1 else programs)
+    _launch(name, programs, logits, *before, losses, *after)
+    if programs == 1:
+        return losses
+    total = logits.new_empty(())
+    _launch("add_up", 1, losses, total, programs)
+    return total
 
 
 def _gradient_of(logits: Tensor, wanted: bool) -> Tensor | None:
@@ -119,6 +148,7 @@ def cross_entropy_sum(
 
     A label that is no class gives NaN.
     """
+    mask = None if mask is None else mask.bool()
     vectors = [None if one is None else one.contiguous() for one in (labels, class_weights, mask)]
 
     def make(logits: Tensor, wanted: bool) -> Made:
@@ -149,29 +179,12 @@ def _cross_entropy(
     factor: float,
 ) -> Made:
     rows, columns = logits.shape
-    labels, weights, mask = vectors
-    width = padded_width(columns)
-    plan = _Plan.of(rows, width)
-    losses, gradient = _losses(logits, plan), _gradient_of(logits, wanted)
-    cross_entropy_kernel[(plan.programs,)](
-        logits,
-        labels,
-        weak,
-        weights,
-        mask,
-        losses,
-        gradient,
-        rows,
-        columns,
-        logits.stride(0),
-        0 if weak is None else weak.stride(0),
-        float(threshold),
-        factor,
-        passed_over,
-        plan.block_rows,
-        width,
-    )
-    return _added_up(losses), gradient
+    gradient = _gradient_of(logits, wanted)
+    labels, *others = vectors
+    strides = (logits.stride(0), 0 if weak is None else weak.stride(0))
+    before = (labels, weak, *others)
+    after = (gradient, rows, columns, *strides, float(threshold), factor, passed_over)
+    return _sum("cross_entropy", rows, logits, before, after), gradient
 
 
 @dataclass(frozen=True)
@@ -201,7 +214,7 @@ def divergence(
     with neither, uniform. Both are already cut to the columns of the groups.
     """
     teacher, target = (None if one is None else one.detach() for one in (teacher, target))
-    mask = None if mask is None else mask.contiguous()
+    mask = None if mask is None else mask.bool().contiguous()
 
     def make(student: Tensor, wanted: bool) -> Made:
         return _divergence(student, teacher, target, mask, groups, wanted)
@@ -218,37 +231,29 @@ def _divergence(
     wanted: bool,
 ) -> Made:
     rows, columns = student.shape
-    runs = [(size, len(list(same))) for size, same in groupby(groups.sizes)]
-    count, width = padded(groups.sizes)
-    covered = sum(groups.sizes) == columns
-    plan = _Plan.of(rows, count * width)
-    losses, gradient = _losses(student, plan), _gradient_of(student, wanted)
-    q = teacher if target is None else target
+    gradient = _gradient_of(student, wanted)
+    listed = _listed(groups.sizes)
+    other = teacher if target is None else target
+    strides = (student.stride(0), 0 if other is None else other.stride(0))
     share = groups.factor / rows if groups.mean and mask is None else groups.factor
-    divergence_kernel[(plan.programs,)](
-        student,
-        teacher,
-        target,
-        mask,
-        losses,
-        gradient,
-        rows,
-        columns,
-        groups.first,
-        student.stride(0),
-        0 if q is None else q.stride(0),
-        tuple(size for size, _ in runs),
-        tuple(same for _, same in runs),
-        1 / groups.temperature,
-        share,
-        groups.by_size,
-        groups.mean,
-        plan.block_rows,
-        count,
-        width,
-        0 if covered else padded_width(columns),
-    )
-    return _added_up(losses), gradient
+    factors = (1 / groups.temperature, float(share), groups.by_size, groups.mean)
+    before = (teacher, target, mask)
+    after = (gradient, listed, rows, columns, groups.first, *strides, *factors)
+    return _sum("divergence", rows * listed.groups, student, before, after), gradient
+
+
+def runs_of(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return runs of groups of the same size, which the kernel is given: the size and how many."""
+    return [(size, len(list(same))) for size, same in groupby(filter(None, sizes))]
+
+
+def _listed(sizes: Sequence[int]) -> _Groups:
+    """Return groups of columns as the kernel takes them."""
+    runs = runs_of(sizes)
+    listed = _Groups(runs=len(runs), groups=sum(same for _, same in runs), columns=sum(sizes))
+    for number, (size, same) in enumerate(runs):
+        listed.sizes[number], listed.counts[number] = size, same
+    return listed
 
 
 def join_labels(
@@ -257,8 +262,9 @@ def join_labels(
     """Return the labels followed by the guesses, those not accepted passed over, and the count."""
     joined = labels.new_empty(len(labels) + len(guesses))
     count = labels.new_empty(())
-    parts = (part.contiguous() for part in (labels, guesses, accepted))
-    join_kernel[(1,)](*parts, joined, count, len(labels), len(guesses), passed_over)
+    parts = [part.contiguous() for part in (labels, guesses, accepted.bool())]
+    lengths = (len(labels), len(guesses))
+    _launch("join_labels", 1, *parts, joined, count, *lengths, passed_over)
     return joined, count
 
 

@@ -7,15 +7,14 @@ them but its end.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-HAS_TRITON = find_spec("triton") is not None
-"""torch brings it with CUDA. Some weight gradients need it, so without it all is left to torch."""
 HALF = (torch.bfloat16, torch.float16)
+OLDEST = 8
+"""The first generation of CUDA devices that has all that our kernels use."""
 
 
 class Convolution(nn.Conv2d):
@@ -42,6 +41,15 @@ class Convolution(nn.Conv2d):
         return convolved
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Tell whether a device is one that our kernels can be compiled for."""
+    if device.type != "cuda":
+        return False
+    from distillmatch.cuda.compiled import device_properties  # noqa: PLC0415  CUDA alone
+
+    return int(device_properties(device).major) >= OLDEST
+
+
 @contextmanager
 def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
     """Round the weights of all convolutions at once, for a forward in half precision on CUDA.
@@ -50,7 +58,7 @@ def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
     """
     weights = [convolution.weight for convolution in convolutions]
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    if not (HAS_TRITON and weights[0].is_cuda and dtype in HALF):
+    if not (dtype in HALF and has_kernels(weights[0].device)):
         yield
         return
     from distillmatch.networks.kernels import parameters as kernel  # noqa: PLC0415  CUDA alone
@@ -85,7 +93,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         from distillmatch.networks.kernels import convolution  # noqa: PLC0415  CUDA alone
-        from distillmatch.networks.kernels.weight_gradient import (  # noqa: PLC0415  needs Triton
+        from distillmatch.networks.kernels.weight_gradient import (  # noqa: PLC0415  CUDA alone
             WeightGradients,
         )
 

@@ -1,1 +1,1 @@
-"""Kernels for CUDA, and ways through a network made of them; one of them needs Triton."""
+"""Kernels for CUDA, and ways through a network made of them."""

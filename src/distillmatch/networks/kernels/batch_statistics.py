@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import (
-    Kernel,
-    device_properties,
-    load_if_possible,
-)
+from distillmatch.cuda.compiled import Kernel, device_properties
 from distillmatch.networks.kernels.sharing import device_is_shared
+from distillmatch.networks.kernels.sources import load_if_possible
 
 if TYPE_CHECKING:
     from distillmatch.networks.normalization import BatchNorm

@@ -15,13 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.networks.kernels.compiled import (
-    Kernel,
-    device_properties,
-    load_if_possible,
-)
+from distillmatch.cuda.compiled import Kernel, device_properties
 from distillmatch.networks.kernels.running_statistics import Activated, Coefficients, new_signs
 from distillmatch.networks.kernels.sharing import programs_at_most
+from distillmatch.networks.kernels.sources import load_if_possible
 
 WIDTHS = {
     (3, 16): (32, 64),

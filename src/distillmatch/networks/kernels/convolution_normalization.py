@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from distillmatch.cuda.compiled import Kernel, device_properties
 from distillmatch.networks.kernels.batch_statistics import (
     CHANGE,
     SUM,
@@ -20,13 +21,9 @@ from distillmatch.networks.kernels.batch_statistics import (
     counters_of,
     programs_of_first,
 )
-from distillmatch.networks.kernels.compiled import (
-    Kernel,
-    device_properties,
-    load_if_possible,
-)
 from distillmatch.networks.kernels.convolution import STEP, new_maps, stream_constants
 from distillmatch.networks.kernels.sharing import device_is_shared
+from distillmatch.networks.kernels.sources import load_if_possible
 
 if TYPE_CHECKING:
     from distillmatch.networks.normalization import BatchNorm

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
+from distillmatch.cuda.compiled import Kernel
 from distillmatch.networks.kernels.sharing import LARGE_BATCH
+from distillmatch.networks.kernels.sources import load_if_possible
 
 WIDTHS = {
     (3, 16): (32, 64),
@@ -137,23 +138,30 @@ def weight_gradient(maps: Tensor, gradient: Tensor) -> Tensor:
     kernels = _kernels(maps.get_device(), layout)
     assert kernels is not None
     multiply, add_up = kernels
-    shares = layout.shares(len(maps))
-    total = torch.empty(layout.channels_out, 3, 3, layout.channels_in, device=maps.device)
-    partial = total.new_empty(shares, total.numel()) if shares > 1 else total
+    shares, count = layout.shares(len(maps)), layout.channels_out * 9 * layout.channels_in
+    partial = torch.empty(shares, count, device=maps.device)
     multiply.launch(
         (shares, layout.tiles),
         layout.threads,
         layout.shared_bytes,
         [maps, gradient, partial, layout.steps(len(maps))],
     )
-    if shares > 1:
-        programs = -(-layout.fours // layout.add_columns)
-        add_up.launch(
-            (programs, 1),
-            ADD_THREADS,
-            ADD_THREADS * 16,
-            [partial, total, layout.fours, shares],
-        )
+    total = add_shares(add_up, partial, layout.add_columns)
+    return total.view(layout.channels_out, 3, 3, layout.channels_in)
+
+
+def add_shares(add_up: Kernel, partial: Tensor, columns: int) -> Tensor:
+    """Return the sum of all rows; the kernel was made for so many columns of four numbers."""
+    shares, count = partial.shape
+    if shares == 1:
+        return partial[0]
+    total = partial.new_empty(count)
+    add_up.launch(
+        (-(-count // (4 * columns)), 1),
+        ADD_THREADS,
+        ADD_THREADS * 16,
+        [partial, total, count // 4, shares],
+    )
     return total
 
 
@@ -164,5 +172,6 @@ def _layout(maps: Tensor, gradient: Tensor) -> Layout:
 
 @functools.cache
 def _kernels(device: int, layout: Layout) -> list[Kernel] | None:
-    given = ["weight_gradient", "add_up"], layout.constants, layout.shared_bytes
-    return load_if_possible(device, "weight_gradient.cu", *given, "Triton's kernel is used")
+    names = ["weight_gradient", "add_up"]
+    given = names, layout.constants, layout.shared_bytes, "a slower kernel is used"
+    return load_if_possible(device, "weight_gradient.cu", *given, parts=["add_up.cu"])

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Kernel, load_if_possible
+from distillmatch.cuda.compiled import Kernel
+from distillmatch.networks.kernels.sources import load_if_possible
 
 MOST = 96
 """Tensors of a launch: their addresses are arguments, for which there are 4096 bytes."""

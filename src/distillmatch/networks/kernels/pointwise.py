@@ -27,6 +27,12 @@ def take_back(given: Tensor, weight: Tensor, stride: int, onto: Tensor) -> None:
     onto[:, :, ::stride, ::stride] += made.permute(0, 3, 1, 2)
 
 
+def weight_gradient(maps: Tensor, given: Tensor, stride: int) -> Tensor:
+    """Return the gradient of the weights in float32, from that of the convolved maps."""
+    taken = _rows(maps[:, :, ::stride, ::stride])
+    return torch.mm(_rows(given).t(), taken, out_dtype=torch.float32)[:, :, None, None]
+
+
 def _rows(maps: Tensor) -> Tensor:
     """Return the maps as a matrix of positions by channels."""
     return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels.compiled import Argument, Kernel, load_if_possible
+from distillmatch.cuda.compiled import Argument, Kernel
+from distillmatch.networks.kernels.sources import load_if_possible
 
 if TYPE_CHECKING:
     from distillmatch.networks.normalization import BatchNorm

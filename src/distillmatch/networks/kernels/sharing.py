@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from distillmatch.networks.kernels.compiled import device_properties
+from distillmatch.cuda.compiled import device_properties
 
 LARGE_BATCH = 128
 """Images from which on a batch's kernels fill a device, measured on an H200 at 32 pixels."""

@@ -2,99 +2,18 @@
 
 It is a product of matrices, one a few channels high and wide, over hundreds of thousands of
 positions. cuDNN takes twice as long for it with 32 channels as for the convolution itself. The
-sizes that most of a network's convolutions have are taken by a kernel in CUDA
-(cuda_weight_gradient), all others by that in Triton here. Weight gradients are computed on a second
-stream: nothing of the backward pass waits for them but its end.
+sizes that most of a network's convolutions have are taken by one kernel (cuda_weight_gradient),
+all others in bfloat16 by another (general_weight_gradient). Weight gradients are computed on a
+second stream: nothing of the backward pass waits for them but its end.
 """
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
-from distillmatch.networks.kernels import cuda_weight_gradient
+from distillmatch.networks.kernels import cuda_weight_gradient, general_weight_gradient, pointwise
 from distillmatch.networks.kernels.sharing import LARGE_BATCH, device_is_shared
 from distillmatch.networks.kernels.streams import stream_beside
-
-
-@triton.jit
-def _weight_gradient_kernel(
-    maps,
-    gradient,
-    partial,
-    positions,
-    positions_each,
-    height: tl.constexpr,
-    width: tl.constexpr,
-    out_height: tl.constexpr,
-    out_width: tl.constexpr,
-    channels_in: tl.constexpr,
-    channels_out: tl.constexpr,
-    columns_in: tl.constexpr,
-    columns_out: tl.constexpr,
-    blocks_in: tl.constexpr,
-    kernel: tl.constexpr,
-    stride: tl.constexpr,
-    block: tl.constexpr,
-):
-    """Add up one row of the kernel over some positions of the output."""
-    share = tl.program_id(0)
-    down = tl.program_id(1)
-    column_in = (tl.program_id(2) % blocks_in) * columns_in + tl.arange(0, columns_in)
-    column_out = (tl.program_id(2) // blocks_in) * columns_out + tl.arange(0, columns_out)
-    known_in = (column_in < channels_in)[None, :]
-    known_out = (column_out < channels_out)[None, :]
-    left = tl.zeros((columns_out, columns_in), tl.float32)
-    middle = tl.zeros((columns_out, columns_in), tl.float32)
-    right = tl.zeros((columns_out, columns_in), tl.float32)
-    begin = share * positions_each
-    for start in range(0, positions_each, block):
-        position = begin + start + tl.arange(0, block)
-        inside = (position < positions) & (position < begin + positions_each)
-        across = position % out_width
-        row = (position // out_width) % out_height
-        image = position // (out_width * out_height)
-        given = tl.load(
-            gradient + position.to(tl.int64)[:, None] * channels_out + column_out[None, :],
-            mask=inside[:, None] & known_out,
-            other=0.0,
-        )
-        given = tl.trans(given)
-        from_row = row * stride + down - kernel // 2
-        inside = inside & (from_row >= 0) & (from_row < height)
-        from_column = across * stride - kernel // 2
-        at = ((image * height + from_row) * width + from_column).to(tl.int64)
-        base = maps + at[:, None] * channels_in + column_in[None, :]
-        there = inside & (from_column >= 0)
-        left = tl.dot(given, tl.load(base, mask=there[:, None] & known_in, other=0.0), left)
-        if kernel == 3:
-            there = inside & (from_column + 1 < width)
-            seen = tl.load(base + channels_in, mask=there[:, None] & known_in, other=0.0)
-            middle = tl.dot(given, seen, middle)
-            there = inside & (from_column + 2 < width)
-            seen = tl.load(base + 2 * channels_in, mask=there[:, None] & known_in, other=0.0)
-            right = tl.dot(given, seen, right)
-    area: tl.constexpr = kernel * kernel
-    to = partial + share * (channels_out * area * channels_in)
-    to += column_out[:, None] * (area * channels_in) + down * kernel * channels_in
-    to += column_in[None, :]
-    known = tl.trans(known_out) & known_in
-    tl.store(to, left, mask=known)
-    if kernel == 3:
-        tl.store(to + channels_in, middle, mask=known)
-        tl.store(to + 2 * channels_in, right, mask=known)
-
-
-@triton.jit
-def _add_up_kernel(partial, total, count, shares, rows: tl.constexpr, columns: tl.constexpr):
-    """Add up the shares of some numbers."""
-    column = tl.program_id(0) * columns + tl.arange(0, columns)
-    sums = tl.zeros((rows, columns), tl.float32)
-    for start in range(0, shares, rows):
-        row = start + tl.arange(0, rows)
-        inside = (row < shares)[:, None] & (column < count)[None, :]
-        sums += tl.load(partial + row[:, None] * count + column[None, :], mask=inside, other=0.0)
-    tl.store(total + column, tl.sum(sums, 0), mask=column < count)
 
 
 class WeightGradients:
@@ -130,49 +49,16 @@ def weight_gradient(maps: Tensor, gradient: Tensor, side: int, stride: int) -> T
     """Return the gradient of the weights, in float32 and channels-last."""
     if cuda_weight_gradient.takes(maps, gradient, side, stride):
         return cuda_weight_gradient.weight_gradient(maps, gradient).permute(0, 3, 1, 2)
-    return _by_triton(maps, gradient, side, stride).permute(0, 3, 1, 2)
+    if general_weight_gradient.takes(maps, gradient, side):
+        made = general_weight_gradient.weight_gradient(maps, gradient, side, stride)
+        return made.permute(0, 3, 1, 2)
+    if side == 1:
+        return pointwise.weight_gradient(maps, gradient, stride)
+    return _by_torch(maps, gradient, side, stride)
 
 
-def _by_triton(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
-    """Return it by channel out, row, column and channel in; its sizes were fastest on an H200."""
-    images, channels_in, height, width = maps.shape
-    _, channels_out, out_height, out_width = gradient.shape
-    positions = images * out_height * out_width
-    columns_in = max(16, min(64, triton.next_power_of_2(channels_in)))
-    columns_out = max(16, min(64, triton.next_power_of_2(channels_out)))
-    narrow = max(columns_in, columns_out) <= 32
-    many = narrow and side > 1 and positions > 200_000
-    programs = 528 if many else 264 if narrow else 132
-    block = 128 if narrow else 64
-    blocks_in = triton.cdiv(channels_in, columns_in)
-    blocks = blocks_in * triton.cdiv(channels_out, columns_out)
-    shares = min(triton.cdiv(positions, 4 * block), max(1, programs // (side * blocks)))
-    positions_each = triton.cdiv(triton.cdiv(positions, shares), block) * block
-    shares = triton.cdiv(positions, positions_each)
-    total = torch.empty(channels_out, side, side, channels_in, device=maps.device)
-    partial = total.new_empty(shares, total.numel()) if shares > 1 else total
-    _weight_gradient_kernel[(shares, side, blocks)](
-        maps,
-        gradient,
-        partial,
-        positions,
-        positions_each,
-        height,
-        width,
-        out_height,
-        out_width,
-        channels_in,
-        channels_out,
-        columns_in,
-        columns_out,
-        blocks_in,
-        side,
-        stride,
-        block,
-        num_warps=2 if narrow else 4,
-        num_stages=3,
-    )
-    if shares > 1:
-        grid = (triton.cdiv(total.numel(), 64),)
-        _add_up_kernel[grid](partial, total, total.numel(), shares, 32, 64)
-    return total
+def _by_torch(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
+    """Return it as torch makes it, which rounds it to the maps' precision."""
+    shape = (gradient.shape[1], maps.shape[1], side, side)
+    made: Tensor = conv2d_weight(maps, shape, gradient, stride=stride, padding=side // 2)
+    return made.to(torch.float32, memory_format=torch.channels_last)

@@ -5,7 +5,7 @@
 // one after the other, without the rows around a strip. A warp keeps the gradient of three rows in registers and
 // meets each row of maps once, for the taps of all three: four loads of matrices for 24 multiplications, where a
 // load and 2.5 multiplications take equally long. Sums are added up over the warps, and over programs by another
-// kernel, in a fixed order.
+// kernel (add_up.cu), in a fixed order.
 // One multiplication is over 16 channels out x 16 pixels x 8 channels in.
 //
 // Constants that the compiler is given:
@@ -17,7 +17,6 @@
 //   PARTS                      of a program's warps, each with a stream of rows
 //   WARP_IN, WARP_OUT          channels of a warp
 //   WARP_ACROSS                1 or 3: taps of a row of taps that a warp makes
-//   ADD_COLUMNS, ADD_THREADS   groups of four numbers that a program adds up, and its threads
 
 constexpr int IMAGES = WIDTH == 8 ? 2 : 1;  // side by side in a row
 constexpr int ROW = IMAGES * WIDTH;         // pixels
@@ -124,10 +123,6 @@ __device__ __forceinline__ void multiply_all(Sums& sums, const word (&left)[OUT]
                 const word(&two)[4] = right[across][in / 2];
                 multiply(sums[across][out][in], left[out], two[in % 2 * 2], two[in % 2 * 2 + 1]);
             }
-}
-
-__device__ __forceinline__ void add_four(float4& sum, float4 more) {
-    sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -265,26 +260,4 @@ weight_gradient(const bfloat* __restrict__ maps, const bfloat* __restrict__ grad
         }
         store_four(to + (out * 9 + tap) * CHANNELS_IN + in_row % (TILE_IN / 4) * 4, sum);
     }
-}
-
-// Adds up the shares of all programs: a program has ADD_COLUMNS groups of four numbers, and its rows of threads
-// divide the shares. All loads of a thread are under way together.
-extern "C" __global__ void __launch_bounds__(ADD_THREADS, 1)
-add_up(const float4* __restrict__ partial, float4* __restrict__ total, int count, int shares) {
-    extern __shared__ uint4 memory[];
-    constexpr int ADD_ROWS = ADD_THREADS / ADD_COLUMNS;
-    float4* sums = reinterpret_cast<float4*>(memory);
-    const int row = threadIdx.x / ADD_COLUMNS, column = blockIdx.x * ADD_COLUMNS + threadIdx.x % ADD_COLUMNS;
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (column < count) {
-#pragma unroll 9
-        for (int share = row; share < shares; share += ADD_ROWS)
-            add_four(sum, partial[static_cast<long long>(share) * count + column]);
-    }
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    if (row > 0 || column >= count) return;
-#pragma unroll
-    for (int other = 1; other < ADD_ROWS; ++other) add_four(sum, sums[other * ADD_COLUMNS + threadIdx.x]);
-    total[column] = sum;
 }

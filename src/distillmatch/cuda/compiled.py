@@ -1,4 +1,4 @@
-"""Kernels in CUDA, for what Triton cannot express: compiled when first needed and kept on disk.
+"""Kernels in CUDA, compiled when first needed and kept on disk.
 
 torch compiles such kernels too, but only where the headers of CUDA are installed; ours need none.
 Its compiler is used. Its launcher knows no cooperative launch, no float and no null pointer.
@@ -20,7 +20,7 @@ from torch.cuda import _utils
 from distillmatch.errors import DistillMatchError
 from distillmatch.files import user_cache, write_atomically
 
-SOURCES = resources.files("distillmatch.networks.kernels") / "cuda"
+PACKAGE = resources.files("distillmatch")
 
 Argument = Tensor | int | float | ctypes.Structure | None
 
@@ -76,6 +76,7 @@ def device_properties(device: int | torch.device) -> Any:
 
 
 def load_if_possible(
+    folder: str,
     device: int,
     file: str,
     names: Sequence[str],
@@ -87,20 +88,22 @@ def load_if_possible(
 ) -> list[Kernel] | None:
     """Return kernels for a device, or None where there can be none: with a warning if it is odd.
 
-    `instead` says what is used then; `parts` are files that the source builds on.
+    `folder` is where in this package the source lies, `parts` are files there that it builds on;
+    `instead` says what is used without it.
     """
     properties = device_properties(device)
     if properties.major < 8 or properties.shared_memory_per_block_optin < shared_bytes:
         return None
     try:
         with torch.cuda.device(device):
-            return load_kernels(file, names, constants, shared_bytes, parts)
+            return load_kernels(folder, file, names, constants, shared_bytes, parts)
     except (RuntimeError, OSError, AttributeError) as error:
         warnings.warn(f"{file} could not be compiled, {instead}: {error}", stacklevel=3)
         return None
 
 
 def load_kernels(
+    folder: str,
     file: str,
     names: Sequence[str],
     constants: Mapping[str, int],
@@ -109,7 +112,8 @@ def load_kernels(
 ) -> list[Kernel]:
     """Return the kernels `names` of a source file, for the device at hand."""
     major, minor = torch.cuda.get_device_capability()
-    source = "".join((SOURCES / one).read_text() for one in ("primitives.cu", *parts, file))
+    files = ["cuda/primitives.cu", *(f"{folder}/{one}" for one in (*parts, file))]
+    source = "".join((PACKAGE / one).read_text() for one in files)
     options = [f"-arch=sm_{major}{minor}", "-default-device"]
     options += [f"-D{constant}={value}" for constant, value in sorted(constants.items())]
     code = _kept(_utils._get_gpu_rtc_library(), source, options)
