@@ -18,6 +18,7 @@ from torch import Tensor
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.engine import Engine
+from distillmatch.engine.descent import Descent
 from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
 from distillmatch.run import read_result, run
@@ -136,15 +137,15 @@ def test_a_run_killed_in_any_step_ends_in_the_same_result(
 ) -> None:
     config, chance = tiny(method=name), random.Random(f"{name} {every}")
     never_killed = run(config, dataset=six_classes())
-    inner, left = torch.optim.SGD.step, [0]
+    inner, left = Descent.step, [0]
 
-    def step(self: torch.optim.SGD, closure: None = None) -> None:
+    def step(self: Descent) -> None:
         left[0] -= 1
         if left[0] == 0:
             raise Killed
-        inner(self, closure)
+        inner(self)
 
-    monkeypatch.setattr(torch.optim.SGD, "step", step)
+    monkeypatch.setattr(Descent, "step", step)
     kills = 0
     while True:
         left[0] = chance.randint(1, 8 if every else 14) if kills < 12 else 10**9

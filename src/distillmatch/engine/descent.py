@@ -1,28 +1,64 @@
 """The optimizer: stochastic gradient descent with momentum."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from distillmatch.networks.kernels import parameters as kernel
 
 
-class Descent(torch.optim.SGD):
-    """torch's SGD, whose step is one launch of ours on CUDA once there are velocities.
+class Descent:
+    """torch's descent, one launch of ours on CUDA; its rate is where a captured step can find it.
 
-    Its rate must be a tensor, where a captured step can find a new one.
+    An object of torch.optim brings torch's compiler with it, which takes seconds to import and is
+    not used; the function that it calls does not. Velocities are 0 at first, from which a step
+    makes what torch makes of none.
     """
 
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        rate: Tensor,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.parameters = parameters
+        self.rate = rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.velocities = [torch.zeros_like(one) for one in parameters]
+
+    def forget_gradients(self) -> None:
+        """Let go of the last step's gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Change the parameters by their gradients."""
-        (group,) = self.param_groups
-        weights: list[Tensor] = group["params"]
-        gradients = [weight.grad for weight in weights]
-        velocities: list[Any] = [self.state.get(one, {}).get("momentum_buffer") for one in weights]
+    def step(self) -> None:
+        """Change the parameters that have gradients by them."""
+        weights: list[Tensor] = []
+        gradients: list[Tensor] = []
+        velocities: list[Tensor] = []
+        for weight, velocity in zip(self.parameters, self.velocities, strict=True):
+            if weight.grad is not None:
+                weights.append(weight)
+                gradients.append(weight.grad)
+                velocities.append(velocity)
         if kernel.descends(weights, gradients, velocities):
-            how = group["lr"], group["momentum"], group["weight_decay"]
-            kernel.descend(weights, gradients, velocities, *how)  # type: ignore[arg-type]
-        else:
-            super().step(closure)
+            how = self.rate, self.momentum, self.weight_decay
+            kernel.descend(weights, gradients, velocities, *how)
+            return
+        sgd(
+            weights,
+            gradients,
+            [*velocities],
+            fused=True,
+            lr=self.rate,  # type: ignore[arg-type]  # a tensor is taken too
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )

@@ -19,10 +19,10 @@ FULL = 0.5
 class CapturedWork(Generic[Result]):
     """What `work` did when it was captured; its results lie in the same memory at every replay.
 
-    It is done a few times before, so that libraries have chosen their kernels and optimizers have
-    made their state; `undo` is called then, and after the capture. Other runs of the process may
-    go on meanwhile, but not capture. Where two graphs are replayed at once, the one of lower
-    `priority` comes first; it must be below 0.
+    It is done a few times before, so that libraries have chosen their kernels; `undo` is called
+    then, and after the capture. Other runs of the process may go on meanwhile, but not capture.
+    Where two graphs are replayed at once, the one of lower `priority` comes first; it must be below
+    0.
     """
 
     def __init__(

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from distillmatch.engine.descent import Descent
 from distillmatch.methods import TaskInfo
 from distillmatch.methods.schedule import Schedule
 
@@ -83,7 +83,7 @@ class Underway:
     judgement: Judgement | None = None
     clock: Clock = field(default_factory=Clock)
     schedules: dict[str, Schedule] = field(default_factory=dict)
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: Descent | None = None
 
     @property
     def begun(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from distillmatch.engine.averages import WeightAverage
+from distillmatch.engine.descent import Descent
 from distillmatch.engine.outcome import Clock, Judgement, Underway
 from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method
@@ -45,7 +46,10 @@ def take_snapshot(
     }
     tensors |= {f"tensor/{name}": value for name, value in method.tensors.items()}
     if underway.optimizer is not None:
-        tensors |= _optimizer_tensors(underway.optimizer)
+        tensors |= {
+            f"optimizer/{number}/momentum_buffer": velocity
+            for number, velocity in enumerate(underway.optimizer.velocities)
+        }
     if average is not None:
         tensors |= {f"average/{name}": value for name, value in average.tensors().items()}
     tensors["coreset"] = torch.from_numpy(coreset.images)
@@ -117,17 +121,10 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
             raise SnapshotError(f"the checkpoint's network '{name}' has another shape") from None
 
 
-def restore_optimizer(snapshot: Snapshot, optimizer: torch.optim.Optimizer) -> None:
-    """Put momentum back, in place where the optimizer has any: a captured step reads it there."""
-    parameters = _parameters(optimizer)
+def restore_velocities(snapshot: Snapshot, optimizer: Descent) -> None:
+    """Put momentum back, in place: a captured step reads it there."""
     for place, tensor in _below("optimizer/", snapshot).items():
-        number, _, key = place.partition("/")
-        parameter = parameters[int(number)]
-        state = optimizer.state[parameter]
-        if not isinstance(state.get(key), Tensor):
-            state[key] = torch.empty_like(parameter if parameter.shape == tensor.shape else tensor)
-        with torch.no_grad():
-            state[key].copy_(tensor)
+        optimizer.velocities[int(place.partition("/")[0])].copy_(tensor)
 
 
 def restore_average(snapshot: Snapshot, average: WeightAverage) -> None:
@@ -144,19 +141,6 @@ def _below(prefix: str, snapshot: Snapshot) -> dict[str, Tensor]:
         for place, tensor in snapshot.tensors.items()
         if place.startswith(prefix)
     }
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"optimizer/{number}/{key}": value
-        for number, parameter in enumerate(_parameters(optimizer))
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor)
-    }
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _copied(tensor: Tensor) -> Tensor:

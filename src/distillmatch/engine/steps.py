@@ -18,8 +18,8 @@ from distillmatch.methods import Batch, Training
 
 STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
-TRIAL_STEPS = 2
-"""Steps before a capture; the first makes the optimizer's state. They are undone afterwards."""
+TRIAL_STEPS = 1
+"""Steps before a capture; they are undone afterwards."""
 STEPS_AHEAD = 16
 """Steps that are queued at most: enough for the time the host needs for the next epoch's views.
 A queue that is full would keep the driver, and with it the other runs of the process, waiting."""
@@ -30,14 +30,12 @@ many to each of its programs: images have more, and would keep few programs busy
 
 @dataclass(frozen=True)
 class Optimization:
-    """The optimizer of one training, its learning rate where a captured step can read it.
+    """The optimizer of one training.
 
     `average` is that of the network's weights over the steps, where the training asks for one.
     """
 
     optimizer: Descent
-    parameters: list[nn.Parameter]
-    rate: Tensor
     average: WeightAverage | None = None
 
     @classmethod
@@ -50,13 +48,11 @@ class Optimization:
             changed = changed.get_submodule("head")
         parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        optimizer = Descent(
-            parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
-        )
+        optimizer = Descent(parameters, rate, momentum, weight_decay)
         average = None
         if training.average_decay is not None:
             average = WeightAverage(training.network, training.average_decay)
-        return cls(optimizer, parameters, rate, average)
+        return cls(optimizer, average)
 
 
 class Step:
@@ -71,15 +67,16 @@ class Step:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Take one step and return its loss."""
+        optimizer = self.optimization.optimizer
         with self.placement.autocast():
             loss = self.training.loss(batch)
-        self.optimization.optimizer.zero_grad(set_to_none=True)
+        optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         if self.placement.ranks is not None:
-            self.placement.ranks.average(self.optimization.parameters)
+            self.placement.ranks.average(optimizer.parameters)
         if self.training.clip is not None:
-            nn.utils.clip_grad_norm_(self.optimization.parameters, self.training.clip)
-        self.optimization.optimizer.step()
+            nn.utils.clip_grad_norm_(optimizer.parameters, self.training.clip)
+        optimizer.step()
         if self.optimization.average is not None:
             self.optimization.average.update()
         return loss.detach()
@@ -170,10 +167,7 @@ class _State:
         step.training.network.load_state_dict(self.network)
         if step.optimization.average is not None:
             step.optimization.average.restore(self.average)
-        for state in step.optimization.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
+        torch._foreach_zero_(step.optimization.optimizer.velocities)
 
 
 def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:

@@ -21,7 +21,7 @@ from distillmatch.engine.snapshot import (
     Snapshot,
     restore_average,
     restore_method,
-    restore_optimizer,
+    restore_velocities,
     restored_underway,
     take_snapshot,
 )
@@ -157,7 +157,7 @@ class Trainer:
         epochs = Epochs(data, training)
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
-                optimization.rate.fill_(training.schedule.rate(number))
+                optimization.optimizer.rate.fill_(training.schedule.rate(number))
                 losses = []
                 for part in epochs.parts(number):
                     losses.append(steps.run(part))
@@ -228,7 +228,7 @@ class EpochSteps:
             self.captured = self._capture(next(batches(epoch, *self.sizes)))
         if self.resumed is not None:
             # After the capture, whose trial steps leave the optimizer as good as new.
-            restore_optimizer(self.resumed, self.step.optimization.optimizer)
+            restore_velocities(self.resumed, self.step.optimization.optimizer)
             self.resumed = None
         if self.captured is not None:
             return self.captured.run(epoch, *self.sizes)

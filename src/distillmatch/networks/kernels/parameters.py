@@ -31,11 +31,10 @@ class _Tensors(ctypes.Structure):
     )
 
 
-def descends(weights: Sequence[Tensor], *others: Sequence[Tensor | None]) -> bool:
+def descends(weights: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
     """Tell whether `descend` can take weights with their gradients and velocities."""
     return _available(weights) and all(
-        other is not None
-        and other.dtype == weight.dtype == torch.float32
+        other.dtype == weight.dtype == torch.float32
         and other.stride() == weight.stride()
         and _is_dense(weight)
         for given in others
