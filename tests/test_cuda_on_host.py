@@ -114,22 +114,28 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     torch.testing.assert_close(of_bias, bias.grad, rtol=1e-4, atol=1e-3)
 
 
-def test_the_kernels_over_parameters_are_torchs_descent_and_rounding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest", [0.0, 1.5, 1000.0])
+def test_the_kernels_over_parameters_are_torchs_descent_and_rounding(
+    longest: float, tmp_path: Path
+) -> None:
     sizes = [130, 64, 2, 300]
     generator = torch.Generator().manual_seed(1)
     given = [torch.randn(3, size, generator=generator) for size in sizes]
     program = built(tmp_path, "parameters", {"MOST": 8, "PIECE": 128, "THREADS": 32})
     finished = subprocess.run(
-        [program, *map(str, sizes)],
+        [program, str(longest), *map(str, sizes)],
         input=b"".join(bytes(one.view(torch.uint8).numpy()) for one in given),
         stdout=subprocess.PIPE,
         check=True,
     )
     made = torch.frombuffer(bytearray(finished.stdout), dtype=torch.uint8)
     parts = made.split([10 * size for size in sizes])  # type: ignore[no-untyped-call]
-    for one, part in zip(given, parts, strict=True):
-        weight = torch.nn.Parameter(one[0].clone())
-        weight.grad = one[1].clone()
+    parameters = [torch.nn.Parameter(one[0].clone()) for one in given]
+    for parameter, one in zip(parameters, given, strict=True):
+        parameter.grad = one[1].clone()
+    if longest:
+        torch.nn.utils.clip_grad_norm_(parameters, longest)
+    for weight, one, part in zip(parameters, given, parts, strict=True):
         optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.01)
         optimizer.state[weight]["momentum_buffer"] = one[2].clone()
         optimizer.step()

@@ -10,18 +10,25 @@ from torch import nn
 from distillmatch.engine.descent import Descent
 
 
-@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.9, 5e-4), (0.0, 0.0), (0.5, 0.1)])
-def test_steps_are_torchs_to_the_last_bit(momentum: float, weight_decay: float) -> None:
+@pytest.mark.parametrize(
+    ("momentum", "weight_decay", "clip"),
+    [(0.9, 5e-4, 1.0), (0.9, 5e-4, 100.0), (0.0, 0.0, None), (0.5, 0.1, None)],
+)
+def test_steps_are_torchs_to_the_last_bit(
+    momentum: float, weight_decay: float, clip: float | None
+) -> None:
     found = []
     for ours in (True, False):
         generator = torch.Generator().manual_seed(1)
         weights = [nn.Parameter(torch.randn(size, generator=generator)) for size in (3, 7, 2)]
         rate = torch.tensor(0.1)
-        descent = Descent(weights, rate, momentum, weight_decay)
-        plain = torch.optim.SGD(weights, rate, momentum, weight_decay=weight_decay)
+        descent = Descent(weights, rate, momentum, weight_decay, clip)
+        plain = torch.optim.SGD(weights, rate, momentum, weight_decay=weight_decay, fused=True)
         for step in range(4):
             for weight in weights[:2]:  # the third is not used
                 weight.grad = torch.randn(weight.shape, generator=generator)
+            if clip is not None and not ours:
+                nn.utils.clip_grad_norm_(weights, clip)
             (descent if ours else plain).step()
             rate.fill_(0.1 / (step + 2))
         found.append([weight.detach().clone() for weight in weights])

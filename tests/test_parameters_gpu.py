@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from distillmatch.engine.descent import Descent
 from distillmatch.networks import BatchNorm, build_network, shared_device
@@ -21,7 +21,8 @@ def give_gradients(weights: Sequence[Tensor], step: int) -> None:
         weight.grad = torch.empty_like(weight).copy_(drawn)
 
 
-def test_a_step_of_descent_is_torchs() -> None:
+@pytest.mark.parametrize("clip", [None, 1.0, 10_000.0])
+def test_a_step_of_descent_is_torchs(clip: float | None) -> None:
     found = []
     for ours in (True, False):
         network = build_network("wrn-28-2", 100, generator=torch.Generator().manual_seed(1)).cuda()
@@ -29,9 +30,11 @@ def test_a_step_of_descent_is_torchs() -> None:
         weights = list(network.parameters())
         rate = torch.tensor(0.1, device="cuda")
         plain = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4)
-        fused = Descent(weights, rate, momentum=0.9, weight_decay=5e-4)
+        fused = Descent(weights, rate, 0.9, 5e-4, clip)
         for step in range(4):
             give_gradients(weights, step)
+            if clip is not None and not ours:
+                nn.utils.clip_grad_norm_(weights, clip)
             (fused if ours else plain).step()
             if step == 1:
                 rate.fill_(0.01)

@@ -10,7 +10,7 @@ from distillmatch.networks.kernels import parameters as kernel
 
 
 class Descent:
-    """torch's descent, one launch of ours on CUDA; its rate is where a captured step can find it.
+    """torch's descent, two launches of ours on CUDA; the rate is where a captured step can find it.
 
     An object of torch.optim brings torch's compiler with it, which takes seconds to import and is
     not used; the function that it calls does not. Velocities are 0 at first, from which a step
@@ -23,11 +23,13 @@ class Descent:
         rate: Tensor,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        clip: float | None = None,
     ) -> None:
         self.parameters = parameters
         self.rate = rate
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.clip = clip
         self.velocities = [torch.zeros_like(one) for one in parameters]
 
     def forget_gradients(self) -> None:
@@ -37,7 +39,7 @@ class Descent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change the parameters that have gradients by them."""
+        """Change the parameters that have gradients by them, all together cut to a length."""
         weights: list[Tensor] = []
         gradients: list[Tensor] = []
         velocities: list[Tensor] = []
@@ -47,9 +49,11 @@ class Descent:
                 gradients.append(weight.grad)
                 velocities.append(velocity)
         if kernel.descends(weights, gradients, velocities):
-            how = self.rate, self.momentum, self.weight_decay
+            how = self.rate, self.momentum, self.weight_decay, self.clip
             kernel.descend(weights, gradients, velocities, *how)
             return
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
         sgd(
             weights,
             gradients,

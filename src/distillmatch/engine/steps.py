@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.data import Epoch
@@ -48,7 +48,7 @@ class Optimization:
             changed = changed.get_submodule("head")
         parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        optimizer = Descent(parameters, rate, momentum, weight_decay)
+        optimizer = Descent(parameters, rate, momentum, weight_decay, training.clip)
         average = None
         if training.average_decay is not None:
             average = WeightAverage(training.network, training.average_decay)
@@ -56,7 +56,7 @@ class Optimization:
 
 
 class Step:
-    """The step of one training: loss, gradient, clipping, update, average."""
+    """The step of one training: loss, gradient, descent, average."""
 
     def __init__(
         self, training: Training, optimization: Optimization, placement: Placement
@@ -74,8 +74,6 @@ class Step:
         loss.backward()  # type: ignore[no-untyped-call]
         if self.placement.ranks is not None:
             self.placement.ranks.average(optimizer.parameters)
-        if self.training.clip is not None:
-            nn.utils.clip_grad_norm_(optimizer.parameters, self.training.clip)
         optimizer.step()
         if self.optimization.average is not None:
             self.optimization.average.update()

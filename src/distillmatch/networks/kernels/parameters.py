@@ -1,4 +1,4 @@
-"""Gradient descent and rounding of all parameters of a network, in one launch each.
+"""Gradient descent and rounding of all parameters of a network, in few launches.
 
 torch's own give a program up to 65,536 numbers of one tensor, so that a small network keeps a few
 multiprocessors busy while the others wait. Both were measured: docs/performance.md.
@@ -6,12 +6,12 @@ multiprocessors busy while the others wait. Both were measured: docs/performance
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from distillmatch.cuda.compiled import Kernel
+from distillmatch.cuda.compiled import Argument, Kernel
 from distillmatch.networks.kernels.sources import load_if_possible
 
 MOST = 96
@@ -49,9 +49,19 @@ def descend(
     rate: Tensor,
     momentum: float,
     decay: float,
+    longest: float | None,
 ) -> None:
-    """Take a step of gradient descent with momentum and weight decay."""
-    _launch("descend", (weights, gradients, velocities), (rate, momentum, decay))
+    """Take a step of gradient descent with momentum and weight decay.
+
+    The gradients together are first made no longer than `longest`, if there is such a limit.
+    """
+    lists = weights, gradients, velocities
+    pieces, squares = 0, None
+    if longest is not None:
+        pieces = sum(map(_pieces, weights))
+        squares = torch.empty(pieces, device=weights[0].device)
+        _launch("add_squares", lists, lambda first: (squares[first:],))
+    _launch("descend", lists, lambda _: (rate, momentum, decay, squares, pieces, longest or 0.0))
 
 
 def rounds(numbers: Sequence[Tensor], rounded: Sequence[Tensor]) -> bool:
@@ -68,7 +78,7 @@ def rounds(numbers: Sequence[Tensor], rounded: Sequence[Tensor]) -> bool:
 
 def round_to(rounded: Sequence[Tensor], numbers: Sequence[Tensor]) -> None:
     """Round numbers to bfloat16."""
-    _launch("round_numbers", (numbers, rounded), ())
+    _launch("round_numbers", (numbers, rounded))
 
 
 def _available(tensors: Sequence[Tensor]) -> bool:
@@ -84,13 +94,20 @@ def _is_dense(tensor: Tensor) -> bool:
     )
 
 
-def _launch(name: str, lists: Sequence[Sequence[Tensor]], more: Sequence[Tensor | float]) -> None:
+def _launch(
+    name: str,
+    lists: Sequence[Sequence[Tensor]],
+    more: Callable[[int], Sequence[Argument]] = lambda _: (),
+) -> None:
+    """Launch a kernel over lists of tensors; `more` says what else it is given from a piece on."""
     kernels = _kernels(lists[0][0].get_device())
     assert kernels is not None
+    first = 0
     for start in range(0, len(lists[0]), MOST):
         several = [one[start : start + MOST] for one in lists]
         given, pieces = _listed(several)
-        kernels[name].launch((pieces, 1), THREADS, 0, (given, *more))
+        kernels[name].launch((pieces, 1), THREADS, THREADS * 4, (given, *more(first)))
+        first += pieces
 
 
 def _listed(lists: Sequence[Sequence[Tensor]]) -> tuple[_Tensors, int]:
@@ -101,14 +118,18 @@ def _listed(lists: Sequence[Sequence[Tensor]]) -> tuple[_Tensors, int]:
             place[number] = tensor.data_ptr()
     for number, tensor in enumerate(lists[0]):
         given.counts[number], given.pieces[number] = tensor.numel(), pieces
-        pieces += -(-tensor.numel() // PIECE)
+        pieces += _pieces(tensor)
     return given, pieces
+
+
+def _pieces(tensor: Tensor) -> int:
+    return -(-tensor.numel() // PIECE)
 
 
 @functools.cache
 def _kernels(device: int) -> dict[str, Kernel] | None:
     constants = {"MOST": MOST, "PIECE": PIECE, "THREADS": THREADS}
-    names = ["descend", "round_numbers"]
+    names = ["descend", "add_squares", "round_numbers"]
     instead = "torch's own are used"
     kernels = load_if_possible(device, "parameters.cu", names, constants, 0, instead)
     return None if kernels is None else dict(zip(names, kernels, strict=True))

@@ -1,5 +1,6 @@
-// What is done to all parameters of a network at once: a step of gradient descent, and rounding to bfloat16. They are
-// many small tensors; a program has one piece of one of them, so that the largest does not keep the others waiting.
+// What is done to all parameters of a network at once: a step of gradient descent, the gradients made shorter if they
+// are too long, and rounding to bfloat16. They are many small tensors; a program has one piece of one of them, so that
+// the largest does not keep the others waiting.
 //
 // Constants that the compiler is given:
 //   MOST     tensors of a launch
@@ -29,16 +30,52 @@ __device__ __forceinline__ Piece own_piece(const Tensors& given) {
 }
 static_assert(MOST <= 128, "the search for a piece's tensor has steps of 64 and less");
 
-// Weights, gradients and velocities; the rate lies where a captured step can find a new one.
+extern __shared__ uint4 memory[];
+
+// Returns to all threads the sum of what each has.
+__device__ __forceinline__ float add_threads(float number) {
+    float* sums = reinterpret_cast<float*>(memory);
+    sums[threadIdx.x] = number;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    __syncthreads();
+    return sums[0];
+}
+static_assert((THREADS & (THREADS - 1)) == 0, "threads are halved");
+
+// Leaves the sum of squares of each piece of the gradients.
 extern "C" __global__ void __launch_bounds__(THREADS)
-descend(const Tensors given, const float* rate, float momentum, float decay) {
+add_squares(const Tensors given, float* squares) {
     const Piece piece = own_piece(given);
+    const float* gradients = static_cast<const float*>(given.second[piece.tensor]);
+    float sum = 0;
+#pragma unroll 8
+    for (int i = piece.begin + threadIdx.x; i < piece.end; i += THREADS) sum += gradients[i] * gradients[i];
+    sum = add_threads(sum);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+
+// Weights, gradients and velocities; the rate lies where a captured step can find a new one. If there are squares, of
+// so many pieces, the gradients of all of them count as no longer than `longest`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+descend(const Tensors given, const float* rate, float momentum, float decay, const float* squares, int pieces,
+        float longest) {
+    const Piece piece = own_piece(given);
+    float factor = 1;
+    if (squares != nullptr) {
+        float sum = 0;
+        for (int i = threadIdx.x; i < pieces; i += THREADS) sum += squares[i];
+        const float fitting = longest / (sqrtf(add_threads(sum)) + 1e-6f);
+        if (!(fitting > 1)) factor = fitting;  // also if it is not a number
+    }
     float* weights = static_cast<float*>(given.first[piece.tensor]);
     const float* gradients = static_cast<const float*>(given.second[piece.tensor]);
     float* velocities = static_cast<float*>(given.third[piece.tensor]);
 #pragma unroll 8
     for (int i = piece.begin + threadIdx.x; i < piece.end; i += THREADS) {
-        const float velocity = momentum * velocities[i] + (gradients[i] + decay * weights[i]);
+        const float velocity = momentum * velocities[i] + (factor * gradients[i] + decay * weights[i]);
         velocities[i] = velocity;
         weights[i] -= *rate * velocity;
     }
