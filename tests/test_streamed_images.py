@@ -14,7 +14,7 @@ from distillmatch.engine.data import TaskData
 from distillmatch.engine.epochs import Epochs, Place
 from distillmatch.engine.stores import CPU_BYTES, ResidentStore, StreamedStore, make_stores
 from distillmatch.engine.stores import resident_limit as limit_of
-from distillmatch.methods import Training
+from distillmatch.methods import Scores, Training
 from distillmatch.sources import Dataset, Part
 from distillmatch.sources.rows import MappedRows
 from distillmatch.streams import build_stream
@@ -135,3 +135,25 @@ def test_a_pass_over_a_set_is_cut_and_put_together_again(mapped: Dataset) -> Non
         scores.append(data.score(lambda images: {"mean": images.mean((1, 2, 3))}, "unlabeled", 2))
     assert len(scores[0]["mean"]) == 2 * len(stream.tasks[0].unlabeled) > 128
     assert torch.equal(scores[0]["mean"], scores[1]["mean"])
+
+
+@pytest.mark.parametrize("views", [1, 3, 4])
+def test_views_of_a_small_set_that_are_scored_at_once_are_those_scored_one_by_one(
+    views: int, mapped: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(task_sizes=(6,))
+    data = Engine(config, mapped, build_stream(mapped, config)).task_data(0)
+    count = len(data.sets["labeled"])
+    scored: dict[int, list[int]] = {}
+    found = []
+    for size in (1, 2 * count, 100 * count):
+        monkeypatch.setattr(Placement, "scoring_batch", size)
+
+        def mean(images: torch.Tensor, size: int = size) -> Scores:
+            scored.setdefault(size, []).append(len(images))
+            return {"mean": images.mean((1, 2, 3))}
+
+        found.append(data.score(mean, "labeled", views)["mean"])
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    assert len(set(found[0].tolist())) > views * count // 2, "no two views are the same"
+    assert scored[2 * count][0] == min(views, 2) * count and scored[100 * count] == [views * count]

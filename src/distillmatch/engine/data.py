@@ -205,14 +205,21 @@ class TaskData:
         )
 
     def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
-        """Score weak views of every image of a set, outside of training."""
+        """Score weak views of every image of a set, outside of training.
+
+        Of a small set several views are scored at once.
+        """
         chosen = self.sets[over]
         passes = []
-        for view in range(views):
+        together = max(1, self._piece_size() // max(1, len(chosen)))
+        for first in range(0, views, together):
             for part in self._passed(len(chosen)):
                 pixels = chosen.store.deliver(chosen.fetch(np.arange(part.start, part.stop)))
-                images = self._weak(pixels, f"pass over {over}", view, "pass", part.start)
-                passes.append(score_in_pieces(score, images, self.placement))
+                several = [
+                    self._weak(pixels, f"pass over {over}", view, "pass", part.start)
+                    for view in range(first, min(first + together, views))
+                ]
+                passes.append(score_in_pieces(score, torch.cat(several), self.placement))
         scores = {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
         if over == "unlabeled" and self.truth is not None:
             scores["truth"] = self.truth.repeat(views)
