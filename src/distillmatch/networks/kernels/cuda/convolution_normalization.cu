@@ -300,8 +300,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolve_and_normalize(
 
     // What lies beside the row that is complete next. A lane multiplies for pixels g and g + 8, channels 2 t and 2 t + 1
     // of either eight, where lane = 4 g + t; it stores 8 channels of one pixel.
-    const int stored_piece = (own.column * 16 + lane / 4 + lane / 2 % 2 * 8) * OUT_PIECES + own.first_out / 8 + lane % 2;
-    const word kept_own = kept_at + place_of(stored_piece) * 16;
+    const int stored_pixel = own.column * 16 + lane / 4 + lane / 2 % 2 * 8;
+    const int stored_piece = hold(stored_pixel * OUT_PIECES + own.first_out / 8 + lane % 2);
+    const word kept_own = hold(kept_at + place_of(stored_piece) * 16);
     word beside[4];
     auto load_beside = [&](int row) {
         if (!BESIDE) return;

@@ -43,6 +43,13 @@ __device__ __forceinline__ uint4 few_channels(const bfloat* from) {
     return {from[0] | static_cast<word>(from[1]) << 16, from[2], 0, 0};
 }
 
+// Where a pixel of a step is in the ring.
+__device__ __forceinline__ int place_in_ring(int pixel) { return pixel / WIDTH * PLACE + (pixel % WIDTH + 1) * PIXEL; }
+
+// Returns a number such that the compiler cannot find it again but by keeping it: it had rather compute all that depends
+// on a thread anew at each step, which takes longer.
+__device__ __forceinline__ word hold(word number) { return exchange(number, 0); }
+
 // By channel out, or, transposed, by tap and channel in.
 __device__ __forceinline__ void copy_weights(word to, const bfloat* weights) {
     constexpr int IN_ROW = TRANSPOSED ? MADE / 8 : 9 * PIECES;
@@ -65,7 +72,9 @@ struct Rows {
     static constexpr int TURNS = FEW ? (ROWS * WIDTH + PART_THREADS - 1) / PART_THREADS : 1;
     uint4 few[TURNS];
 
-    __device__ __forceinline__ void copy(word to, const bfloat* maps, int first, int thread) {
+    // `to_thread` and `from_thread` are where the thread begins in a step.
+    __device__ __forceinline__ void copy(word to, const bfloat* maps, int first, int thread, word to_thread,
+                                         word from_thread) {
         const bfloat* from = maps + static_cast<long long>(first) * (WIDTH * CHANNELS_IN);
         if (FEW) {
 #pragma unroll
@@ -78,10 +87,11 @@ struct Rows {
         constexpr int ALL = ROWS * WIDTH * PIECES;
 #pragma unroll
         for (int turn = 0; turn < (ALL + PART_THREADS - 1) / PART_THREADS; ++turn) {
-            const unsigned piece = turn * PART_THREADS + thread;
-            if (ALL % PART_THREADS != 0 && piece >= ALL) break;
-            const unsigned pixel = piece / PIECES, part = piece % PIECES;
-            copy_later(to + pixel / WIDTH * PLACE + (pixel % WIDTH + 1) * PIXEL + part * 16, from + piece * 8, true);
+            if (ALL % PART_THREADS != 0 && turn * PART_THREADS + thread >= ALL) break;
+            constexpr int EACH = PART_THREADS / PIECES;  // pixels of a turn
+            static_assert(EACH % WIDTH == 0 || WIDTH % EACH == 0, "turns differ by what all threads add");
+            const word further = place_in_ring(turn * EACH) - place_in_ring(0);
+            copy_later(to + to_thread + further, from + from_thread + turn * PART_THREADS * 8, true);
         }
     }
 
@@ -91,7 +101,7 @@ struct Rows {
         for (int turn = 0; turn < TURNS; ++turn) {
             const int pixel = turn * PART_THREADS + thread;
             if (pixel >= ROWS * WIDTH) break;
-            const word at = to + pixel / WIDTH * PLACE + (pixel % WIDTH + 1) * PIXEL;
+            const word at = to + place_in_ring(pixel);
             const uint4 zeros = {0, 0, 0, 0};
             write_shared(at, few[turn]), write_shared(at + 16, zeros);
         }
@@ -145,12 +155,13 @@ __device__ __forceinline__ void convolve_rows(const Place& place, word weights_a
     const int lane = place.lane, part = place.part, thread = place.thread;
     const int column = place.column, first_out = place.first_out;
     copy_weights(weights_at, weights);
+    const word to_thread = hold(place_in_ring(thread / PIECES) + thread % PIECES * 16), from_thread = hold(thread * 8);
     // Of the step after the last only the first row is needed.
     auto copy_step = [&](Rows<STEP>& rows, int step, int slot) {
-        if (step < end) rows.copy(ring + slot * STAGE, maps, step * STEP, thread);
+        if (step < end) rows.copy(ring + slot * STAGE, maps, step * STEP, thread, to_thread, from_thread);
         else if (step == end && step < steps) {
             Rows<1> row;
-            row.copy(ring + slot * STAGE, maps, step * STEP, thread);
+            row.copy(ring + slot * STAGE, maps, step * STEP, thread, to_thread, from_thread);
             row.write(ring + slot * STAGE, thread);
         }
         close_copies();
@@ -158,7 +169,7 @@ __device__ __forceinline__ void convolve_rows(const Place& place, word weights_a
     const bool has_before = begin < end && static_cast<unsigned>(begin) % (HEIGHT / STEP) != 0;
     if (has_before) {
         Rows<1> row;
-        row.copy(ring + STAGES * STAGE, maps, begin * STEP - 1, thread);
+        row.copy(ring + STAGES * STAGE, maps, begin * STEP - 1, thread, to_thread, from_thread);
         row.write(ring + STAGES * STAGE, thread);
     }
     Rows<STEP> rows[STAGES - 1];
@@ -189,7 +200,7 @@ __device__ __forceinline__ void convolve_rows(const Place& place, word weights_a
         }
     __syncthreads();  // the weights' place is free
 
-    const word left_at = ring + (column * 16 + lane % 16) * PIXEL + lane / 16 * 16;
+    const word left_at = hold(ring + (column * 16 + lane % 16) * PIXEL + lane / 16 * 16);
     auto load_left = [&](word(&to)[4], word row, int matrix) {
         load_matrices(to, left_at + row + matrix / DEEP * PIXEL + matrix % DEEP * 32);
     };
@@ -234,7 +245,7 @@ __device__ __forceinline__ void convolve_rows(const Place& place, word weights_a
         for (int row = 0; row < STEP; ++row) {
             const int complete = step * STEP + row - 1;
             if (row > 0 || step > begin) prepare(complete);
-            if (row == 0 && top) add_row(No{}, Yes{}, row);
+            if (row == 0 && (top || step == begin)) add_row(No{}, Yes{}, row);
             else if (row == STEP - 1 && bottom) add_row(Yes{}, No{}, row);
             else add_row(Yes{}, Yes{}, row);
             if (row > 0 || step > begin) finish(complete, (row + STEP - 1) % STEP, above);
