@@ -144,6 +144,8 @@ SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "ensemble_share": ("gd", {}),
     "class_balancing": ("gd", {"coreset": 2}),
     "fine_tuning_data": ("gd", {"coreset": 6}),
+    "fine_tuning_statistics": ("gd", {"coreset": 6}),
+    "balanced_trainings": ("e2e", {"coreset": 2}),
     "coreset_counts": ("dm", {"coreset": 6, "true_positive_rate": 1.0}),
     "consistency": ("dm", {"consistency_threshold": 0.2}),
     "consistency_from": ("dm", {"consistency_threshold": 0.2, "task_sizes": (2, 2, 2)}),

@@ -119,8 +119,7 @@ def test_the_dr_loss_distils_the_past_and_the_new_task(
     else:
         of_past = mean_divergence(past, student, 0, 5, temperature)
         of_past *= 5 / 7 if shares == "class-share" else 1
-    if shares == "class-share":
-        of_new *= 2 / 7
+    of_new *= 2 / 7
     if scale == "temperature-squared":
         of_past *= temperature**2
     slow = mean_supervised(batch, student[:8]) + of_past + of_new

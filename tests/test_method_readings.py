@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from trainings import (
     COUNTS,
     FIRST,
+    WITH_CORESET,
     LabelCounts,
     batch_for,
     loss_of,
@@ -219,3 +220,22 @@ def running_means(network: nn.Module) -> dict[str, Tensor]:
         for name, value in network.state_dict().items()
         if name.endswith(("running_mean", "running_var"))
     }
+
+
+@pytest.mark.parametrize("name", ["e2e", "gd"])
+@pytest.mark.parametrize("where", ["fine-tuning", "all"])
+def test_with_a_coreset_classes_are_weighed_in_fine_tuning_or_before_too(
+    where: str, name: str
+) -> None:
+    losses: dict[str, list[float]] = {"classifier": [], "fine-tuning": []}
+    for balanced in (True, False):
+        method = method_of(
+            method=name, coreset=9, balanced_trainings=where, class_balancing=balanced
+        )
+        for of, found in losses.items():
+            training = training_of(method, of, WITH_CORESET)
+            assert training.before is not None
+            training.before(LabelCounts(COUNTS))
+            found.append(loss_of(training, batch_for(training)))
+    differ = {of for of, (balanced_loss, plain) in losses.items() if balanced_loss != plain}
+    assert differ == {"fine-tuning"} | ({"classifier"} if where == "all" else set())

@@ -236,8 +236,12 @@ def test_the_energy_gate_accepts_what_scores_like_the_labelled_images(coreset: i
         assert float((energies > threshold + 1e-4).double().mean()) <= 0.5
 
 
-def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
-    engine = engine_for(tiny_config(method="gd", coreset=6, epochs=4))
+@pytest.mark.parametrize("statistics", ["running", "batch"])
+def test_fine_tuning_trains_the_last_layer_and_nothing_else(statistics: str) -> None:
+    """By the statistics of its steps it moves the running ones, and no other weight."""
+    engine = engine_for(
+        tiny_config(method="gd", coreset=6, epochs=4, fine_tuning_statistics=statistics)
+    )
     states: list[dict[str, Tensor]] = []
     inner = engine.trainer._train
 
@@ -254,7 +258,9 @@ def test_fine_tuning_trains_the_last_layer_and_nothing_else() -> None:
     assert len(states) == 2, "every task but the first, which has no coreset yet"
     for change in states:
         assert any(v.any() for k, v in change.items() if k.startswith("head"))
-        assert not any(v.any() for k, v in change.items() if not k.startswith("head"))
+        changed = {k for k, v in change.items() if v.any() and not k.startswith("head")}
+        moved = {k for k in change if k.rpartition(".")[2] in ("running_mean", "running_var")}
+        assert changed == (moved if statistics == "batch" else set())
 
 
 def test_the_perturbation_raises_the_score() -> None:

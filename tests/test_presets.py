@@ -39,6 +39,8 @@ READINGS: dict[str, tuple[object, object]] = {
     "past_statistics": ("running", "batch"),
     "pseudo_label_counts": ("pass", "epoch"),
     "fine_tuning_data": ("labeled-and-coreset", "labeled-and-coreset"),
+    "fine_tuning_statistics": ("running", "batch"),
+    "balanced_trainings": ("fine-tuning", "fine-tuning"),
 }
 
 
@@ -135,6 +137,8 @@ VALUES: dict[str, Any] = {
     "calibration": False,
     "ensemble_share": "past-model",
     "fine_tuning_data": "coreset",
+    "fine_tuning_statistics": "batch",
+    "balanced_trainings": "all",
 }
 
 

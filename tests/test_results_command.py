@@ -156,7 +156,7 @@ def test_runs_of_experiments_beyond_the_paper_are_right_and_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = Ledger(tmp_path)
-    for name in ("gates", "readings"):
+    for name in ("coreset-readings", "gates", "readings"):
         for result in made_up_ledger([load_experiment(name)], [1]):
             result["commit"]["dirty"] = False
             result["stream"]["fingerprint"] = "made"

@@ -23,7 +23,7 @@ from distillmatch.suite.catalogue import (
 from distillmatch.suite.identity import identity
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "suite.md"
-BEYOND = ("gates", "readings")
+BEYOND = ("coreset-readings", "gates", "readings")
 OWN: dict[str, Any] = {
     "title": "thresholds",
     "common": {"source": "shapes", "tasks": 5},
@@ -68,9 +68,10 @@ def test_experiments_beyond_the_paper_say_so() -> None:
     for experiment in beyond:
         assert experiment.source.startswith("Ours")
         first = experiment.cells[0]
-        assert first.published and identity(first.config) == identity(
-            cell_of("table-2a", "DM", "10 tasks").config
-        )
+        table = ("table-2c", "Positive") if first.config.coreset else ("table-2a", "10 tasks")
+        same = cell_of(table[0], "DM", table[1])
+        assert identity(first.config) == identity(same.config)
+        assert first.published["A_N"] == same.published["A_N"]
         for cell in experiment.cells:
             assert bool(cell.published) == (cell.row == experiment.rows[0])
 
@@ -82,15 +83,20 @@ def test_every_gate_has_its_row() -> None:
 
 
 def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_documented() -> None:
-    experiment, changed = load_experiment("readings"), list[set[str]]()
-    for column in experiment.columns:
-        ours, release, *single = [c.config for c in experiment.cells if c.column == column]
-        assert ours == cell_of("table-2a", column, "10 tasks").config
-        assert release == ours.replace(preset="release")
-        changed += [
-            {key for key, value in config.model_dump().items() if value != getattr(ours, key)}
-            for config in single
-        ]
+    changed: list[set[str]] = []
+    for name, table, place in (
+        ("readings", "table-2a", "10 tasks"),
+        ("coreset-readings", "table-2c", "Positive"),
+    ):
+        experiment = load_experiment(name)
+        for column in experiment.columns:
+            ours, release, *single = [c.config for c in experiment.cells if c.column == column]
+            assert ours == cell_of(table, column, place).config
+            assert release == ours.replace(preset="release")
+            changed += [
+                {key for key, value in config.model_dump().items() if value != getattr(ours, key)}
+                for config in single
+            ]
     assert all(len(keys) == 1 for keys in changed)
     usual = RunConfig()
     differing = {key for key, value in RELEASE.items() if value != getattr(usual, key)}

@@ -57,6 +57,8 @@ RELEASE: dict[str, Any] = {
     "detector_losses": "labels-and-past",
     "dr_distillation": "per-task",
     "fine_tuning_data": "labeled-and-coreset",
+    "fine_tuning_statistics": "batch",
+    "balanced_trainings": "fine-tuning",
 }
 """The release's reading of every point in which it and the paper differ, or the paper is silent."""
 
@@ -147,7 +149,7 @@ class RunConfig(StreamConfig):
         "second-task", description="DM: the task from which eq. 4 is used"
     )
     distillation_shares: TaskWeights = Field(
-        "equal", description="weights of the past tasks in eq. 1; in DR, of the new task too"
+        "equal", description="weights of the past tasks in eq. 1"
     )
     strong_statistics: Statistics = Field(
         "apart", description="DM: normalize strong views by themselves, or together with all others"
@@ -223,6 +225,16 @@ class RunConfig(StreamConfig):
     )
     fine_tuning_data: Literal["labeled-and-coreset", "coreset"] = Field(
         "labeled-and-coreset", description="what the last layer is fine-tuned on"
+    )
+    fine_tuning_statistics: Literal["running", "batch"] = Field(
+        "running",
+        description="DM, GD: what features are normalized by while the last layer is fine-tuned: "
+        "running statistics, or the step's images, which move them too",
+    )
+    balanced_trainings: Literal["fine-tuning", "all"] = Field(
+        "fine-tuning",
+        description="E2E, GD: with a coreset, where cross entropy weighs classes by their labels: "
+        "in fine-tuning alone, or before it too",
     )
 
     @model_validator(mode="before")

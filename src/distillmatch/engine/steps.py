@@ -127,14 +127,10 @@ def batches(epoch: Epoch, batch: int, unlabeled_batch: int) -> Iterator[Batch]:
 
 @contextmanager
 def training_mode(training: Training) -> Iterator[None]:
-    """Put a network into the mode its training needs, and freeze what is not trained.
-
-    A last layer is trained on the features that test images will have, so the rest of the network
-    stays in evaluation mode.
-    """
+    """Put a network into the mode its training needs, and freeze what is not trained."""
     network = training.network
     only_head = training.parameters == "head"
-    network.train(not only_head)
+    network.train(training.statistics == "batch")
     if only_head:
         network.requires_grad_(False)
         network.get_submodule("head").requires_grad_(True)

@@ -44,27 +44,24 @@ class DistillationAndRetrospection(KeepsPast):
         return [teacher_training(self, task, calibrated=False), training]
 
     def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Cross entropy, distillation of the past, distillation of the new task.
-
-        Where tasks weigh by their share of the classes, the new one does so too.
-        """
+        """Cross entropy, distillation of the past, distillation of the new task as in GD."""
         student = forward_weak(self.classifier, batch, task.seen)
         logits = supervised_logits(self.config, self.classifier, batch, task, student)
         supervised = cross_entropy(logits, batch.labels)
         if not task.past:
             return supervised
         config = self.config
-        by_share = config.distillation_shares == "class-share"
         past = past_logits_of_all(batch)
         past_share = 1.0
         if config.dr_distillation == "per-task":
             of_past = local_distillation(config, task, past, student)
         else:
-            past_share = task.past / task.seen if by_share else 1.0
+            if config.distillation_shares == "class-share":
+                past_share = task.past / task.seen
             of_past = past_distillation(past, student, task.past, config.temperature, squared=False)
         total = torch.add(supervised, of_past, alpha=past_factor(config) * past_share)
         if not task.new:
             return total
         new = past_logits_of_all(batch, TEACHER)
         of_new = new_task_distillation(new, student, task.past, task.seen, config.temperature)
-        return torch.add(total, of_new, alpha=task.new / task.seen if by_share else 1.0)
+        return torch.add(total, of_new, alpha=task.new / task.seen)

@@ -6,7 +6,6 @@ from torch import Tensor
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
-    LabelWeights,
     baseline_rate,
     fine_tuning,
     forward_weak,
@@ -15,6 +14,7 @@ from distillmatch.methods.parts import (
     past_factor,
     past_logits_of_all,
     supervised_logits,
+    weights_before_fine_tuning,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -26,7 +26,7 @@ class EndToEnd(KeepsPast):
         """Train the classifier, then fine-tune it where there is a coreset."""
         rate = baseline_rate(self.config)
         schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
-        weights = LabelWeights(self.config)
+        weights = weights_before_fine_tuning(self.config, task)
 
         def loss(batch: Batch) -> Tensor:
             student = forward_weak(self.classifier, batch, task.seen)

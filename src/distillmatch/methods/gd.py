@@ -21,6 +21,7 @@ from distillmatch.methods.parts import (
     meets_unlabeled,
     past_logits_of_all,
     supervised_logits,
+    weights_before_fine_tuning,
 )
 from distillmatch.methods.schedule import main_schedule
 from distillmatch.methods.teacher import TEACHER, teacher_training
@@ -37,7 +38,7 @@ class GlobalDistillation(KeepsPast):
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
         rate = baseline_rate(self.config)
         schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
-        weights = LabelWeights(self.config)
+        weights = weights_before_fine_tuning(self.config, task)
         training = Training(
             name="classifier",
             network=self.classifier,

@@ -88,7 +88,8 @@ class Training:
 
     `before` and `after` are called around it. A run that is continued inside a task calls `before`
     again, of the training it stopped in and of those before it: let it count and look things up
-    with the task's data and frozen networks, and change no network. With `average_decay` the
+    with the task's data and frozen networks, and change no network. By `running` statistics the
+    network is in evaluation mode, as at test time. With `average_decay` the
     network ends as the exponential average of its weights over all steps, and `after` finds it so.
     """
 
@@ -101,6 +102,7 @@ class Training:
     strong: bool = False
     clip: float | None = None
     parameters: Literal["all", "head"] = "all"
+    statistics: Literal["batch", "running"] = "batch"
     average_decay: float | None = None
     score_images: ScoreFunction | None = None
     score_unlabeled: ScoreFunction | None = None

@@ -187,6 +187,7 @@ class LabelWeights:
     config: RunConfig
     values: Tensor | None = None
     over: ImageSet = "labeled"
+    balanced: bool = True
 
     def count(self, passes: Passes) -> None:
         """Count the labels of the images trained on, before the training begins.
@@ -195,7 +196,7 @@ class LabelWeights:
         """
         counts = passes.label_counts(self.over)
         self.values = torch.ones_like(counts)
-        if self.config.class_balancing:
+        if self.balanced and self.config.class_balancing:
             smoothing, cap = self.config.count_smoothing, self.config.weight_cap
             present = counts > 0
             self.values = torch.full_like(counts, cap)
@@ -204,6 +205,15 @@ class LabelWeights:
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the balanced cross entropy, summed over the batch."""
         return weighted_cross_entropy_sum(logits, labels, self.values)
+
+
+def weights_before_fine_tuning(config: RunConfig, task: TaskInfo) -> LabelWeights:
+    """Return the class weights of E2E's and GD's main training.
+
+    Balanced, a few stored images outweigh all that are new.
+    """
+    fine_tuned = task.coreset and fine_tuning_schedule(config, HIGH_RATE).epochs > 0
+    return LabelWeights(config, balanced=config.balanced_trainings == "all" or not fine_tuned)
 
 
 def fine_tuning(
@@ -235,6 +245,7 @@ def fine_tuning(
             labeled=data,
             unlabeled=False,
             parameters="all" if whole else "head",
+            statistics="batch" if whole else config.fine_tuning_statistics,
             before=weights.count,
         )
     ]
