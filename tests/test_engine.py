@@ -378,3 +378,22 @@ def test_labelled_images_of_past_tasks_come_back_through_the_coreset_alone(capac
     last = Halving.looked[-1]
     past = [image for image in last["labeled"] if image[1] < 3]
     assert sorted(past) == sorted(last["coreset"]) and len(past) == capacity
+
+
+def test_the_unlabelled_images_are_scored_once_to_count_pseudo_labels_and_to_judge_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes: list[tuple[int, str]] = []
+    inner = TaskData._pass
+
+    def counted(data: TaskData, score: Any, over: Any, views: int) -> Any:
+        passes.append((data.task, over))
+        return inner(data, score, over, views)
+
+    monkeypatch.setattr(TaskData, "_pass", counted)
+    outcomes = list(engine_for(tiny(method="dm")).run())
+    assert [outcome.judgement is not None for outcome in outcomes] == [False, True, True]
+    assert [passed for passed in passes if passed[1] == "unlabeled"] == [
+        (1, "unlabeled"),
+        (2, "unlabeled"),
+    ]

@@ -238,9 +238,9 @@ class Strangers(Watched):
                 self.set.append(self.threshold())
                 self.scores.append(self.slow_scores(passes, info))
 
-        def balanced(passes: Any, info: TaskInfo) -> None:
+        def balanced(passes: Any, info: TaskInfo, score: Any) -> None:
             self.used[-1].add(self.threshold() if info.past else 0.0)
-            balance(passes, info)
+            balance(passes, info, score)
 
         def summed(batch: Any, info: TaskInfo, *rest: Any) -> Tensor:
             self.used[-1].add(self.threshold() if info.past else 0.0)

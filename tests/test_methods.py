@@ -1,6 +1,7 @@
 """The methods: their losses against slow loops, and what they may and may not touch."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_each_ablation_takes_its_part_out_of_the_loss(switch: str, value: bool) 
         method.networks["past"] = method.build("past")
         method.networks["past detector"] = method.build("past detector", "cosine")
         method.values["epsilon"] = 0.0
-        method.balance(passes, TASK)
+        method.balance(passes, TASK, partial(method.score, task=TASK))
         training = method.trainings(TASK)[0]
         given = batch if training.strong else Batch(**{**vars(batch), "strong": None})
         losses.append(float(training.loss(given).detach()))

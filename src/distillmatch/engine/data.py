@@ -1,6 +1,7 @@
 """A task's data: image sets, the order of an epoch, and its views, made in parts that fit."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, lcm
@@ -132,6 +133,7 @@ class TaskData:
             "unlabeled": Images(of_unlabeled, np.arange(len(of_unlabeled))),
         }
         self.truth = None if truth is None else placement.tensor(truth)
+        self._said: dict[tuple[ScoreFunction, ImageSet, int], Scores] | None = None
         # An epoch in parts asks for its order and its round again and again.
         self._permutation = lru_cache(maxsize=3)(permutation)
 
@@ -204,11 +206,26 @@ class TaskData:
             of_unlabeled=of_unlabeled,
         )
 
-    def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
-        """Score weak views of every image of a set, outside of training.
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Make each pass within the block once: no network may change there."""
+        self._said = {}
+        try:
+            yield
+        finally:
+            self._said = None
 
-        Of a small set several views are scored at once.
-        """
+    def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
+        """Score weak views of every image of a set, outside of training."""
+        if self._said is None:
+            return self._pass(score, over, views)
+        asked = score, over, views
+        if asked not in self._said:
+            self._said[asked] = self._pass(*asked)
+        return self._said[asked]
+
+    def _pass(self, score: ScoreFunction, over: ImageSet, views: int) -> Scores:
+        """Score every image of a set; of a small one several views at once."""
         chosen = self.sets[over]
         passes = []
         together = max(1, self._piece_size() // max(1, len(chosen)))

@@ -141,12 +141,13 @@ class Trainer:
     ) -> None:
         """Run one training, or what is left of it."""
         underway = self.underway
-        if training.before is not None:
-            training.before(data)
         judges = type(self.method).judge is not Method.judge
-        if judges and training.score_unlabeled is not None and underway.judgement is None:
-            scores = data.score(training.score_unlabeled, "unlabeled")
-            underway.judgement = self._judged(scores, task, truth)
+        with data.remembering():
+            if training.before is not None:
+                training.before(data)
+            if judges and training.score_unlabeled is not None and underway.judgement is None:
+                scores = data.score(training.score_unlabeled, "unlabeled")
+                underway.judgement = self._judged(scores, task, truth)
         resumed, self._resumed = self._resumed, None
         steps = self.steps_of(training, resumed)
         optimization = steps.step.optimization

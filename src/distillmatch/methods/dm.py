@@ -20,6 +20,7 @@ from distillmatch.methods.method import (
     Batch,
     NetworkBuilder,
     Passes,
+    ScoreFunction,
     Scores,
     TaskInfo,
     Training,
@@ -55,6 +56,10 @@ class DistillMatch(KeepsPast):
         """Train the classifier, fine-tune it, then train the detector for the next task."""
         schedule = main_schedule(self.config, HIGH_RATE, fine_tuned=task.coreset)
         consistent = self.uses_consistency(task)
+
+        def score(images: Tensor) -> Scores:
+            return self.score(images, task)
+
         classifier = Training(
             name="classifier",
             network=self.classifier,
@@ -64,8 +69,8 @@ class DistillMatch(KeepsPast):
             strong=consistent,
             clip=self.config.clip,
             score_images=self.ask_past if task.past else None,
-            score_unlabeled=(lambda images: self.score(images, task)) if task.past else None,
-            before=lambda passes: self.prepare(passes, task),
+            score_unlabeled=score if task.past else None,
+            before=lambda passes: self.prepare(passes, task, score),
         )
         trainings = [
             replace(training, average_decay=self.config.weight_averaging)
@@ -79,7 +84,7 @@ class DistillMatch(KeepsPast):
                 self.detector.training(
                     task,
                     lambda batch: self.detector_loss(batch, task),
-                    lambda images: self.score(images, task),
+                    score,
                 )
             )
         if self.gate is not None and not task.last:
@@ -145,13 +150,13 @@ class DistillMatch(KeepsPast):
         """Show the pseudo-labels to the diagnostics."""
         return self.pseudo_labels(scores, task) if self.gate is not None and task.past else None
 
-    def prepare(self, passes: Passes, task: TaskInfo) -> None:
+    def prepare(self, passes: Passes, task: TaskInfo, score: ScoreFunction) -> None:
         """Set the gate on this task, then count what it lets pass."""
         if self.gate is not None:
             self.gate.prepare(passes, task)
-        self.balance(passes, task)
+        self.balance(passes, task, score)
 
-    def balance(self, passes: Passes, task: TaskInfo) -> None:
+    def balance(self, passes: Passes, task: TaskInfo, score: ScoreFunction) -> None:
         """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3.
 
         By `epoch` the latter count as often as they are met while each label is met once.
@@ -162,7 +167,7 @@ class DistillMatch(KeepsPast):
             counts_pseudo_labels = False
         of_pseudo_labels = None
         if counts_pseudo_labels:
-            scores = passes.score(lambda images: self.score(images, task), "unlabeled")
+            scores = passes.score(score, "unlabeled")
             guesses, accepted = self.pseudo_labels(scores, task)
             of_pseudo_labels = count_labels(guesses, task.seen, accepted)
             if config.pseudo_label_counts == "epoch" and len(guesses):
