@@ -46,11 +46,16 @@ def test_without_a_coreset_an_image_of_the_new_classes_weighs_one_on_average(nam
     assert plain - weighted == pytest.approx(share * supervised / 3, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["e2e", "dr", "gd"])
+@pytest.mark.parametrize("name", ["e2e", "dr", "gd", "dm"])
 def test_labelled_images_normalized_apart_differ_in_the_cross_entropy_alone(name: str) -> None:
     found = []
     for statistics in ("together", "apart"):
-        method = method_of(method=name, labeled_statistics=statistics, class_balancing=False)
+        method = method_of(
+            method=name,
+            labeled_statistics=statistics,
+            class_balancing=False,
+            pseudo_labels=False,
+        )
         training = training_of(method)
         if training.before is not None:
             training.before(LabelCounts(COUNTS))
@@ -240,3 +245,25 @@ def test_with_a_coreset_classes_are_weighed_in_fine_tuning_or_before_too(
             found.append(loss_of(training, batch_for(training)))
     differ = {of for of, (balanced_loss, plain) in losses.items() if balanced_loss != plain}
     assert differ == {"fine-tuning"} | ({"classifier"} if where == "all" else set())
+
+
+@pytest.mark.parametrize("of", ["classifier", "detector"])
+def test_labels_normalized_apart_leave_the_pseudo_labels_with_the_unlabelled_images(
+    of: str,
+) -> None:
+    """Of DM's one sum over both only the labelled rows change."""
+    found = []
+    for statistics in ("together", "apart"):
+        method = method_of(method="dm", labeled_statistics=statistics, class_balancing=False)
+        assert isinstance(method, DistillMatch)
+        method.values["threshold"] = -2.0  # no cosine is lower
+        training = training_of(method, of)
+        method.weights = torch.ones(7)
+        batch = batch_for(training)
+        found.append(loss_of(training, batch))
+    together = rows(training.network, batch.images, batch.unlabeled)[:8]
+    apart = rows(training.network, batch.images)
+    share = 8 / 14  # six pseudo-labels beside eight labels
+    slow = share * (mean_supervised(batch, apart) - mean_supervised(batch, together))
+    assert abs(slow) > 1e-4
+    assert found[1] - found[0] == pytest.approx(slow, rel=1e-6)

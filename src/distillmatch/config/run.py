@@ -211,8 +211,8 @@ class RunConfig(StreamConfig):
     )
     labeled_statistics: Statistics = Field(
         "together",
-        description="E2E, DR, GD: normalize the labelled images of the cross entropy together with "
-        "the unlabelled ones, or in a forward apart",
+        description="E2E, DR, GD, DM: normalize the labelled images of the cross entropy together "
+        "with the unlabelled ones, or in a forward apart",
     )
     new_task_statistics: Statistics = Field(
         "apart",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
 from distillmatch.losses import (
@@ -37,6 +37,7 @@ from distillmatch.methods.parts import (
     forward_weak,
     local_distillation,
     past_logits_of_all,
+    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -103,25 +104,27 @@ class DistillMatch(KeepsPast):
         if strong is not None:
             unlabeled = weak[len(batch.images) :]
             consistency = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
-        return self.total(batch, task, weak, consistency, "past")
+        return self.total(batch, task, self.classifier, weak, consistency, "past")
 
     def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5 without consistency, distilling from the last task's detector."""
-        weak = forward_weak(self.networks["detector"], batch, task.seen)
-        return self.total(batch, task, weak, None, DETECTOR_LOGITS)
+        detector = self.networks["detector"]
+        weak = forward_weak(detector, batch, task.seen)
+        return self.total(batch, task, detector, weak, None, DETECTOR_LOGITS)
 
     def total(
         self,
         batch: Batch,
         task: TaskInfo,
+        network: nn.Module,
         weak: Tensor,
         consistency: Tensor | None,
         teacher: str,
     ) -> Tensor:
         """Put the parts of eq. 5 together, those that are switched on.
 
-        `weak` are the logits of the labelled and then of the unlabelled images. Eqs. 6 and 7 are
-        one sum over both, the pseudo-labels following the labels.
+        `weak` are the network's logits of the labelled and then of the unlabelled images. Eqs. 6
+        and 7 are one sum over both, the pseudo-labels following the labels.
         """
         labels = batch.labels
         count: Tensor | int = len(labels)
@@ -132,8 +135,12 @@ class DistillMatch(KeepsPast):
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
             distilled = local_distillation(self.config, task, past, weak)
+        logits = first_rows(weak, len(labels))
+        if self.config.labeled_statistics == "apart":
+            apart = supervised_logits(self.config, network, batch, task, weak)
+            logits = torch.cat([apart, logits[len(apart) :]])
         return distillmatch_loss(
-            weighted_cross_entropy_sum(first_rows(weak, len(labels)), labels, self.weights),
+            weighted_cross_entropy_sum(logits, labels, self.weights),
             count,
             consistency,
             distilled,

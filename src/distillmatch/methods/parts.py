@@ -125,7 +125,7 @@ def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
 def supervised_logits(
     config: RunConfig, network: nn.Module, batch: Batch, task: TaskInfo, weak: Tensor
 ) -> Tensor:
-    """Return the logits that the cross entropy of E2E, DR and GD is taken of.
+    """Return the logits that the cross entropy of labelled images is taken of.
 
     They are the first of those given, of a forward with the unlabelled images; or, where labelled
     images are normalized apart, those of a second forward without, which moves the running
