@@ -11,7 +11,6 @@ from on_host import ROOM, as_bytes, built
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from distillmatch import networks
 from distillmatch.cuda import compiled
 from distillmatch.networks.convolution import has_kernels
 from distillmatch.networks.kernels import pointwise
@@ -133,8 +132,3 @@ def test_kernels_are_made_for_cuda_devices_that_are_not_too_old(
     monkeypatch.setattr(compiled, "device_properties", lambda device: properties)
     assert has_kernels(torch.device("cuda", 0)) is expected
     assert not has_kernels(torch.device("cpu"))
-
-
-def test_nothing_in_networks_needs_triton() -> None:
-    folder = Path(networks.__file__).parent
-    assert not [path for path in folder.rglob("*.py") if "triton" in path.read_text().lower()]

@@ -202,6 +202,6 @@ def features(backbone: "WideResNet", images: Tensor) -> Tensor:
     walk = Walk(backbone, OnDevice())
     maps = images.to(torch.bfloat16, memory_format=torch.channels_last)
     if torch.is_grad_enabled() and images.requires_grad:
-        made: Tensor = _Features.apply(maps, walk)
+        made: Tensor = _Features.apply(maps, walk)  # type: ignore[no-untyped-call]
         return made
     return walk.forward(maps, keeps_signs=False)[0]

@@ -83,7 +83,7 @@ def coefficients(norms: Sequence["BatchNorm"]) -> list[Coefficients]:
             (len(several), 1), THREADS, 0, [given, scales, shifts]
         )
         done += sum(counts[start : start + MOST])
-    return [Coefficients(*both) for both in made.split(counts, dim=1)]
+    return [Coefficients(*both) for both in made.split(counts, dim=1)]  # type: ignore[no-untyped-call]
 
 
 def activate(

@@ -15,5 +15,5 @@ def stream_beside(stream: torch.cuda.Stream, purpose: str) -> torch.cuda.Stream:
     key = stream.device, stream.cuda_stream, purpose
     if key not in _beside:
         with torch.cuda.device(stream.device):
-            _beside[key] = torch.cuda.Stream(priority=stream.priority)
+            _beside[key] = torch.cuda.Stream(priority=stream.priority)  # type: ignore[no-untyped-call]
     return _beside[key]

@@ -220,7 +220,7 @@ def features_by(
     walk = Walk(backbone, weights, operations, keeps=keeps)
     if not keeps:
         return walk.features(images)
-    features: Tensor = _Backbone.apply(walk, images, *parameters)
+    features: Tensor = _Backbone.apply(walk, images, *parameters)  # type: ignore[no-untyped-call]
     return features
 
 

@@ -60,5 +60,5 @@ def weight_gradient(maps: Tensor, gradient: Tensor, side: int, stride: int) -> T
 def _by_torch(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Tensor:
     """Return it as torch makes it, which rounds it to the maps' precision."""
     shape = (gradient.shape[1], maps.shape[1], side, side)
-    made: Tensor = conv2d_weight(maps, shape, gradient, stride=stride, padding=side // 2)
+    made: Tensor = conv2d_weight(maps, shape, gradient, stride=stride, padding=side // 2)  # type: ignore[no-untyped-call]
     return made.to(torch.float32, memory_format=torch.channels_last)
