@@ -155,9 +155,10 @@ def scores_of(training: Training, images: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["dm", "base"])
-def test_past_networks_can_normalize_by_the_unlabelled_images_of_each_step(name: str) -> None:
-    options = {"method": name, "base_distillation": True, "unlabeled_batch": 3}
-    method = method_of(**options, past_statistics="batch")
+@pytest.mark.parametrize("statistics", ["batch", "all-batches"])
+def test_past_networks_can_normalize_by_the_images_of_each_step(statistics: str, name: str) -> None:
+    options = {"method": name, "base_distillation": True, "batch": 2, "unlabeled_batch": 3}
+    method = method_of(**options, past_statistics=statistics)
     training = training_of(method)
     images = random_batch(0, unlabeled=6).unlabeled
     past = method.networks["past"].eval()
@@ -167,11 +168,26 @@ def test_past_networks_can_normalize_by_the_unlabelled_images_of_each_step(name:
     assert all(torch.equal(value, before[key]) for key, value in past.state_dict().items())
     assert not torch.allclose(scores["past"], past(images))
     assert training.score_images is not None
-    labeled = training.score_images(images)["past"]
-    assert torch.equal(labeled, past(images)), "labelled images are normalized as ever"
-    past.train()
-    by_step = torch.cat([past(images[:3]), past(images[3:])]).detach()
+    with torch.no_grad():
+        labeled, as_ever = training.score_images(images)["past"], past(images)
+        past.train()
+        by_step = torch.cat([past(images[:3]), past(images[3:])])
+        by_labeled = torch.cat([past(lot) for lot in images.split(2)])  # type: ignore[no-untyped-call]
     torch.testing.assert_close(scores["past"], by_step)
+    torch.testing.assert_close(labeled, as_ever if statistics == "batch" else by_labeled)
+    assert not torch.allclose(as_ever, by_labeled)
+
+
+def test_the_past_detector_tells_labels_by_the_labelled_images_of_each_step_too() -> None:
+    method = method_of(method="dm", batch=2, past_statistics="all-batches")
+    images = random_batch(0, unlabeled=6).unlabeled
+    training, past = training_of(method, "detector"), method.networks["past detector"]
+    assert training.score_images is not None
+    with torch.no_grad():
+        told = training.score_images(images)["detector logits"]
+        past.train()
+        by_step = torch.cat([past(lot) for lot in images.split(2)])  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(told, by_step)
 
 
 def test_the_past_detector_scores_by_the_unlabelled_images_of_each_step_too() -> None:

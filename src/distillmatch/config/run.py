@@ -47,7 +47,7 @@ RELEASE: dict[str, Any] = {
     "teacher_start": "past",
     "labeled_statistics": "apart",
     "new_task_statistics": "together",
-    "past_statistics": "batch",
+    "past_statistics": "all-batches",
     "pseudo_label_counts": "epoch",
     "consistency_from": "second-task",
     "clip": 1.0,
@@ -164,10 +164,10 @@ class RunConfig(StreamConfig):
         description="DM: pseudo-labels that eq. 3 counts beside all labels: of all unlabelled "
         "images, or as many as an epoch's steps meet",
     )
-    past_statistics: Literal["running", "batch"] = Field(
+    past_statistics: Literal["running", "batch", "all-batches"] = Field(
         "running",
-        description="DM, Base: what the last task's networks normalize unlabelled images by: "
-        "their running statistics, or the step's unlabelled images",
+        description="DM, Base: what the last task's networks normalize by: their running "
+        "statistics; or unlabelled images by those of the step; or labelled ones so too",
     )
     gate: Gate = Field(
         "detector",

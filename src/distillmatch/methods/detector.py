@@ -21,7 +21,7 @@ from distillmatch.methods.method import (
     TaskInfo,
     Training,
 )
-from distillmatch.methods.parts import HIGH_RATE
+from distillmatch.methods.parts import HIGH_RATE, by_past_statistics
 from distillmatch.methods.schedule import detector_schedule
 from distillmatch.networks import Detector
 
@@ -94,8 +94,13 @@ class FamiliarityDetector:
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
     def ask_past(self, images: Tensor) -> Scores:
-        """Return the logits of the last task's detector."""
-        return {DETECTOR_LOGITS: self.method.networks["past detector"](images)}
+        """Return the logits of the last task's detector, of labelled images."""
+        frozen = self.method.networks["past detector"]
+
+        def ask(images: Tensor) -> Scores:
+            return {DETECTOR_LOGITS: frozen(images)}
+
+        return by_past_statistics(self.method.config, ask, images, [frozen], labeled=True)
 
     def ask(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return scores and logits of images by the detector of the last task."""

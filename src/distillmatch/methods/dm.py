@@ -69,7 +69,7 @@ class DistillMatch(KeepsPast):
             unlabeled=task.past > 0 or consistent,
             strong=consistent,
             clip=self.config.clip,
-            score_images=self.ask_past if task.past else None,
+            score_images=self.ask_about_labels if task.past else None,
             score_unlabeled=score if task.past else None,
             before=lambda passes: self.prepare(passes, task, score),
         )

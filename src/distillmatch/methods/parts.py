@@ -48,6 +48,15 @@ class KeepsPast(Method):
         """Return the logits of the frozen networks."""
         return {name: self.networks[name](images) for name in self.asked}
 
+    def ask_about_labels(self, images: Tensor) -> Scores:
+        """Ask the last classifier about labelled images, normalized as configured."""
+        past = [self.networks["past"]]
+        return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
+
+    def ask_environment(self, images: Tensor) -> Scores:
+        """Ask the last classifier about unlabelled images, normalized as configured."""
+        return by_past_statistics(self.config, self.ask_past, images, [self.networks["past"]])
+
     def asking(self, task: TaskInfo) -> ScoreFunction | None:
         """Return what asks the frozen networks in a task: in the first one there is nothing to ask.
 
@@ -63,17 +72,24 @@ class KeepsPast(Method):
 
 
 def by_past_statistics(
-    config: RunConfig, ask: ScoreFunction, images: Tensor, networks: Sequence[nn.Module]
+    config: RunConfig,
+    ask: ScoreFunction,
+    images: Tensor,
+    networks: Sequence[nn.Module],
+    *,
+    labeled: bool = False,
 ) -> Scores:
-    """Ask frozen networks about unlabelled images, normalized by what is configured.
+    """Ask frozen networks about unlabelled images, or labelled ones, normalized as configured.
 
-    With `batch`, as many images as a step takes are asked about at once and normalized by their own
+    By `batch`, as many images as a step takes are asked about at once and normalized by their own
     statistics; where these many do not divide the images, by lots of nearly that size. A single
     image has no statistics of its own.
     """
-    if config.past_statistics == "running" or len(images) < 2:
+    by_batch = ("all-batches",) if labeled else ("batch", "all-batches")
+    if config.past_statistics not in by_batch or len(images) < 2:
         return ask(images)
-    lots = images.tensor_split(max(1, len(images) // config.unlabeled_batch))
+    size = config.batch if labeled else config.unlabeled_batch
+    lots = images.tensor_split(max(1, len(images) // size))
     with _normalizing_by_batch(networks):
         answers = [ask(lot) for lot in lots]
     return {name: torch.cat([answer[name] for answer in answers]) for name in answers[0]}
