@@ -351,6 +351,7 @@ def test_what_a_method_trains_is_the_protocols_table() -> None:
         for training in found:
             whole = name == "e2e" or training.name != "fine-tuning"
             assert training.parameters == ("all" if whole else "head")
+            assert training.head_statistics == "running"
             if training.name == "detector":
                 assert training.labeled == "first-half"
     dm = make_method(RunConfig(), builder())

@@ -23,6 +23,8 @@ from distillmatch.files import user_cache, write_atomically
 PACKAGE = resources.files("distillmatch")
 
 Argument = Tensor | int | float | ctypes.Structure | None
+OLDEST = 8
+"""The first generation of CUDA devices that has all that our kernels use."""
 
 
 class Kernel:
@@ -75,6 +77,11 @@ def device_properties(device: int | torch.device) -> Any:
     return torch.cuda.get_device_properties(device)
 
 
+def is_new_enough(device: int | torch.device) -> bool:
+    """Tell whether a CUDA device is one that our kernels can be compiled for."""
+    return int(device_properties(device).major) >= OLDEST
+
+
 def load_if_possible(
     folder: str,
     device: int,
@@ -91,8 +98,8 @@ def load_if_possible(
     `folder` is where in this package the source lies, `parts` are files there that it builds on;
     `instead` says what is used without it.
     """
-    properties = device_properties(device)
-    if properties.major < 8 or properties.shared_memory_per_block_optin < shared_bytes:
+    room = device_properties(device).shared_memory_per_block_optin
+    if not is_new_enough(device) or room < shared_bytes:
         return None
     try:
         with torch.cuda.device(device):

@@ -130,7 +130,7 @@ def training_mode(training: Training) -> Iterator[None]:
     """Put a network into the mode its training needs, and freeze what is not trained."""
     network = training.network
     only_head = training.parameters == "head"
-    network.train(training.statistics == "batch")
+    network.train(not only_head or training.head_statistics == "batch")
     if only_head:
         network.requires_grad_(False)
         network.get_submodule("head").requires_grad_(True)

@@ -136,7 +136,7 @@ class DistillMatch(KeepsPast):
             past = past_logits_of_all(batch, teacher)
             distilled = local_distillation(self.config, task, past, weak)
         logits = first_rows(weak, len(labels))
-        if self.config.labeled_statistics == "apart":
+        if self.config.labeled_statistics == "apart":  # else to join them again would cost a copy
             apart = supervised_logits(self.config, network, batch, task, weak)
             logits = torch.cat([apart, logits[len(apart) :]])
         return distillmatch_loss(

@@ -88,9 +88,10 @@ class Training:
 
     `before` and `after` are called around it. A run that is continued inside a task calls `before`
     again, of the training it stopped in and of those before it: let it count and look things up
-    with the task's data and frozen networks, and change no network. By `running` statistics the
-    network is in evaluation mode, as at test time. With `average_decay` the
-    network ends as the exponential average of its weights over all steps, and `after` finds it so.
+    with the task's data and frozen networks, and change no network. Where the head alone is
+    trained, the rest of the network normalizes as at test time, unless `head_statistics` are those
+    of the batch, which then move the running ones too. With `average_decay` the network ends as the
+    exponential average of its weights over all steps, and `after` finds it so.
     """
 
     name: str
@@ -102,7 +103,7 @@ class Training:
     strong: bool = False
     clip: float | None = None
     parameters: Literal["all", "head"] = "all"
-    statistics: Literal["batch", "running"] = "batch"
+    head_statistics: Literal["running", "batch"] = "running"
     average_decay: float | None = None
     score_images: ScoreFunction | None = None
     score_unlabeled: ScoreFunction | None = None

@@ -53,10 +53,6 @@ class KeepsPast(Method):
         past = [self.networks["past"]]
         return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
 
-    def ask_environment(self, images: Tensor) -> Scores:
-        """Ask the last classifier about unlabelled images, normalized as configured."""
-        return by_past_statistics(self.config, self.ask_past, images, [self.networks["past"]])
-
     def asking(self, task: TaskInfo) -> ScoreFunction | None:
         """Return what asks the frozen networks in a task: in the first one there is nothing to ask.
 
@@ -228,21 +224,23 @@ def weights_before_fine_tuning(config: RunConfig, task: TaskInfo) -> LabelWeight
 
     Balanced, a few stored images outweigh all that are new.
     """
-    fine_tuned = task.coreset and fine_tuning_schedule(config, HIGH_RATE).epochs > 0
-    return LabelWeights(config, balanced=config.balanced_trainings == "all" or not fine_tuned)
+    balanced = config.balanced_trainings == "all" or not is_fine_tuned(config, task)
+    return LabelWeights(config, balanced=balanced)
+
+
+def is_fine_tuned(config: RunConfig, task: TaskInfo) -> bool:
+    """Tell whether a task ends with fine-tuning: where there is a coreset, and time for it."""
+    return task.coreset and fine_tuning_schedule(config, HIGH_RATE).epochs > 0
 
 
 def fine_tuning(
     config: RunConfig, task: TaskInfo, network: nn.Module, rate: float, *, whole: bool = False
 ) -> list[Training]:
-    """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
+    """Return the class-balanced fine-tuning that ends a task, where there is any.
 
     Only the last layer is trained, unless `whole`.
     """
-    if not task.coreset:
-        return []
-    schedule = fine_tuning_schedule(config, rate)
-    if schedule.epochs == 0:
+    if not is_fine_tuned(config, task):
         return []
     both = config.fine_tuning_data == "labeled-and-coreset"
     data: ImageSet = "labeled" if both else "coreset"
@@ -257,11 +255,11 @@ def fine_tuning(
             name="fine-tuning",
             network=network,
             loss=loss,
-            schedule=schedule,
+            schedule=fine_tuning_schedule(config, rate),
             labeled=data,
             unlabeled=False,
             parameters="all" if whole else "head",
-            statistics="batch" if whole else config.fine_tuning_statistics,
+            head_statistics=config.fine_tuning_statistics,
             before=weights.count,
         )
     ]

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 HALF = (torch.bfloat16, torch.float16)
-OLDEST = 8
-"""The first generation of CUDA devices that has all that our kernels use."""
 
 
 class Convolution(nn.Conv2d):
@@ -45,9 +43,9 @@ def has_kernels(device: torch.device) -> bool:
     """Tell whether a device is one that our kernels can be compiled for."""
     if device.type != "cuda":
         return False
-    from distillmatch.cuda.compiled import device_properties  # noqa: PLC0415  CUDA alone
+    from distillmatch.cuda.compiled import is_new_enough  # noqa: PLC0415  CUDA alone
 
-    return int(device_properties(device).major) >= OLDEST
+    return is_new_enough(device)
 
 
 @contextmanager
