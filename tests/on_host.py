@@ -53,9 +53,9 @@ class KernelOnHost(compiled.Kernel):
         together: bool = False,
     ) -> None:
         assert shared_bytes <= ROOM and not together
-        values = [compiled._c_value(argument) for argument in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-        assert self.run(self.name, *grid, threads, pointers, len(values)) == 0
+        places = compiled.Places(len(arguments))
+        places.fill(arguments)
+        assert self.run(self.name, *grid, threads, places.pointers, len(arguments)) == 0
 
 
 def as_bytes(values: Tensor) -> bytes:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,7 +120,7 @@ def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
     shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:
     plain = Layout(*shape, False, ROOM)
-    made = convolved(tmp_path, plain._replace(activates=True, adds=adds), images, blocks)
+    made = convolved(tmp_path, replace(plain, activates=True, adds=adds), images, blocks)
     normalized = convolved(tmp_path, plain, images, blocks).result
     if adds:
         normalized = (normalized.float() + made.beside.float()).bfloat16()
@@ -144,7 +145,7 @@ def test_the_convolution_kernel_takes_gradients_back_through_normalization_and_r
     shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:
     plain = Layout(*shape, True, ROOM)
-    made = convolved(tmp_path, plain._replace(activates=True, adds=adds), images, blocks)
+    made = convolved(tmp_path, replace(plain, activates=True, adds=adds), images, blocks)
     gradient = convolved(tmp_path, plain, images, blocks).result
     if adds == SUM_BEFORE:
         gradient = (gradient.float() + made.beside.float()).bfloat16()

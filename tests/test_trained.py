@@ -14,6 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.hooks import RemovableHandle
 
 from distillmatch.networks import BatchNorm, frozen_statistics, separate_statistics
+from distillmatch.networks.convolution import Convolution
 from distillmatch.networks.kernels import pointwise, trained
 from distillmatch.networks.kernels.batch_statistics import Gradients, Normalized
 from distillmatch.networks.wide_resnet import WideResNet
@@ -219,10 +220,10 @@ def test_a_network_whose_layers_are_watched_calls_them_one_by_one(
     backbone, images = network(10, 1), torch.randn(4, 3, 8, 8)
     backbone.first.rounded = backbone.first.weight.detach()
     monkeypatch.setattr(trained, "takes", lambda *given: True)
-    assert backbone._written_out(images) is trained
+    assert backbone._written_out(images, list(backbone.modules())) is trained
     with watch(backbone.blocks[1].conv2):
-        assert backbone._written_out(images) is None
-    assert backbone._written_out(images) is trained
+        assert backbone._written_out(images, list(backbone.modules())) is None
+    assert backbone._written_out(images, list(backbone.modules())) is trained
 
 
 def test_a_network_with_weights_made_of_others_calls_its_layers_one_by_one(
@@ -233,7 +234,7 @@ def test_a_network_with_weights_made_of_others_calls_its_layers_one_by_one(
     backbone(images).sum().backward()
     backbone.first.rounded = backbone.first.weight.detach()
     monkeypatch.setattr(trained, "takes", lambda *given: True)
-    assert backbone._written_out(images) is None
+    assert backbone._written_out(images, list(backbone.modules())) is None
 
 
 def test_a_layer_that_was_replaced_is_the_one_that_is_used() -> None:
@@ -241,10 +242,14 @@ def test_a_layer_that_was_replaced_is_the_one_that_is_used() -> None:
     backbone.blocks[1].norm2 = BatchNorm(len(backbone.blocks[1].norm2.weight)).double().eval()
     backbone(images)
     assert backbone.blocks[1].norm2 in backbone.norms
+    layers = list(backbone.modules())
+    assert backbone.norms == [layer for layer in layers if isinstance(layer, BatchNorm)]
+    assert backbone.convolutions == [layer for layer in layers if isinstance(layer, Convolution)]
 
 
-def test_normalizations_of_another_precision_or_place_are_not_plain() -> None:
+def test_normalizations_of_another_precision_or_place_or_made_of_others_are_not_plain() -> None:
     cpu = torch.device("cpu")
     assert BatchNorm(4).is_plain(cpu)
     assert not BatchNorm(4).double().is_plain(cpu)
     assert not BatchNorm(4).is_plain(torch.device("cuda", 0))
+    assert not weight_norm(BatchNorm(4), dim=0).is_plain(cpu)

@@ -27,6 +27,33 @@ OLDEST = 8
 """The first generation of CUDA devices that has all that our kernels use."""
 
 
+class Places:
+    """Where a launch's arguments are: eight bytes for each, of which a kernel reads what it needs.
+
+    Structures stay where they are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.words = (ctypes.c_uint64 * count)()
+        first = ctypes.addressof(self.words)
+        self.pointers = (ctypes.c_void_p * count)(*range(first, first + 8 * count, 8))
+
+    def fill(self, arguments: Sequence[Argument]) -> None:
+        """Put arguments there: a tensor is its address."""
+        words, pointers = self.words, self.pointers
+        for place, argument in enumerate(arguments):
+            if isinstance(argument, int):
+                words[place] = argument
+            elif isinstance(argument, Tensor):
+                words[place] = argument.data_ptr()
+            elif argument is None:
+                words[place] = 0
+            elif isinstance(argument, ctypes.Structure):
+                pointers[place] = ctypes.addressof(argument)
+            else:
+                words[place] = int.from_bytes(bytes(ctypes.c_float(argument)), "little")
+
+
 class Kernel:
     """A kernel of a device, ready to be launched with up to so many bytes of shared memory."""
 
@@ -38,6 +65,7 @@ class Kernel:
         self.launch_plainly = library.cuLaunchKernel
         self.launch_together = library.cuLaunchCooperativeKernel
         self.device = torch.cuda.current_device()
+        self.unused: list[Places] = []
 
     def launch(
         self,
@@ -49,26 +77,20 @@ class Kernel:
         together: bool = False,
     ) -> None:
         """Queue the kernel on the current stream; `together` if its programs await each other."""
-        values = [_c_value(argument) for argument in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        # A launch has copied its arguments when it is queued; other threads launch meanwhile.
+        try:
+            places = self.unused.pop()
+        except IndexError:
+            places = Places(len(arguments))
+        places.fill(arguments)
         # What torch calls the current stream is an object that takes longer to make than a launch.
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device))
-        shape = (*grid, 1, threads, 1, 1, shared_bytes, stream, pointers)
+        shape = (*grid, 1, threads, 1, 1, shared_bytes, stream, places.pointers)
         if together:
             _utils._check_cuda(self.launch_together(self.function, *shape))
         else:
             _utils._check_cuda(self.launch_plainly(self.function, *shape, None))
-
-
-def _c_value(argument: Argument) -> Any:
-    """Return an argument as the kernel reads it: a tensor is its address."""
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    if isinstance(argument, ctypes.Structure):
-        return argument
-    if argument is None:
-        return ctypes.c_void_p(None)
-    return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+        self.unused.append(places)
 
 
 @functools.cache

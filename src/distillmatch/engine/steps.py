@@ -158,7 +158,8 @@ class _State:
         )
 
     def restore(self, step: Step) -> None:
-        step.training.network.load_state_dict(self.network)
+        changed = step.training.network.state_dict()
+        torch._foreach_copy_(list(changed.values()), list(self.network.values()))
         if step.optimization.average is not None:
             step.optimization.average.restore(self.average)
         torch._foreach_zero_(step.optimization.optimizer.velocities)

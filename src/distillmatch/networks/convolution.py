@@ -70,13 +70,14 @@ def rounded_weights(convolutions: Sequence[Convolution]) -> Iterator[None]:
             kernel.round_to(rounded, weights)
         else:
             torch._foreach_copy_(rounded, weights)
+    # Not by assignment, which would let each module look for a parameter of that name first.
     for convolution, weight in zip(convolutions, rounded, strict=True):
-        convolution.rounded = weight
+        vars(convolution)["rounded"] = weight
     try:
         yield
     finally:
         for convolution in convolutions:
-            convolution.rounded = None
+            vars(convolution)["rounded"] = None
 
 
 class _Convolve(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,10 +91,21 @@ class BatchNorm(nn.Module):
 
     def is_plain(self, device: torch.device) -> bool:
         """Tell whether all numbers of the layer are as our kernels read them, on a device."""
-        return all(
+        return {"weight", "bias"} <= self._parameters.keys() and all(
             one.dtype == torch.float32 and one.device == device and one.is_contiguous()
-            for one in (self.weight, self.bias, self.running_mean, self.running_var)
+            for one in self.tensors
         )
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weight, bias, running mean and variance, of a layer that has them itself.
+
+        They are taken from where torch keeps them: its way there by name is as long as a launch.
+        """
+        parameters: Any = self._parameters
+        buffers: Any = self._buffers
+        own = parameters["weight"], parameters["bias"]
+        return *own, buffers["running_mean"], buffers["running_var"]
 
     def extra_repr(self) -> str:
         """Describe the layer where its network is printed."""
@@ -106,15 +118,15 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
     For strong views: their statistics are not those of the images met at test time.
     """
-    layers = _layers(network)
-    before = [layer.moves_statistics for layer in layers]
+    layers = _attributes(network)
+    before = [layer["moves_statistics"] for layer in layers]
     for layer in layers:
-        layer.moves_statistics = False
+        layer["moves_statistics"] = False
     try:
         yield
     finally:
         for layer, moved in zip(layers, before, strict=True):
-            layer.moves_statistics = moved
+            layer["moves_statistics"] = moved
 
 
 @contextmanager
@@ -125,28 +137,32 @@ def separate_statistics(network: nn.Module, leading: int) -> Iterator[None]:
     weak and strong views share a forward that is as good as one for the weak and, inside
     `frozen_statistics`, another for the strong.
     """
-    layers = _layers(network)
+    layers = _attributes(network)
     for layer in layers:
-        layer.leading = leading
+        layer["leading"] = leading
     try:
         yield
     finally:
         for layer in layers:
-            layer.leading = None
+            layer["leading"] = None
 
 
 @contextmanager
 def shared_statistics(network: nn.Module) -> Iterator[None]:
     """Let the batches of all processes of a run, which have equal parts of it, count as one."""
-    layers = _layers(network)
+    layers = _attributes(network)
     for layer in layers:
-        layer.shared = True
+        layer["shared"] = True
     try:
         yield
     finally:
         for layer in layers:
-            layer.shared = False
+            layer["shared"] = False
 
 
-def _layers(network: nn.Module) -> list[BatchNorm]:
-    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+def _attributes(network: nn.Module) -> list[dict[str, Any]]:
+    """Return those of all normalizations, where a switch is set.
+
+    To assign it would let each module look for a parameter or buffer of that name first.
+    """
+    return [vars(layer) for layer in network.modules() if isinstance(layer, BatchNorm)]

@@ -47,8 +47,9 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
-        with rounded_weights(self.convolutions):
-            written_out = self._written_out(images)
+        layers = _layers(self)
+        with rounded_weights(_convolutions(layers)):
+            written_out = self._written_out(images, layers)
             if written_out is not None:
                 features: Tensor = written_out.features(self, images)
                 return features
@@ -60,17 +61,19 @@ class WideResNet(nn.Module):
         activated = self.last_norm.add_and_activate(maps, shortcut)[1]
         return activated.mean(dim=(2, 3))
 
-    def _written_out(self, images: Tensor) -> ModuleType | None:
+    def _written_out(self, images: Tensor, layers: Sequence[nn.Module]) -> ModuleType | None:
         """Return the module that goes through the whole network by kernels of ours, if one can.
 
         Otherwise, and where someone watches single layers, these are called one by one.
         """
-        weights = [convolution.weight for convolution in self.convolutions]
         if (
             self.first.rounded is None
-            or any(_is_watched(layer) for layer in self.modules() if layer is not self)
+            or any(
+                _is_watched(layer) or _is_parametrized(layer)
+                for layer in layers
+                if layer is not self
+            )
             or module._has_any_global_hook()  # type: ignore[no-untyped-call]
-            or not all(isinstance(weight, nn.Parameter) for weight in weights)  # but parametrized
         ):
             return None
         from distillmatch.networks.kernels import frozen, trained  # noqa: PLC0415  CUDA alone
@@ -81,12 +84,33 @@ class WideResNet(nn.Module):
     @property
     def convolutions(self) -> list[Convolution]:
         """All convolutions, in order."""
-        return [layer for layer in self.modules() if isinstance(layer, Convolution)]
+        return _convolutions(_layers(self))
 
     @property
     def norms(self) -> list[BatchNorm]:
         """All normalizations, in order."""
-        return [layer for layer in self.modules() if isinstance(layer, BatchNorm)]
+        return [layer for layer in _layers(self) if isinstance(layer, BatchNorm)]
+
+
+def _layers(network: nn.Module) -> list[nn.Module]:
+    """Return what `modules` does, in the same order; every forward asks, and torch takes longer."""
+    found: list[nn.Module] = []
+    waiting: list[nn.Module | None] = [network]
+    while waiting:
+        layer = waiting.pop()
+        if layer is not None:
+            found.append(layer)
+            waiting.extend(reversed(layer._modules.values()))
+    return found
+
+
+def _convolutions(layers: Sequence[nn.Module]) -> list[Convolution]:
+    return [layer for layer in layers if isinstance(layer, Convolution)]
+
+
+def _is_parametrized(layer: nn.Module) -> bool:
+    """Tell whether a layer is a convolution whose weight is made of others."""
+    return isinstance(layer, Convolution) and "weight" not in layer._parameters
 
 
 def _is_watched(layer: nn.Module) -> bool:

@@ -63,21 +63,10 @@ class Shape(NamedTuple):
     programs: int
     programs_of_first: int
 
-    @classmethod
-    def of(cls, maps: Tensor, leading: int | None) -> "Shape":
+    @staticmethod
+    def of(maps: Tensor, leading: int | None) -> "Shape":
         """Share out maps whose first `leading` images, all if none are named, are a part."""
-        images, channels, height, width = maps.shape
-        rows = images * height * width
-        first = rows if leading is None else leading * height * width
-        group = _group(channels)
-        processors = device_properties(maps.device).multi_processor_count
-        groups, at_once = channels // group, THREADS // (group // 8)
-        many = rows * groups >= MANY_PASSES * at_once * processors
-        most = (PROGRAMS_EACH if many else 1) * processors // groups
-        parts = 1 if first == rows else 2
-        programs = max(parts, min(most, rows // (FEW_PASSES * at_once)))
-        of_first = programs_of_first(programs, first, rows)
-        return cls(rows, first, channels, group, programs, of_first)
+        return _shared_out(maps.shape, leading, maps.device)
 
     @property
     def parts(self) -> int:
@@ -106,6 +95,22 @@ class Shape(NamedTuple):
         return min(max(of_first, of_others), room)
 
 
+@functools.cache
+def _shared_out(sizes: torch.Size, leading: int | None, device: torch.device) -> Shape:
+    images, channels, height, width = sizes
+    rows = images * height * width
+    first = rows if leading is None else leading * height * width
+    group = _group(channels)
+    processors = device_properties(device).multi_processor_count
+    groups, at_once = channels // group, THREADS // (group // 8)
+    many = rows * groups >= MANY_PASSES * at_once * processors
+    most = (PROGRAMS_EACH if many else 1) * processors // groups
+    parts = 1 if first == rows else 2
+    programs = max(parts, min(most, rows // (FEW_PASSES * at_once)))
+    of_first = programs_of_first(programs, first, rows)
+    return Shape(rows, first, channels, group, programs, of_first)
+
+
 def programs_of_first(programs: int, first: int, rows: int) -> int:
     """Return how many programs have the first part of all rows: each part has one at least."""
     if first == rows:
@@ -122,14 +127,14 @@ def takes(channels: int, images: int, device: torch.device) -> bool:
     return enough and _kernels(device.index, _group(channels)) is not None
 
 
-def counters_of(norm: "BatchNorm") -> Tensor:
+def counters_of(norm: "BatchNorm", device: torch.device) -> Tensor:
     """Return what programs count each other by; zeros before and after every launch.
 
     Each layer has its own, as another's launch may be under way on another stream.
     """
-    if norm.counters is None or norm.counters.device != norm.weight.device:
-        count = 2 * max(1, len(norm.weight) // GROUPS[-1])
-        norm.counters = torch.zeros(count, dtype=torch.int32, device=norm.weight.device)
+    if norm.counters is None or norm.counters.device != device:
+        count = 2 * max(1, norm.weight.shape[0] // GROUPS[-1])
+        norm.counters = torch.zeros(count, dtype=torch.int32, device=device)
     return norm.counters
 
 
@@ -137,13 +142,12 @@ def normalize(
     maps: Tensor, shortcut: Tensor | None, norm: "BatchNorm"
 ) -> tuple[Tensor, Normalized]:
     """Return the ReLU of maps, or of their sum with a shortcut, normalized."""
-    shape = Shape.of(maps, norm.leading)
+    shape, device = Shape.of(maps, norm.leading), maps.device
     summed = maps if shortcut is None else torch.empty_like(maps)
     activated = torch.empty_like(maps)
-    coefficients = torch.empty(shape.parts, 4, shape.channels, device=maps.device)
-    partial = torch.empty(shape.sums, device=maps.device)
-    layer = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    tensors = maps, shortcut, summed, activated, *layer, coefficients, partial, counters_of(norm)
+    coefficients = torch.empty(shape.parts, 4, shape.channels, device=device)
+    made = coefficients, torch.empty(shape.sums, device=device), counters_of(norm, device)
+    tensors = maps, shortcut, summed, activated, *norm.tensors, *made
     more = int(norm.moves_statistics), norm.momentum, norm.epsilon
     _launch(0, shape, tensors, 1, more)
     return activated, Normalized(summed, coefficients, norm.leading)
@@ -151,15 +155,15 @@ def normalize(
 
 def take_back(given: Tensor, of_sum: Tensor | None, to: Normalized, norm: "BatchNorm") -> Gradients:
     """Return the gradients of what was normalized, to which `of_sum` is added, and of the layer."""
-    shape = Shape.of(to.maps, to.leading)
+    shape, device = Shape.of(to.maps, to.leading), given.device
     made = Gradients(
         torch.empty_like(to.maps),
-        torch.empty(shape.channels, device=given.device),
-        torch.empty(shape.channels, device=given.device),
+        torch.empty(shape.channels, device=device),
+        torch.empty(shape.channels, device=device),
     )
-    partial = torch.empty(shape.sums, device=given.device)
+    partial, counters = torch.empty(shape.sums, device=device), counters_of(norm, device)
     read = given, of_sum, to.maps
-    written = made.maps, to.coefficients, made.weight, made.bias, partial, counters_of(norm)
+    written = made.maps, to.coefficients, made.weight, made.bias, partial, counters
     _launch(1, shape, (*read, *written), 2, ())
     return made
 
@@ -173,7 +177,7 @@ def _launch(
     kernels = _kernels(maps.get_device(), shape.group)
     assert kernels is not None
     together = shape.launched_together(maps.device)
-    room = shape.room(maps.device, kept) if together else 0
+    room = _kept_room(shape, maps.device, kept) if together else 0
     for phases in (SUM | CHANGE,) if together else (SUM, CHANGE):
         layout = shape.rows, shape.leading, shape.channels, shape.programs_of_first, phases, room
         kernels[which].launch(
@@ -183,6 +187,9 @@ def _launch(
             (*tensors, *layout, *more),
             together=together,
         )
+
+
+_kept_room = functools.cache(Shape.room)
 
 
 def _group(channels: int) -> int:

@@ -9,7 +9,8 @@ docs/performance.md.
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,8 +35,12 @@ SUM_BEFORE, SUM_AFTER = 1, 2
 """Where a sum is taken: before the kernel normalizes or takes back through it, or after."""
 
 
-class Layout(NamedTuple):
-    """How the kernel shares out its work. The sizes are those fastest on an H200."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the kernel shares out its work, found out once: `_kept_layout` has one for each size.
+
+    The sizes are those fastest on an H200.
+    """
 
     channels_in: int
     channels_out: int
@@ -48,29 +53,29 @@ class Layout(NamedTuple):
     adds: int = 0
     """Whether a sum is taken: 0, or where."""
 
-    @property
+    @cached_property
     def warps_of_part(self) -> int:
         """Warps that read the same rows: each makes 16 pixels and up to 16 channels."""
         return self.width // 16 * (_padded(self.channels_out) // 16)
 
-    @property
+    @cached_property
     def bytes_of_weights(self) -> int:
         """What the weights take of shared memory, on their way to registers."""
         depth, made = _padded(self.channels_in), _padded(self.channels_out)
         return 9 * depth * (made * 2 + 16) if self.transposed else made * (9 * depth * 2 + 16)
 
-    @property
+    @cached_property
     def bytes_of_part(self) -> int:
         """What the rows of one part of the warps take."""
         pixel = _padded(self.channels_in) * 2 + 16
         return ((self.stages * STEP + 1) * (self.width + 1) + 1) * pixel
 
-    @property
+    @cached_property
     def stages(self) -> int:
         """Steps whose rows are in shared memory or on their way."""
         return 4 if (self.channels_in, self.channels_out) == (32, 16) else 6
 
-    @property
+    @cached_property
     def most_warps(self) -> int:
         """Warps of a program where there is room: few have many registers, for weights."""
         if self.channels_in == 64:
@@ -79,28 +84,29 @@ class Layout(NamedTuple):
             return 8 if self.warps_of_part == 8 else 12
         return 12 if self.channels_in == self.channels_out == self.width == 32 else 16
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Parts of the warps, as many as there is room for: none if it is too small."""
         fit = (self.room - self.bytes_of_weights) // self.bytes_of_part
         return max(0, min(self.most_warps // self.warps_of_part, fit))
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a program."""
         return 32 * self.parts * self.warps_of_part
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """What a program keeps in shared memory."""
         return self.bytes_of_weights + self.parts * self.bytes_of_part
 
-    @property
+    @cached_property
     def constants(self) -> dict[str, int]:
         """What the compiler is told."""
+        shape = self.channels_in, self.channels_out, self.height, self.width
         streams = self.parts, self.stages, 2 if self.most_warps == 16 else 3
         return {
-            **stream_constants(self[:4], *streams, transposed=self.transposed),
+            **stream_constants(shape, *streams, transposed=self.transposed),
             "ACTIVATES": int(self.activates),
             "ADDS": self.adds,
         }
@@ -169,8 +175,8 @@ def convolve_and_activate(
     total = new_maps(maps, layout.channels_out) if keeps_total else None
     activated = new_maps(maps, layout.channels_out)
     signs = new_signs(activated) if keeps_signs else None
-    around = _around(scales=by.scales, shifts=by.shifts, beside=shortcut, signs=signs, sum=total)
-    _launch(maps, weight, activated, layout, around)
+    given = by.scales, by.shifts, shortcut, signs, total
+    _launch(maps, weight, activated, layout, _Around(*map(_address, given)))
     return Activated(activated, total, signs)
 
 
@@ -183,7 +189,7 @@ def take_back_through_activation(
     """
     layout = _layout(given, weight, True, True, adds)
     result = new_maps(given, layout.channels_out)
-    around = _around(scales=by.scales, signs=signs, beside=beside)
+    around = _Around(*map(_address, (by.scales, None, beside, signs, None)))
     _launch(given, weight, result, layout, around)
     return result
 
@@ -222,14 +228,14 @@ def take_back(given: Tensor, shape: Sequence[int], weight: Tensor, stride: int) 
 
 def _fits(maps: Tensor, weight: Tensor, stride: int) -> bool:
     channels_out, channels_in, side, _ = weight.shape
-    height, width = maps.shape[2:]
+    images, _, height, width = maps.shape
     return (
         width in WIDTHS.get((channels_in, channels_out), ())
         and side == 3
         and stride == 1
         and height % STEP == 0
         and maps.dtype == weight.dtype == torch.bfloat16
-        and len(maps) > 0
+        and images > 0
     )
 
 
@@ -239,24 +245,26 @@ def _available(maps: Tensor, layout: Layout) -> bool:
 
 def new_maps(maps: Tensor, channels: int) -> Tensor:
     """Return the place for what a kernel makes of maps: as many of so many channels."""
+    images, _, height, width = maps.shape
     return torch.empty(
-        (len(maps), channels, *maps.shape[2:]),
+        (images, channels, height, width),
         dtype=maps.dtype,
         device=maps.device,
         memory_format=torch.channels_last,
     )
 
 
-def _around(**tensors: Tensor | None) -> _Around:
-    return _Around(**{name: one.data_ptr() for name, one in tensors.items() if one is not None})
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _launch(maps: Tensor, weight: Tensor, result: Tensor, layout: Layout, around: _Around) -> None:
     kernel = _kernel(maps.get_device(), layout)
     assert kernel is not None
-    steps = len(maps) * layout.height // STEP
+    images = maps.shape[0]
+    steps = images * layout.height // STEP
     kernel.launch(
-        (max(1, min(steps // layout.parts, programs_at_most(maps.device, len(maps)))), 1),
+        (max(1, min(steps // layout.parts, programs_at_most(maps.device, images))), 1),
         layout.threads,
         layout.shared_bytes,
         [maps, weight, result, steps, around],
@@ -267,13 +275,15 @@ def _layout(
     maps: Tensor, weight: Tensor, transposed: bool, activates: bool = False, adds: int = 0
 ) -> Layout:
     """Share out the work: transposed, the kernel reads the convolution's channels out."""
-    channels_out, channels_in = weight.shape[:2]
+    made, read, _, _ = weight.shape
     if transposed:
-        channels_in, channels_out = channels_out, channels_in
-    height, width = maps.shape[2:]
-    properties = device_properties(maps.device)
-    room = properties.shared_memory_per_block_optin
-    return Layout(channels_in, channels_out, height, width, transposed, room, activates, adds)
+        made, read = read, made
+    _, _, height, width = maps.shape
+    room = device_properties(maps.device).shared_memory_per_block_optin
+    return _kept_layout(read, made, height, width, transposed, room, activates, adds)
+
+
+_kept_layout = functools.cache(Layout)
 
 
 def _padded(channels: int) -> int:

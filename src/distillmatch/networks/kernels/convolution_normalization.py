@@ -7,6 +7,8 @@ that before it. It was measured: docs/performance.md.
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -51,8 +53,9 @@ BACK = {(32, 32, 32): Sizes(3, 4, 3, 2), (64, 64, 16): Sizes(2, 6, 3, 3)}
 """By the channels that are read and made, and the width of the maps."""
 
 
-class Layout(NamedTuple):
-    """How the kernel is made."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the kernel is made, found out once: `_kept_layout` has one for each size."""
 
     channels_in: int
     channels_out: int
@@ -63,48 +66,49 @@ class Layout(NamedTuple):
     room: int
     """Shared memory of a program, at most."""
 
-    @property
+    @cached_property
     def sizes(self) -> Sizes | None:
         """How much there is of all, if the kernel can be made."""
         known = BACK if self.back else FORWARD
         return known.get((self.channels_in, self.channels_out, self.width))
 
-    @property
+    @cached_property
     def constants(self) -> dict[str, int]:
         """What the compiler is told."""
         sizes = self._sizes()
+        shape = self.channels_in, self.channels_out, self.height, self.width
         streams = sizes.parts, sizes.stages, sizes.ahead
         return {
-            **stream_constants(self[:4], *streams, transposed=self.back),
+            **stream_constants(shape, *streams, transposed=self.back),
             "CHANGE_EACH": sizes.change_each,
             "ADDS": int(self.adds),
         }
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a program: a warp of each part makes 16 pixels and 16 channels."""
         return 32 * self._sizes().parts * (self.width // 16) * (self.channels_out // 16)
 
-    @property
+    @cached_property
     def bytes_of_weights(self) -> int:
         """What the weights take of shared memory, on their way to registers."""
         if self.back:
             return 9 * self.channels_in * (self.channels_out * 2 + 16)
         return self.channels_out * (9 * self.channels_in * 2 + 16)
 
-    @property
+    @cached_property
     def bytes_of_rings(self) -> int:
         """What the rows take that come."""
         pixel = self.channels_in * 2 + 16
         place = (self.width + 1) * pixel
         return self._sizes().parts * ((self._sizes().stages * STEP + 1) * place + pixel)
 
-    @property
+    @cached_property
     def bytes_of_row(self) -> int:
         """What a row takes that is kept."""
         return self.width * self.channels_out * 2
 
-    @property
+    @cached_property
     def bytes_of_change(self) -> int:
         """What the second of two launches needs to add up sums."""
         numbers = 2 * self.channels_out * 4
@@ -168,10 +172,10 @@ def normalize(
     """Return the ReLU of convolved maps, or of their sum with a shortcut, normalized."""
     layout = _layout(maps, weight, back=False, adds=shortcut is not None)
     summed, activated = new_maps(maps, layout.channels_out), new_maps(maps, layout.channels_out)
-    portions = 1 if norm.leading in (None, len(maps)) else 2
+    portions = 1 if norm.leading in (None, maps.shape[0]) else 2
     coefficients = torch.empty(portions, 4, layout.channels_out, device=maps.device)
-    tensors = maps, weight, shortcut, summed, activated, None, norm.weight, norm.bias
-    more = norm.running_mean, norm.running_var, coefficients, None, None
+    tensors = maps, weight, shortcut, summed, activated, None
+    more = *norm.tensors, coefficients, None, None
     _launch(layout, (*tensors, *more), norm, norm.leading)
     return activated, Normalized(summed, coefficients, norm.leading)
 
@@ -207,13 +211,12 @@ def _launch(
     assert maps is not None
     kernels = _kernels(maps.get_device(), layout)
     assert kernels is not None
-    properties = device_properties(maps.device)
-    processors = properties.multi_processor_count
-    shares = Shares.of(layout, len(maps), leading, processors)
+    processors = device_properties(maps.device).multi_processor_count
+    shares = _kept_shares(layout, maps.shape[0], leading, processors)
     partial = torch.empty(shares.programs, 2 * layout.channels_out, device=maps.device)
-    tensors = (*tensors, partial, counters_of(norm))
+    tensors = (*tensors, partial, counters_of(norm, maps.device))
     together = not device_is_shared()
-    room = shares.rows_kept(layout) if together else (0, 0)
+    room = _kept_rows(shares, layout) if together else (0, 0)
     before_rings = max(layout.bytes_of_weights, sum(room) * layout.bytes_of_row)
     more = int(norm.moves_statistics), norm.momentum, norm.epsilon
     kernels[0].launch(
@@ -240,7 +243,7 @@ def _takes(maps: Tensor, weight: Tensor, stride: int, layout: Layout) -> bool:
         and stride == 1
         and layout.height % STEP == 0
         and maps.dtype == weight.dtype == torch.bfloat16
-        and len(maps) * layout.height // STEP >= 2 * layout.sizes.parts
+        and maps.shape[0] * layout.height // STEP >= 2 * layout.sizes.parts
         and layout.bytes_of_weights + layout.bytes_of_rings <= layout.room
         and _kernels(maps.get_device(), layout) is not None
     )
@@ -248,13 +251,17 @@ def _takes(maps: Tensor, weight: Tensor, stride: int, layout: Layout) -> bool:
 
 def _layout(maps: Tensor, weight: Tensor, *, back: bool, adds: bool) -> Layout:
     """Describe the kernel for maps that it reads: back, they have the channels out."""
-    made, read = weight.shape[:2]
+    made, read, _, _ = weight.shape
     if back:
         made, read = read, made
-    properties = device_properties(maps.device)
-    room = properties.shared_memory_per_block_optin
-    height, width = maps.shape[2:]
-    return Layout(read, made, height, width, back, adds, room)
+    _, _, height, width = maps.shape
+    room = device_properties(maps.device).shared_memory_per_block_optin
+    return _kept_layout(read, made, height, width, back, adds, room)
+
+
+_kept_layout = functools.cache(Layout)
+_kept_shares = functools.cache(Shares.of)
+_kept_rows = functools.cache(Shares.rows_kept)
 
 
 @functools.cache

@@ -5,7 +5,8 @@ launch's programs are added up by a second kernel. It was measured: docs/perform
 """
 
 import functools
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,31 +33,35 @@ ADD_PROGRAMS, ADD_THREADS = 288, 256
 """Programs that add up the sums, where there is enough for them, and the threads of one."""
 
 
-class Layout(NamedTuple):
-    """How the kernel shares out a weight gradient. The sizes are those fastest on an H200."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the kernel shares out a weight gradient, found out once: `_kept_layout` has one a size.
+
+    The sizes are those fastest on an H200.
+    """
 
     channels_in: int
     channels_out: int
     height: int
     width: int
 
-    @property
+    @cached_property
     def images(self) -> int:
         """Images that lie side by side in a row."""
         return 2 if self.width == 8 else 1
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, int]:
         """Channels out and in of a program."""
         return min(self.channels_out, 32), max(min(self.channels_in, 32), 16)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Programs that make different channels of the same share."""
         out, inside = self.tile
         return self.channels_out // out * max(1, self.channels_in // inside)
 
-    @property
+    @cached_property
     def constants(self) -> dict[str, int]:
         """What the compiler is told."""
         few, (tile_out, tile_in) = self.channels_in == 3, self.tile
@@ -78,7 +83,7 @@ class Layout(NamedTuple):
             "ADD_THREADS": ADD_THREADS,
         }
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a program."""
         given, (tile_out, tile_in) = self.constants, self.tile
@@ -86,7 +91,7 @@ class Layout(NamedTuple):
         of_channels = tile_out // given["WARP_OUT"] * (tile_in // given["WARP_IN"])
         return 32 * given["PARTS"] * columns * of_channels * (3 // given["WARP_ACROSS"])
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """What a program keeps in shared memory: rows that come and, at the end, its sums."""
         given, (tile_out, tile_in) = self.constants, self.tile
@@ -97,12 +102,12 @@ class Layout(NamedTuple):
         sums = row // 16 * tile_out * (9 * tile_in + 8) * 4
         return given["PARTS"] * max(ring, sums)
 
-    @property
+    @cached_property
     def fours(self) -> int:
         """Groups of four numbers of the gradient, which are added up at once."""
         return self.channels_out * 9 * self.channels_in // 4
 
-    @property
+    @cached_property
     def add_columns(self) -> int:
         """Groups that a program adds up; neighbouring threads read neighbouring ones."""
         return max(4, self.fours // ADD_PROGRAMS)
@@ -125,8 +130,8 @@ def takes(maps: Tensor, gradient: Tensor, side: int, stride: int) -> bool:
         and side == 3
         and stride == 1
         and layout.height % STEP == 0
-        and len(maps) > 0
-        and len(maps) % layout.images == 0
+        and maps.shape[0] > 0
+        and maps.shape[0] % layout.images == 0
         and maps.dtype == gradient.dtype == torch.bfloat16
         and _kernels(maps.get_device(), layout) is not None
     )
@@ -138,13 +143,14 @@ def weight_gradient(maps: Tensor, gradient: Tensor) -> Tensor:
     kernels = _kernels(maps.get_device(), layout)
     assert kernels is not None
     multiply, add_up = kernels
-    shares, count = layout.shares(len(maps)), layout.channels_out * 9 * layout.channels_in
+    images, count = maps.shape[0], layout.channels_out * 9 * layout.channels_in
+    shares = layout.shares(images)
     partial = torch.empty(shares, count, device=maps.device)
     multiply.launch(
         (shares, layout.tiles),
         layout.threads,
         layout.shared_bytes,
-        [maps, gradient, partial, layout.steps(len(maps))],
+        [maps, gradient, partial, layout.steps(images)],
     )
     total = add_shares(add_up, partial, layout.add_columns)
     return total.view(layout.channels_out, 3, 3, layout.channels_in)
@@ -167,7 +173,10 @@ def add_shares(add_up: Kernel, partial: Tensor, columns: int) -> Tensor:
 
 def _layout(maps: Tensor, gradient: Tensor) -> Layout:
     _, channels_in, height, width = maps.shape
-    return Layout(channels_in, gradient.shape[1], height, width)
+    return _kept_layout(channels_in, gradient.shape[1], height, width)
+
+
+_kept_layout = functools.cache(Layout)
 
 
 @functools.cache

@@ -181,16 +181,19 @@ class _Features(torch.autograd.Function):
 def takes(backbone: "WideResNet", images: Tensor) -> bool:
     """Tell whether `features` can do, inside `rounded_weights`, what the backbone does."""
     rounded, norms = backbone.first.rounded, backbone.norms
-    learns = torch.is_grad_enabled() and any(one.requires_grad for one in backbone.parameters())
     return (
         rounded is not None
         and rounded.dtype == torch.bfloat16
         and images.is_cuda
-        and len(images) > 0
-        and not learns
+        and images.shape[0] > 0
         and not any(norm.training for norm in norms)
+        and not _learns(backbone)
         and running_statistics.takes(norms)
     )
+
+
+def _learns(backbone: "WideResNet") -> bool:
+    return torch.is_grad_enabled() and any(one.requires_grad for one in backbone.parameters())
 
 
 def features(backbone: "WideResNet", images: Tensor) -> Tensor:

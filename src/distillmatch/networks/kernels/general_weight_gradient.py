@@ -30,7 +30,10 @@ ADD_COLUMNS = 16
 
 @dataclass(frozen=True)
 class Layout:
-    """How the kernel shares out a weight gradient, the same for all sizes of maps."""
+    """How the kernel shares out a weight gradient, the same for all sizes of maps.
+
+    It is found out once: `_kept_layout` has one for each size.
+    """
 
     side: int
     channels_in: int
@@ -170,10 +173,7 @@ def _layout(maps: Tensor, gradient: Tensor, side: int) -> Layout:
     return _kept_layout(side, maps.shape[1], gradient.shape[1], room)
 
 
-@functools.cache
-def _kept_layout(side: int, channels_in: int, channels_out: int, room: int) -> Layout:
-    """Return a layout that was made before, with all that was found out of it."""
-    return Layout(side, channels_in, channels_out, room)
+_kept_layout = functools.cache(Layout)
 
 
 def _kernels_of(maps: Tensor, layout: Layout) -> list[Kernel] | None:

@@ -7,6 +7,7 @@ multiprocessors busy while the others wait. Both were measured: docs/performance
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -34,11 +35,12 @@ class _Tensors(ctypes.Structure):
 def descends(weights: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
     """Tell whether `descend` can take weights with their gradients and velocities."""
     return _available(weights) and all(
-        other.dtype == weight.dtype == torch.float32
-        and other.stride() == weight.stride()
-        and _is_dense(weight)
-        for given in others
-        for weight, other in zip(weights, given, strict=True)
+        _is_dense(weight)
+        and all(
+            other.dtype == weight.dtype == torch.float32 and other.stride() == weight.stride()
+            for other in beside
+        )
+        for weight, *beside in zip(weights, *others, strict=True)
     )
 
 
@@ -112,13 +114,13 @@ def _launch(
 
 def _listed(lists: Sequence[Sequence[Tensor]]) -> tuple[_Tensors, int]:
     """Return lists of tensors as a kernel takes them, and how many programs they need."""
-    given, pieces = _Tensors(tensors=len(lists[0])), 0
+    count = len(lists[0])
+    given = _Tensors(tensors=count)
     for place, tensors in zip((given.first, given.second, given.third), lists, strict=False):
-        for number, tensor in enumerate(tensors):
-            place[number] = tensor.data_ptr()
-    for number, tensor in enumerate(lists[0]):
-        given.counts[number], given.pieces[number] = tensor.numel(), pieces
-        pieces += _pieces(tensor)
+        place[:count] = [tensor.data_ptr() for tensor in tensors]
+    given.counts[:count] = [tensor.numel() for tensor in lists[0]]
+    *before, pieces = accumulate(map(_pieces, lists[0]), initial=0)
+    given.pieces[:count] = before
     return given, pieces
 
 

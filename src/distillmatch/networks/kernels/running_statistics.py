@@ -8,6 +8,7 @@ above zero: `signs` are bytes by image, row, column and eight channels.
 import ctypes
 import functools
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -59,31 +60,32 @@ class _Layers(ctypes.Structure):
 def takes(norms: Sequence["BatchNorm"]) -> bool:
     """Tell whether the kernels can do what the layers do in evaluation."""
     device = norms[0].weight.device
-    return all(
-        device.type == "cuda"
-        and norm.is_plain(device)
-        and len(norm.weight) % 8 == 0
-        and len(norm.weight) // 8 <= MOST_THREADS
-        and _kernels(norm.weight.get_device()) is not None
-        for norm in norms
-    )
+    if device.type != "cuda" or not all(norm.is_plain(device) for norm in norms):
+        return False
+    channels = {norm.tensors[0].shape[0] for norm in norms}
+    fits = all(one % 8 == 0 and one // 8 <= MOST_THREADS for one in channels)
+    return fits and _kernels(device.index) is not None
 
 
 def coefficients(norms: Sequence["BatchNorm"]) -> list[Coefficients]:
     """Return those of all layers, in one launch."""
     device = norms[0].weight.device
-    counts = [len(norm.weight) for norm in norms]
+    tensors = [norm.tensors for norm in norms]
+    counts = [weight.shape[0] for weight, *_ in tensors]
+    epsilons = [norm.epsilon for norm in norms]
     made = torch.empty(2, sum(counts), device=device)
     done = 0
     for start in range(0, len(norms), MOST):
-        several = norms[start : start + MOST]
-        given = _listed(several)
+        some = slice(start, start + MOST)
+        several = counts[some]
+        given = _listed(tensors[some], epsilons[some], several)
         scales, shifts = made[:, done:]
-        _kernel(device, "make_coefficients").launch(
+        _kernel(device.index, "make_coefficients").launch(
             (len(several), 1), THREADS, 0, [given, scales, shifts]
         )
-        done += sum(counts[start : start + MOST])
-    return [Coefficients(*both) for both in made.split(counts, dim=1)]  # type: ignore[no-untyped-call]
+        done += sum(several)
+    scales, shifts = made
+    return list(map(Coefficients, scales.split(counts), shifts.split(counts)))
 
 
 def activate(
@@ -128,28 +130,25 @@ def _launch(name: str, made: Tensor, tensors: list[Argument], more: tuple[int, .
     groups, pieces = made.shape[1] // 8, made.numel() // 8
     threads = max(1, THREADS // groups) * groups
     programs = -(-pieces // (threads * TURNS))
-    kernel = _kernel(made.device, name)
+    kernel = _kernel(made.get_device(), name)
     kernel.launch((programs, 1), threads, 0, [*tensors, groups, *more, pieces])
 
 
-def _listed(norms: Sequence["BatchNorm"]) -> _Layers:
-    given, first = _Layers(), 0
+def _listed(
+    tensors: Sequence[Sequence[Tensor]], epsilons: Sequence[float], channels: Sequence[int]
+) -> _Layers:
+    given, count = _Layers(), len(tensors)
     places = given.weights, given.biases, given.means, given.variances
-    for number, norm in enumerate(norms):
-        for place, tensor in zip(places, _tensors(norm), strict=True):
-            place[number] = tensor.data_ptr()
-        given.epsilons[number] = norm.epsilon
-        given.channels[number], given.firsts[number] = len(norm.weight), first
-        first += len(norm.weight)
+    for place, of_all in zip(places, zip(*tensors, strict=True), strict=True):
+        place[:count] = [one.data_ptr() for one in of_all]
+    given.epsilons[:count] = epsilons
+    given.channels[:count] = channels
+    given.firsts[:count] = [0, *accumulate(channels[:-1])]
     return given
 
 
-def _tensors(norm: "BatchNorm") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return norm.weight, norm.bias, norm.running_mean, norm.running_var
-
-
-def _kernel(device: torch.device, name: str) -> Kernel:
-    kernels = _kernels(device.index)
+def _kernel(device: int, name: str) -> Kernel:
+    kernels = _kernels(device)
     assert kernels is not None
     return kernels[name]
 

@@ -177,17 +177,18 @@ class WayBack:
 
     def _weigh(self, convolution: Convolution, read: Tensor, given: Tensor) -> None:
         """Make the gradient of a convolution's weight."""
-        if convolution.weight in self.wanted:
+        weight = convolution.weight
+        if weight in self.wanted:
             size = convolution.kernel_size[0], convolution.stride[0]
-            gradient = self.operations.weight_gradient(read, given, *size)
-            self.gradients[convolution.weight] = gradient
+            self.gradients[weight] = self.operations.weight_gradient(read, given, *size)
 
     def _noted(self, returned: Gradients, norm: BatchNorm) -> Tensor:
         """Note the gradients of a normalization, and return that of its maps."""
-        for parameter, gradient in ((norm.weight, returned.weight), (norm.bias, returned.bias)):
+        of_maps, *of_layer = returned
+        for parameter, gradient in zip(norm.tensors[:2], of_layer, strict=True):
             if parameter in self.wanted:
                 self.gradients[parameter] = gradient
-        return returned.maps
+        return of_maps
 
 
 class _Backbone(torch.autograd.Function):
@@ -227,19 +228,20 @@ def features_by(
 def takes(backbone: "WideResNet", images: Tensor) -> bool:
     """Tell whether `features` can be asked: in training, in bfloat16 on CUDA, in one process."""
     rounded = backbone.first.rounded
-    norms = backbone.norms
-    leading = backbone.last_norm.leading
+    if not backbone.last_norm.training:
+        return False
+    norms, leading, count = backbone.norms, backbone.last_norm.leading, images.shape[0]
     if (
         rounded is None
         or not images.is_cuda
         or rounded.dtype != torch.bfloat16
         or not all(norm.training and not norm.shared and norm.leading == leading for norm in norms)
-        or not (leading is None or 0 < leading <= len(images))
+        or not (leading is None or 0 < leading <= count)
         or not all(norm.is_plain(images.device) for norm in norms)
     ):
         return False
-    channels = {len(norm.weight) for norm in norms}
-    return all(batch_statistics.takes(one, len(images), images.device) for one in channels)
+    channels = {norm.tensors[0].shape[0] for norm in norms}
+    return all(batch_statistics.takes(one, count, images.device) for one in channels)
 
 
 def features(backbone: "WideResNet", images: Tensor) -> Tensor:

@@ -31,9 +31,8 @@ class OnDevice:
         self, maps: Tensor, weight: Tensor, stride: int, shortcut: Tensor | None, norm: BatchNorm
     ) -> tuple[Tensor, Normalized]:
         """Convolve, add the shortcut, normalize by the batch and return the ReLU of that."""
-        adds = shortcut is not None
-        fuses = convolution_normalization.takes(maps, weight, stride, adds=adds)
-        if len(maps) >= LARGE_BATCH and fuses:
+        adds, is_large = shortcut is not None, maps.shape[0] >= LARGE_BATCH
+        if is_large and convolution_normalization.takes(maps, weight, stride, adds=adds):
             return convolution_normalization.normalize(maps, weight, shortcut, norm)
         convolved = convolution.convolve_any(maps, weight, stride)
         return batch_statistics.normalize(_channels_last(convolved), shortcut, norm)
@@ -52,8 +51,8 @@ class OnDevice:
         norm: BatchNorm,
     ) -> Gradients:
         """Go back through a convolution, and through ReLU and normalization before it."""
-        fuses = convolution_normalization.takes_back(given, weight, stride)
-        if len(given) >= LARGE_BATCH and fuses:
+        is_large = given.shape[0] >= LARGE_BATCH
+        if is_large and convolution_normalization.takes_back(given, weight, stride):
             return convolution_normalization.take_back(given, weight, of_sum, to, norm)
         taken = self.take_back_convolution(given, weight, stride, to.maps.shape)
         return batch_statistics.take_back(taken, of_sum, to, norm)
