@@ -111,6 +111,13 @@ def test_a_chosen_cell_brings_its_bound() -> None:
     ]  # fmt: skip
 
 
+def test_a_plan_without_bounds_has_those_that_are_asked_for() -> None:
+    runs = plan([load_experiment("table-2a")], [1], cells=["/20 tasks"], bounds=False)
+    assert {run.config.method for run in runs} == {"offline", "base", "e2e", "dr", "gd", "dm"}
+    runs = plan([load_experiment("table-2a")], [1], cells=["DM"], bounds=False)
+    assert [run.config.method for run in runs] == ["dm"] * 3
+
+
 @pytest.mark.parametrize("name", ["DM/11 tasks", "5 tasks", "dm", "/DM", ""])
 def test_a_cell_that_no_experiment_has_is_refused(name: str) -> None:
     sentence = f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with"

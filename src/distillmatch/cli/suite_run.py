@@ -34,15 +34,21 @@ def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument(
         "--methods",
         metavar="NAME,…",
-        help="only these methods; the bounds they need are run always",
+        help="only these methods, and the bounds they need",
     )
     parser.add_argument(
         "--cell",
         action="append",
         dest="cells",
         metavar="ROW|/COLUMN|ROW/COLUMN",
-        help="only this cell, row or column, by its names in suite list NAME; may be repeated; the "
-        "bounds they need are run always",
+        help="only this cell, row or column, by its names in suite list NAME, and the bounds it "
+        "needs; may be repeated",
+    )
+    parser.add_argument(
+        "--without-bounds",
+        action="store_true",
+        help="run no bound that is not asked for itself: results whose bound the ledger does not "
+        "have are without Ω until it does",
     )
     add_suite_options(parser)
     parser.add_argument(
@@ -96,13 +102,20 @@ def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
     experiments = chosen_experiments(arguments.names, arguments.scale)
     methods = None if arguments.methods is None else arguments.methods.split(",")
     changes = {key: value for key, value in vars(arguments).items() if key in PASSED_ON}
+    runs = plan(
+        experiments,
+        arguments.seeds,
+        methods,
+        arguments.cells,
+        bounds=not arguments.without_bounds,
+    )
     return [
         Job(
             planned.name,
             with_absolute_locations(planned.config.replace(**changes)),
             work / planned.name,
         )
-        for planned in plan(experiments, arguments.seeds, methods, arguments.cells)
+        for planned in runs
     ]
 
 

@@ -23,12 +23,14 @@ def plan(
     seeds: Iterable[int] | None = None,
     methods: Iterable[str] | None = None,
     cells: Iterable[str] | None = None,
+    *,
+    bounds: bool = True,
 ) -> list[PlannedRun]:
     """Return the runs of some experiments, bounds first, so that others find theirs in the ledger.
 
     Without `seeds`, each experiment's own. With `methods`, only the cells of these; with `cells`,
     only those that `is_named` finds by one of them. The bound of every class order among them is in
-    the plan always, because Ω needs it.
+    the plan too, because Ω needs it, unless there are to be no `bounds` but those asked for.
     """
     chosen = None if methods is None else set(methods)
     named = None if cells is None else tuple(cells)
@@ -38,7 +40,7 @@ def plan(
     found: dict[str, PlannedRun] = {}
     for experiment in experiments:
         for seed in wanted_seeds or experiment.seeds:
-            for config in _configs(experiment, seed, chosen, named):
+            for config in _configs(experiment, seed, chosen, named, bounds=bounds):
                 name = run_name(config)
                 served = found[name].experiments if name in found else ()
                 if experiment.name not in served:
@@ -53,16 +55,22 @@ def is_named(cell: Cell, name: str) -> bool:
 
 
 def _configs(
-    experiment: Experiment, seed: int, methods: set[str] | None, names: Sequence[str] | None
+    experiment: Experiment,
+    seed: int,
+    methods: set[str] | None,
+    names: Sequence[str] | None,
+    *,
+    bounds: bool,
 ) -> list[RunConfig]:
-    """Return the runs of one experiment with one seed, each with its bound before it."""
+    """Return the runs of one experiment with one seed, each with its bound, if any, before it."""
     configs = []
     for cell in experiment.cells:
         if (methods is None or cell.config.method in methods) and (
             names is None or any(is_named(cell, name) for name in names)
         ):
             config = cell.config.replace(seed=seed)
-            configs += [bound_config(config), shared_config(config)]
+            configs += [bound_config(config)] if bounds else []
+            configs.append(shared_config(config))
     return configs
 
 
