@@ -23,6 +23,7 @@ from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
 from distillmatch.run import read_result, run
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints, decode
+from distillmatch.run.progress import CONTINUED
 from distillmatch.run.writer import THREAD
 from distillmatch.sources import Dataset
 
@@ -72,6 +73,10 @@ class DiesAfter:
 
     def advance(self, done: float, doing: str) -> None:
         self.done += done
+        # Stages side by side tell of what they had done before in the same way. That is no epoch:
+        # sessions that died of it would get no further, however many there are.
+        if doing == CONTINUED:
+            return
         self.epochs -= 1
         if self.epochs == 0:
             raise Killed

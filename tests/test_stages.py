@@ -24,6 +24,7 @@ from distillmatch.errors import ConfigError, RunFolderError
 from distillmatch.methods import find_method, method_names
 from distillmatch.run import read_result, run
 from distillmatch.run.log import history, read_log
+from distillmatch.run.progress import CONTINUED
 from distillmatch.run.stages import StageSession
 
 Result = dict[str, Any]
@@ -42,7 +43,7 @@ class Watching(NoProgress):
 
     def advance(self, done: float, doing: str) -> None:
         self.done += done
-        if doing == "continued":
+        if doing == CONTINUED:
             return
         task = int(doing.removeprefix("task ").split("/")[0])
         self.tasks.add(task)
@@ -78,6 +79,20 @@ def test_stages_side_by_side_give_the_result_of_stages_in_a_row(
         for p in (tmp_path / "row", tmp_path / "beside")
     ]
     assert both[0] == both[1] and len(both[0]) == 3 * 3
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_stages_killed_again_and_again_get_on_and_end_in_the_same_result(
+    epochs: int, tmp_path: Path
+) -> None:
+    for _ in range(3 * 4 + 1):  # each session adds an epoch at least to one of three stages
+        try:
+            result = learn(tmp_path, 3, DiesAfter(epochs), epochs=4)
+        except Killed:
+            continue
+        assert without_times(result) == without_times(learn(None, None, epochs=4))
+        return
+    pytest.fail("sessions get no further")
 
 
 def test_bounds_alone_have_independent_tasks() -> None:
