@@ -145,6 +145,7 @@ SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "class_balancing": ("gd", {"coreset": 2}),
     "fine_tuning_data": ("gd", {"coreset": 6}),
     "fine_tuning_statistics": ("gd", {"coreset": 6}),
+    "fine_tuning_unlabeled": ("gd", {"coreset": 6}),
     "balanced_trainings": ("e2e", {"coreset": 2}),
     "coreset_counts": ("dm", {"coreset": 6, "true_positive_rate": 1.0}),
     "consistency": ("dm", {"consistency_threshold": 0.2}),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from slow import TASK, random_batch, slow_consistency
+from slow import TASK, divergence, random_batch, slow_consistency, slow_supervised, softmax
 from torch import Tensor, nn
 from trainings import (
     COUNTS,
@@ -17,6 +17,7 @@ from trainings import (
     mean_supervised,
     method_of,
     rows,
+    slow_label_weights,
     slow_weights,
     training_of,
 )
@@ -283,3 +284,26 @@ def test_labels_normalized_apart_leave_the_pseudo_labels_with_the_unlabelled_ima
     slow = share * (mean_supervised(batch, apart) - mean_supervised(batch, together))
     assert abs(slow) > 1e-4
     assert found[1] - found[0] == pytest.approx(slow, rel=1e-6)
+
+
+@pytest.mark.parametrize("labeled", ["together", "apart"])
+@pytest.mark.parametrize("name", ["e2e", "gd"])
+def test_fine_tuning_can_have_unlabelled_images_and_then_keeps_q(name: str, labeled: str) -> None:
+    """Labelled images are normalized with them or apart, as in the training before."""
+    method = method_of(
+        method=name, coreset=10, fine_tuning_unlabeled=True, labeled_statistics=labeled
+    )
+    training = training_of(method, "fine-tuning", WITH_CORESET)
+    assert training.unlabeled and training.before is not None
+    training.before(LabelCounts(COUNTS))
+    batch = batch_for(training)
+    loss = loss_of(training, batch)
+    together = rows(training.network, batch.images, batch.unlabeled)
+    logits = together[:8] if labeled == "together" else rows(training.network, batch.images)
+    slow = slow_supervised(batch, slow_label_weights(COUNTS), logits)
+    if name == "gd":
+        targets = batch.of_unlabeled["ensemble"].tolist()
+        slow += sum(
+            divergence(q, softmax(row)) for q, row in zip(targets, together[8:], strict=True)
+        )
+    assert loss == pytest.approx(slow / (14 if name == "gd" else 8), rel=1e-9)

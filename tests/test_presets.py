@@ -40,6 +40,7 @@ READINGS: dict[str, tuple[object, object]] = {
     "pseudo_label_counts": ("pass", "epoch"),
     "fine_tuning_data": ("labeled-and-coreset", "labeled-and-coreset"),
     "fine_tuning_statistics": ("running", "batch"),
+    "fine_tuning_unlabeled": (False, True),
     "balanced_trainings": ("fine-tuning", "fine-tuning"),
 }
 
@@ -138,6 +139,7 @@ VALUES: dict[str, Any] = {
     "ensemble_share": "past-model",
     "fine_tuning_data": "coreset",
     "fine_tuning_statistics": "batch",
+    "fine_tuning_unlabeled": True,
     "balanced_trainings": "all",
 }
 

@@ -58,6 +58,7 @@ RELEASE: dict[str, Any] = {
     "dr_distillation": "per-task",
     "fine_tuning_data": "labeled-and-coreset",
     "fine_tuning_statistics": "batch",
+    "fine_tuning_unlabeled": True,
     "balanced_trainings": "fine-tuning",
 }
 """The release's reading of every point in which it and the paper differ, or the paper is silent."""
@@ -230,6 +231,11 @@ class RunConfig(StreamConfig):
         "running",
         description="DM, GD: what features are normalized by while the last layer is fine-tuned: "
         "running statistics, or the step's images, which move them too",
+    )
+    fine_tuning_unlabeled: Switch = Field(
+        False,
+        description="E2E, GD: let unlabelled images through the network while it is fine-tuned, "
+        "and in GD keep Q",
     )
     balanced_trainings: Literal["fine-tuning", "all"] = Field(
         "fine-tuning",

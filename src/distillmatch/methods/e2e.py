@@ -6,6 +6,7 @@ from torch import Tensor
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
+    LabelWeights,
     baseline_rate,
     fine_tuning,
     forward_weak,
@@ -28,10 +29,14 @@ class EndToEnd(KeepsPast):
         schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
         weights = weights_before_fine_tuning(self.config, task)
 
-        def loss(batch: Batch) -> Tensor:
+        def supervised(batch: Batch, weights: LabelWeights) -> tuple[Tensor, Tensor]:
+            """Return the cross entropy, and the logits of all weak views."""
             student = forward_weak(self.classifier, batch, task.seen)
-            supervised = supervised_logits(self.config, self.classifier, batch, task, student)
-            total = weights.loss(supervised, batch.labels) / len(batch.labels)
+            logits = supervised_logits(self.config, self.classifier, batch, task, student)
+            return weights.loss(logits, batch.labels) / len(batch.labels), student
+
+        def loss(batch: Batch) -> Tensor:
+            total, student = supervised(batch, weights)
             if task.past:
                 teacher = past_logits_of_all(batch)
                 distilled = local_distillation(self.config, task, teacher, student)
@@ -48,4 +53,14 @@ class EndToEnd(KeepsPast):
             score_unlabeled=self.ask_past if task.past else None,
             before=weights.count,
         )
-        return [training, *fine_tuning(self.config, task, self.classifier, rate, whole=True)]
+        tuned = fine_tuning(
+            self.config,
+            task,
+            self.classifier,
+            rate,
+            whole=True,
+            loss=(lambda batch, weights: supervised(batch, weights)[0])
+            if self.config.fine_tuning_unlabeled
+            else None,
+        )
+        return [training, *tuned]

@@ -51,10 +51,21 @@ class GlobalDistillation(KeepsPast):
         )
         if not task.past:
             return [training]
-        trainings = [training, *fine_tuning(self.config, task, self.classifier, rate)]
+        keeps_q = self.config.fine_tuning_unlabeled
+        tuned = fine_tuning(
+            self.config,
+            task,
+            self.classifier,
+            rate,
+            loss=(lambda batch, weights: self.of_labels_and_all(batch, task, weights)[0])
+            if keeps_q
+            else None,
+            score_unlabeled=self.asking_both(task) if keeps_q else None,
+        )
         if not task.new:
-            return trainings
-        return [teacher_training(self, task, calibrated=self.config.calibration), *trainings]
+            return [training, *tuned]
+        teacher = teacher_training(self, task, calibrated=self.config.calibration)
+        return [teacher, training, *tuned]
 
     def asking_both(self, task: TaskInfo) -> ScoreFunction | None:
         """Return what asks about unlabelled images: the frozen networks, and Q of both together."""
@@ -76,23 +87,31 @@ class GlobalDistillation(KeepsPast):
 
     def loss(self, batch: Batch, task: TaskInfo, weights: LabelWeights) -> Tensor:
         """Cross entropy and Q together, distillation of the past, distillation of the new task."""
-        config = self.config
-        student = forward_weak(self.classifier, batch, task.seen)
-        labeled, unlabeled = torch.split(student, [len(batch.images), len(batch.unlabeled)])
-        logits = supervised_logits(config, self.classifier, batch, task, labeled)
-        supervised = weights.loss(logits, batch.labels)
+        total, student = self.of_labels_and_all(batch, task, weights)
         if not task.past:
-            return supervised / len(labeled)
+            return total
+        temperature = self.config.temperature
         past_slots, new_slots = torch.split(student, [task.past, task.new], dim=1)
-        past = past_logits_of_all(batch)
-        of_past = past_distillation(past, past_slots, task.past, config.temperature)
-        if not task.new:  # Q is then what the past model says
-            target = batch.of_unlabeled["past"][:, : task.past].softmax(dim=1)
-            of_all = soft_global_distillation(unlabeled, target)
-            return (supervised + of_all) / len(student) + of_past
+        of_past = past_distillation(past_logits_of_all(batch), past_slots, task.past, temperature)
+        if not task.new:
+            return total + of_past
         new = past_logits_of_all(batch, TEACHER)[:, task.past :]
-        of_new = new_task_distillation(new, new_slots, 0, task.new, config.temperature)
-        of_all = soft_global_distillation(unlabeled, batch.of_unlabeled[ENSEMBLE])
-        total = (supervised + of_all) / len(student)
+        of_new = new_task_distillation(new, new_slots, 0, task.new, temperature)
         total = torch.add(total, of_past, alpha=task.past / task.seen)
         return torch.add(total, of_new, alpha=task.new / task.seen)
+
+    def of_labels_and_all(
+        self, batch: Batch, task: TaskInfo, weights: LabelWeights
+    ) -> tuple[Tensor, Tensor]:
+        """Return cross entropy and Q together, and the logits of all weak views."""
+        student = forward_weak(self.classifier, batch, task.seen)
+        labeled, unlabeled = torch.split(student, [len(batch.images), len(batch.unlabeled)])
+        logits = supervised_logits(self.config, self.classifier, batch, task, labeled)
+        supervised = weights.loss(logits, batch.labels)
+        if not task.past:
+            return supervised / len(labeled), student
+        if task.new:
+            target = batch.of_unlabeled[ENSEMBLE]
+        else:  # Q is then what the past model says
+            target = batch.of_unlabeled["past"][:, : task.past].softmax(dim=1)
+        return (supervised + soft_global_distillation(unlabeled, target)) / len(student), student

@@ -1,6 +1,6 @@
 """Parts that several methods are made of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
@@ -234,11 +234,19 @@ def is_fine_tuned(config: RunConfig, task: TaskInfo) -> bool:
 
 
 def fine_tuning(
-    config: RunConfig, task: TaskInfo, network: nn.Module, rate: float, *, whole: bool = False
+    config: RunConfig,
+    task: TaskInfo,
+    network: nn.Module,
+    rate: float,
+    *,
+    whole: bool = False,
+    loss: Callable[[Batch, LabelWeights], Tensor] | None = None,
+    score_unlabeled: ScoreFunction | None = None,
 ) -> list[Training]:
     """Return the class-balanced fine-tuning that ends a task, where there is any.
 
-    Only the last layer is trained, unless `whole`.
+    Only the last layer is trained, unless `whole`. Labels alone are learned, unless the `loss` of a
+    batch with unlabelled images is given, of which `score_unlabeled` tells what it needs.
     """
     if not is_fine_tuned(config, task):
         return []
@@ -246,7 +254,9 @@ def fine_tuning(
     data: ImageSet = "labeled" if both else "coreset"
     weights = LabelWeights(config, over=data)
 
-    def loss(batch: Batch) -> Tensor:
+    def of_batch(batch: Batch) -> Tensor:
+        if loss is not None:
+            return loss(batch, weights)
         logits = network(batch.images)[:, : task.seen]
         return weights.loss(logits, batch.labels) / len(batch.labels)
 
@@ -254,12 +264,13 @@ def fine_tuning(
         Training(
             name="fine-tuning",
             network=network,
-            loss=loss,
+            loss=of_batch,
             schedule=fine_tuning_schedule(config, rate),
             labeled=data,
-            unlabeled=False,
+            unlabeled=loss is not None,
             parameters="all" if whole else "head",
             head_statistics=config.fine_tuning_statistics,
+            score_unlabeled=score_unlabeled,
             before=weights.count,
         )
     ]
