@@ -27,6 +27,15 @@ from distillmatch.suite.identity import identity, run_name
         ),
         ({"preset": "release"}, "shapes-random10-uniform-dm-preset=release-seed1"),
         ({"clip": None, "epochs": 5}, "shapes-random10-uniform-dm-epochs=5-clip=null-seed1"),
+        (  # a digest, which options that are added later do not change
+            {
+                "source": "cifar100",
+                "preset": "release",
+                "past_statistics": "batch",
+                "labeled_statistics": "together",
+            },
+            "cifar100-random10-uniform-dm-config=14a1cb700f70b6b0-seed1",
+        ),
     ],
 )
 def test_a_name_says_what_was_run(options: dict[str, Any], name: str) -> None:

@@ -110,7 +110,9 @@ def run_name(config: RunConfig) -> str:
     )
     if clear and len(name) <= LONGEST and _SAFE.fullmatch(name):
         return name
-    digest = sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+    # Not of what is as it would be anyway: an option that comes later renames no earlier result.
+    said = {key: values[key] for key in (*_SAID_BY_THE_SETTING, *options)}
+    digest = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
     head = re.sub(r"[^a-z0-9]+", "-", head.lower())[: LONGEST // 2].strip("-")
     # Rows of a table differ in switches most often: they are worth a word beside the digest.
     switches = [word for key, word in options.items() if isinstance(values[key], bool)]
