@@ -138,6 +138,7 @@ SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "labeled_statistics": ("e2e", {}),
     "new_task_statistics": ("e2e", {}),
     "pseudo_label_counts": ("dm", {"true_positive_rate": 1.0}),
+    "pseudo_label_targets": ("dm", {"true_positive_rate": 1.0}),
     "past_statistics": ("dm", {"true_positive_rate": 1.0}),
     "strong_statistics": ("dm", {"consistency_threshold": 0.2}),
     "calibration": ("gd", {}),

@@ -36,6 +36,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in method_names()),
     ("dm", {"gate": "features", "weight_averaging": 0.8}),
     ("dm", {"gate": "ensemble"}),
+    ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
     *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
 ]
 

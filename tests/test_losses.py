@@ -16,6 +16,7 @@ from distillmatch.losses import (
     distillmatch_loss,
     hard_distillation,
     pseudo_labels,
+    soft_distillation_sum,
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
@@ -46,6 +47,20 @@ def test_weighted_cross_entropy_agrees_with_loops(
         weighted_cross_entropy_sum(logits, labels, weights),
         weighted_cross_entropy_sum(logits, labels, weights, everything),
     )
+
+
+@generated
+@given(batch=batches, past=st.integers(1, 4), new=st.integers(0, 2), seed=seeds)
+def test_soft_distillation_agrees_with_loops(batch: int, past: int, new: int, seed: int) -> None:
+    logits, teacher = normal(batch, past + new, seed=seed), normal(batch, past + 3, seed=seed + 1)
+    weights, mask = normal(past + new, seed=seed + 2).abs(), some(batch, seed)
+    expected = 0.0
+    for b in range(batch):
+        target, student = softmax(teacher[b, :past].tolist()), softmax(logits[b].tolist())
+        if mask[b]:
+            crossed = -sum(p * log(q) for p, q in zip(target, student[:past], strict=True))
+            expected += float(weights[target.index(max(target))]) * crossed
+    assert near(soft_distillation_sum(logits, teacher, past, weights, mask), expected)
 
 
 def test_images_outside_the_mask_teach_nothing() -> None:

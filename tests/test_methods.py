@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -48,7 +48,11 @@ def slow_dm_loss(
     ):
         if score >= method.values["threshold"]:
             label = max(range(5), key=lambda k, p=past: p[k])  # type: ignore[misc]
-            pseudo -= weights[label] * math.log(softmax(row)[label])
+            target = [float(k == label) for k in range(5)]
+            if method.config.pseudo_label_targets == "soft":
+                target = softmax(past[:5])
+            for share, probability in zip(target, softmax(row)[:5], strict=True):
+                pseudo -= weights[label] * share * math.log(probability)
             accepted += 1
     consistency = slow_consistency(unlabeled, strong, method.config.consistency_threshold)
     teacher: Rows = batch.of_images["past"].tolist() + batch.of_unlabeled["past"].tolist()
@@ -60,11 +64,14 @@ def slow_dm_loss(
     return (supervised + pseudo) / (len(labeled) + accepted) + consistency + distilled
 
 
+@pytest.mark.parametrize("targets", ["hard", "soft"])
 @pytest.mark.parametrize("threshold", [-1.0, 0.5, 2.0])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_dm_loss_is_equation_5(seed: int, threshold: float) -> None:
+def test_the_dm_loss_is_equation_5(
+    seed: int, threshold: float, targets: Literal["hard", "soft"]
+) -> None:
     """With some, no and all unlabelled images accepted."""
-    config = RunConfig(consistency_threshold=0.3)
+    config = RunConfig(consistency_threshold=0.3, pseudo_label_targets=targets)
     method = DistillMatch(config, builder())
     method.values["threshold"] = threshold
     method.weights = torch.rand(7, dtype=torch.float64) + 0.5

@@ -118,6 +118,7 @@ VALUES: dict[str, Any] = {
     "weight_cap": 5.0,
     "coreset_counts": "labels-and-pseudo-labels",
     "pseudo_label_counts": "epoch",
+    "pseudo_label_targets": "soft",
     "past_statistics": "all-batches",
     "gate": "energy",
     "gate_confidence": 0.6,

@@ -165,6 +165,11 @@ class RunConfig(StreamConfig):
         description="DM: pseudo-labels that eq. 3 counts beside all labels: of all unlabelled "
         "images, or as many as an epoch's steps meet",
     )
+    pseudo_label_targets: Literal["hard", "soft"] = Field(
+        "hard",
+        description="DM: what an accepted image is taught: the last classifier's first choice, or "
+        "all that it says of the past classes",
+    )
     past_statistics: Literal["running", "batch", "all-batches"] = Field(
         "running",
         description="DM, Base: what the last task's networks normalize by: their running "

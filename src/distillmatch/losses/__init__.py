@@ -18,6 +18,7 @@ from distillmatch.losses.classification import (
     hard_distillation,
     labels_where,
     pseudo_labels,
+    soft_distillation_sum,
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "pseudo_labels",
     "relative_mahalanobis",
     "shrunk_covariance",
+    "soft_distillation_sum",
     "soft_global_distillation",
     "softmax_confidence",
     "standardized_sum",

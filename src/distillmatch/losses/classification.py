@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from distillmatch.losses import kernels
 from distillmatch.losses.fused import takes, takes_labels, takes_losses, takes_rows
+from distillmatch.losses.reductions import masked_sum
 
 PASSED_OVER = -100
 """Stands for the label of a row that does not count; torch's cross entropy passes over it."""
@@ -99,6 +100,22 @@ def hard_distillation(
     """
     total = weighted_cross_entropy_sum(logits, pseudo_labels, class_weights, accepted)
     return total / accepted.sum().clamp(min=1)
+
+
+def soft_distillation_sum(
+    logits: Tensor, teacher_logits: Tensor, past: int, class_weights: Tensor, accepted: Tensor
+) -> Tensor:
+    """ℓ_pl with all that the last classifier says in place of its first choice: not the paper's.
+
+    Σ_b 1(S_{n-1}(u_b) ≥ τ_OoD) · w(q̂_b) · CE(p_b, softmax(z_b)),  p_b = softmax(θ_{n-1}(α(u_b)))
+
+    p_b is over the past classes, and 0 for the others that `logits` have.
+    """
+    teacher = teacher_logits.detach()[:, :past]
+    of_past = logits.log_softmax(dim=1)[:, :past]
+    weights = class_weights.to(logits.dtype)[teacher.argmax(dim=1)]
+    rows = -(teacher.softmax(dim=1) * of_past).sum(dim=1) * weights
+    return masked_sum(rows, accepted)
 
 
 def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: float) -> Tensor:

@@ -11,6 +11,7 @@ from distillmatch.losses import (
     consistency_loss,
     distillmatch_loss,
     pseudo_labels,
+    soft_distillation_sum,
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
@@ -126,11 +127,16 @@ class DistillMatch(KeepsPast):
         `weak` are the network's logits of the labelled and then of the unlabelled images. Eqs. 6
         and 7 are one sum over both, the pseudo-labels following the labels.
         """
-        labels = batch.labels
+        labels, softly = batch.labels, None
         count: Tensor | int = len(labels)
         if self.gate is not None and batch.of_unlabeled and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-            labels, count = with_pseudo_labels(labels, guesses, accepted)
+            if self.config.pseudo_label_targets == "hard":
+                labels, count = with_pseudo_labels(labels, guesses, accepted)
+            else:
+                count = len(labels) + accepted.sum()
+                unlabeled, past = weak[len(labels) :], batch.of_unlabeled["past"]
+                softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
         distilled = None
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
@@ -139,8 +145,9 @@ class DistillMatch(KeepsPast):
         if self.config.labeled_statistics == "apart":  # else to join them again would cost a copy
             apart = supervised_logits(self.config, network, batch, task, weak)
             logits = torch.cat([apart, logits[len(apart) :]])
+        total = weighted_cross_entropy_sum(logits, labels, self.weights)
         return distillmatch_loss(
-            weighted_cross_entropy_sum(logits, labels, self.weights),
+            total if softly is None else total + softly,
             count,
             consistency,
             distilled,

@@ -27,10 +27,10 @@ LOOK_SECONDS = 1.0
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]
 Tell = Callable[[str], None]
 
-METHOD_COSTS = {"base": 1.0, "e2e": 2.2, "dr": 3.5, "gd": 3.6, "dm": 3.6}
-"""Time of a run as a multiple of Base's, alone on one GPU. DM's is that of whole runs (results/),
-GD's of two tasks that it learned alone; the others' are made of GD's parts. Only the order of runs
-and the first estimate of the time left depend on it.
+METHOD_COSTS = {"base": 1.0, "e2e": 1.9, "dr": 2.8, "gd": 3.6, "dm": 3.2}
+"""Time of a run as a multiple of Base's, alone on one GPU. DM's and DR's are of whole runs
+(results/), E2E's and GD's made of DR's parts. Only the order of runs and the first estimate of the
+time left depend on it.
 """
 
 
