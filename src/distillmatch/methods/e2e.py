@@ -59,8 +59,6 @@ class EndToEnd(KeepsPast):
             self.classifier,
             rate,
             whole=True,
-            loss=(lambda batch, weights: supervised(batch, weights)[0])
-            if self.config.fine_tuning_unlabeled
-            else None,
+            loss=lambda batch, weights: supervised(batch, weights)[0],
         )
         return [training, *tuned]

@@ -51,16 +51,13 @@ class GlobalDistillation(KeepsPast):
         )
         if not task.past:
             return [training]
-        keeps_q = self.config.fine_tuning_unlabeled
         tuned = fine_tuning(
             self.config,
             task,
             self.classifier,
             rate,
-            loss=(lambda batch, weights: self.of_labels_and_all(batch, task, weights)[0])
-            if keeps_q
-            else None,
-            score_unlabeled=self.asking_both(task) if keeps_q else None,
+            loss=lambda batch, weights: self.of_labels_and_all(batch, task, weights)[0],
+            score_unlabeled=self.asking_both(task),
         )
         if not task.new:
             return [training, *tuned]

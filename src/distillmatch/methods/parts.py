@@ -245,18 +245,20 @@ def fine_tuning(
 ) -> list[Training]:
     """Return the class-balanced fine-tuning that ends a task, where there is any.
 
-    Only the last layer is trained, unless `whole`. Labels alone are learned, unless the `loss` of a
-    batch with unlabelled images is given, of which `score_unlabeled` tells what it needs.
+    Only the last layer is trained, unless `whole`. Labels alone are learned, unless unlabelled
+    images are to take part and the method gives the `loss` of a batch with both, and asks about the
+    latter by `score_unlabeled`.
     """
     if not is_fine_tuned(config, task):
         return []
     both = config.fine_tuning_data == "labeled-and-coreset"
     data: ImageSet = "labeled" if both else "coreset"
     weights = LabelWeights(config, over=data)
+    of_both = loss if config.fine_tuning_unlabeled else None
 
     def of_batch(batch: Batch) -> Tensor:
-        if loss is not None:
-            return loss(batch, weights)
+        if of_both is not None:
+            return of_both(batch, weights)
         logits = network(batch.images)[:, : task.seen]
         return weights.loss(logits, batch.labels) / len(batch.labels)
 
@@ -267,10 +269,10 @@ def fine_tuning(
             loss=of_batch,
             schedule=fine_tuning_schedule(config, rate),
             labeled=data,
-            unlabeled=loss is not None,
+            unlabeled=of_both is not None,
             parameters="all" if whole else "head",
             head_statistics=config.fine_tuning_statistics,
-            score_unlabeled=score_unlabeled,
+            score_unlabeled=score_unlabeled if of_both is not None else None,
             before=weights.count,
         )
     ]

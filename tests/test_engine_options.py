@@ -1,0 +1,81 @@
+"""Options of methods: every value of each runs, and shows in what is learned."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from test_engine import learned, same_weights, tiny
+from torch import Tensor
+
+from distillmatch.config import RunConfig, StreamConfig, allowed_values
+from distillmatch.engine import TaskOutcome
+
+# A method in which each option shows, and what else it takes for that in two short epochs.
+SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
+    "preset": ("dm", {"distillation_weight": 5.0}),
+    "base_distillation": ("base", {}),
+    "dr_distillation": ("dr", {}),
+    "distillation_scale": ("e2e", {}),
+    "teacher_start": ("dr", {}),
+    "labeled_statistics": ("e2e", {}),
+    "new_task_statistics": ("e2e", {}),
+    "pseudo_label_counts": ("dm", {"true_positive_rate": 1.0}),
+    "pseudo_label_targets": ("dm", {"true_positive_rate": 1.0}),
+    "past_statistics": ("dm", {"true_positive_rate": 1.0}),
+    "strong_statistics": ("dm", {"consistency_threshold": 0.2}),
+    "calibration": ("gd", {}),
+    "ensemble_share": ("gd", {}),
+    "class_balancing": ("gd", {"coreset": 2}),
+    "fine_tuning_data": ("gd", {"coreset": 6}),
+    "fine_tuning_statistics": ("gd", {"coreset": 6}),
+    "fine_tuning_unlabeled": ("gd", {"coreset": 6}),
+    "balanced_trainings": ("e2e", {"coreset": 2}),
+    "coreset_counts": ("dm", {"coreset": 6, "true_positive_rate": 1.0}),
+    "consistency": ("dm", {"consistency_threshold": 0.2}),
+    "consistency_from": ("dm", {"consistency_threshold": 0.2, "task_sizes": (2, 2, 2)}),
+    "gate": ("dm", {"gate_confidence": 0.3, "true_positive_rate": 0.9}),
+    "detector_losses": ("dm", {"epochs": 4}),
+    "epsilon_rule": ("dm", {"epochs": 4}),
+    "similarity": ("dm", {"epochs": 4}),
+}
+
+
+def option_values() -> Iterator[tuple[str, object]]:
+    """Every value of every option of a method that is a choice from a list or a switch."""
+    for name, field in RunConfig.model_fields.items():
+        if name in StreamConfig.model_fields or name in ("device", "precision"):
+            continue
+        values = allowed_values(field.annotation)
+        if isinstance(field.default, bool):
+            values = (True, False)
+        yield from ((name, value) for value in values)
+
+
+OPTION_VALUES = list(option_values())
+
+
+@cache
+def learned_once(config_text: str) -> tuple[list[TaskOutcome], dict[str, Tensor]]:
+    return learned(RunConfig(**yaml.safe_load(config_text)))
+
+
+@pytest.mark.parametrize(("name", "value"), OPTION_VALUES)
+def test_every_named_value_of_an_option_runs_and_tells(name: str, value: object) -> None:
+    """A value that is not the default learns other weights than the default does."""
+    method, others = SHOWN_BY.get(name, ("dm", {}))
+    given = tiny(**{"method": method, **others, name: value})
+    outcomes, weights = learned_once(given.to_yaml())
+    assert len(outcomes) == 3
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    if value != RunConfig.model_fields[name].default:
+        _, usual = learned_once(tiny(method=method, **others).to_yaml())
+        assert not same_weights(usual, weights, "classifier")
+
+
+def test_the_options_of_every_method_are_tried() -> None:
+    tried = {name for name, _ in OPTION_VALUES}
+    assert {"gate", "similarity", "epsilon_rule", "pseudo_labels", "calibration"} <= tried
+    assert SHOWN_BY.keys() <= tried
