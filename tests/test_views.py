@@ -305,29 +305,3 @@ def test_the_benchmark_measures_both_kinds_on_the_same_images() -> None:
     for speed in (found.weak, found.strong):
         assert speed.images_per_second > 0 and speed.pillow_images_per_second > 0
         assert speed.ratio == speed.images_per_second / speed.pillow_images_per_second
-
-
-# On a GPU
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("make", VIEWS)
-def test_cpu_and_gpu_make_the_same_views(make: MakeViews) -> None:
-    on_cpu = make(batch(), KEY, NORMALIZATION)
-    on_gpu = make(batch().cuda(), KEY, NORMALIZATION)
-    assert on_gpu.is_cuda and on_gpu.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(on_gpu.cpu(), on_cpu, rtol=0, atol=2e-6)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("make", VIEWS)
-def test_no_view_waits_for_the_gpu(make: MakeViews) -> None:
-    images = batch().cuda()
-    make(images, KEY, NORMALIZATION)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        make(images, KEY, NORMALIZATION)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -35,6 +35,7 @@ struct Index {
     unsigned x, y, z;
 };
 
+using std::max;
 using std::min;
 
 constexpr int SHARED_BYTES = 227 * 1024, STACK_BYTES = 64 * 1024;
@@ -219,6 +220,11 @@ unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
 void store_four(float* to, float4 value) { std::memcpy(to, &value, 16); }
 word pack_positive(float low, float high) { return pack(std::max(low, 0.0f), std::max(high, 0.0f)); }
 float multiply_add(float left, float right, float sum) { return std::fma(left, right, sum); }
+template <class Number>
+Number multiply_then_add(Number left, Number right, Number sum) {
+    const volatile Number product = left * right;  // a compiler may round both at once otherwise
+    return product + sum;
+}
 uint4 read_once(const void* from) {
     uint4 value;
     std::memcpy(&value, from, 16);

@@ -2,29 +2,9 @@
 
 #include "device.h"
 
-#include <string>
-#include <utility>
+#include "by_name.h"
 
 #include KERNEL
-
-struct Call {
-    const std::string name;
-    unsigned blocks, groups, threads;
-    void** arguments;
-    size_t count;
-
-    template <class... Arguments>
-    bool is(const char* wanted, void (*kernel)(Arguments...)) const {
-        if (name != wanted || count != sizeof...(Arguments)) return false;
-        start(kernel, std::index_sequence_for<Arguments...>());
-        return true;
-    }
-
-    template <class... Arguments, size_t... number>
-    void start(void (*kernel)(Arguments...), std::index_sequence<number...>) const {
-        launch(blocks, groups, threads, [&] { kernel(*static_cast<std::decay_t<Arguments>*>(arguments[number])...); });
-    }
-};
 
 extern "C" int run(const char* name, unsigned blocks, unsigned groups, unsigned threads, void** arguments, int count) {
     const Call call = {name, blocks, groups, threads, arguments, size_t(count)};

@@ -119,6 +119,15 @@ __device__ __forceinline__ word pack_positive(float low, float high) {
 // Rounded once, as the sum of a product is wherever a compiler is free to choose.
 __device__ __forceinline__ float multiply_add(float left, float right, float sum) { return __fmaf_rn(left, right, sum); }
 
+// Rounded twice, which a compiler is not free to change.
+__device__ __forceinline__ float multiply_then_add(float left, float right, float sum) {
+    return __fadd_rn(__fmul_rn(left, right), sum);
+}
+
+__device__ __forceinline__ double multiply_then_add(double left, double right, double sum) {
+    return __dadd_rn(__dmul_rn(left, right), sum);
+}
+
 // Reads what no one reads a second time. Volatile, as a load that waits until it is used is one too late.
 __device__ __forceinline__ uint4 read_once(const void* from) {
     uint4 value;

@@ -52,15 +52,20 @@ class Normalization:
         std = np.where(variance > 0, np.sqrt(variance), 1.0)
         return cls(_channels(mean), _channels(std))
 
+    def scales_and_shifts(self) -> tuple[list[float], list[float]]:
+        """Return what a value from 0 to 255 is multiplied by, and what is added, by channel."""
+        pairs = list(zip(self.mean, self.std, strict=True))
+        return [1 / (255 * std) for _, std in pairs], [-mean / std for mean, std in pairs]
+
 
 class Normalizer:
     """A normalisation made ready for images of one size on one device."""
 
     def __init__(self, normalization: Normalization, pixels: Tensor) -> None:
         """Prepare for pixels like these, (count, side, side, 3)."""
-        pairs = list(zip(normalization.mean, normalization.std, strict=True))
-        self._scale = _along_image([1 / (255 * std) for _, std in pairs], pixels)
-        self._shift = _along_image([-mean / std for mean, std in pairs], pixels)
+        scales, shifts = normalization.scales_and_shifts()
+        self._scale = _along_image(scales, pixels)
+        self._shift = _along_image(shifts, pixels)
 
     def write(self, pixels: Tensor, out: Tensor) -> None:
         """Write `(pixels / 255 - mean) / std` into `out`."""

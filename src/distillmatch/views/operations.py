@@ -38,12 +38,16 @@ class Operation:
     signed: bool = False
     whole: bool = False
 
+    @property
+    def span(self) -> float:
+        """What a number in [0, 1) is multiplied by."""
+        return self.high - self.low + self.whole
+
     def magnitude(self, share: Tensor, negative: Tensor) -> Tensor:
         """Turn uniform numbers in [0, 1) and random signs into magnitudes, float32."""
         if self.whole:
-            steps = (share * (self.high - self.low + 1)).floor_()
-            return steps.add_(self.low).clamp_(max=self.high)
-        size = share * (self.high - self.low) + self.low
+            return (share * self.span).floor_().add_(self.low).clamp_(max=self.high)
+        size = share * self.span + self.low
         if self.signed:
             size = torch.where(negative, -size, size)
         return size + self.centre
