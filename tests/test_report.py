@@ -126,6 +126,18 @@ def test_of_two_bounds_the_one_trained_alike_counts() -> None:
         assert filled["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
 
 
+def test_runs_that_start_otherwise_have_a_bound_that_does_too() -> None:
+    bounds = [run("offline"), run("offline", initial_weights="uniform")]
+    bounds[1]["metrics"]["accuracies"] = [v / 2 for v in bounds[0]["metrics"]["accuracies"]]
+    learners = [run("dm"), run("dm", initial_weights="uniform")]
+    for given in (bounds, bounds[::-1]):
+        filled = with_omega([*given, *learners])[2:]
+        for learner, bound in zip(filled, bounds, strict=True):
+            pairs = (r["metrics"]["accuracies"][0] for r in (learner, bound))
+            first = next(pairs) / next(pairs)
+            assert learner["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
+
+
 def test_base_runs_once_for_all_unlabelled_streams() -> None:
     paper = paper_of(
         [

@@ -17,7 +17,7 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.report.paper_report import paper_of
 from distillmatch.report.paper_tables import Paper, gather, read_results
-from distillmatch.report.reproduction_bars import Bar, bars
+from distillmatch.report.reproduction_bars import Bar, bars, release_bars
 from distillmatch.report.reproduction_page import MADE, PARTS, page_with
 from distillmatch.report.rerun import cell_line, experiment_line, run_line
 from distillmatch.run.result import recorded_config
@@ -106,6 +106,27 @@ def test_a_cell_shows_published_reproduced_difference_and_mark() -> None:
     ]  # fmt: skip
 
 
+def test_runs_by_the_release_stand_beside_ours() -> None:
+    page = page_of([made("dr", 7.0), made("dr", 8.4, preset="release")], "table-2a", "gates")
+    ours, theirs = "7.0 (−1.3) ▼", "8.4 (+0.1) ●"
+    assert row(page, "DR", "10 tasks") == [
+        "DR", "10 tasks", "1", "8.3 ± 0.3", ours, theirs, "36.4 ± 0.2", "no bound", "no bound",
+    ]  # fmt: skip
+    assert row(page, "DR", "5 tasks")[2:] == [
+        "not run",
+        "16.0 ± 0.9",
+        "–",
+        "–",
+        "53.7 ± 0.7",
+        "–",
+        "–",
+    ]
+    alone = page_of([made("dr", 8.4, preset="release")], "table-2a", "table-2b")
+    assert row(alone, "DR", "10 tasks")[2:6] == ["not run", "8.3 ± 0.3", "–", theirs]
+    assert "### table-2b" not in alone
+    assert "by the release |" not in page_of([made("dr", 7.0)], "table-2a")
+
+
 def test_a_figure_over_fewer_seeds_than_were_run_says_so() -> None:
     page = page_of([made("offline", 50), made("dm", 40), made("dm", 41, 2)], "table-2a")
     omega = (9 * 100 + 100 * 40 / 50) / 10
@@ -190,6 +211,24 @@ def test_the_line_of_a_run_describes_that_run() -> None:
         assert arguments.out == Path("runs/again") / run_name(config)
 
 
+def test_a_line_of_a_preset_says_so() -> None:
+    results = [made("dr", 9, preset="release"), made("dr", 9, 2, preset="release")]
+    (one,) = paper_of(results, ["table-2a"]).by_release
+    record = one.record("DR", "10 tasks")
+    assert record is not None
+    for line, cells in (
+        (experiment_line(one), one.experiment.cells),
+        (cell_line(one, record), [record.cell]),
+    ):
+        arguments = make_parser().parse_args(shlex.split(line)[1:])
+        assert arguments.preset == "release" and arguments.seeds == (1, 2)
+        runs = {
+            run.name
+            for run in plan([load_experiment("table-2a", "release")], [1, 2], cells=arguments.cells)
+        }
+        assert {run_name(cell.config.replace(seed=2)) for cell in cells} <= runs
+
+
 # Bars
 
 
@@ -270,6 +309,16 @@ def test_one_run_that_serves_three_columns_is_one_configuration() -> None:
     seen = made("base", 14, order="parent", tasks=None, coreset=400)
     one = bar(bars_of(seen, names=("table-2c",)), "Base: A_N")
     assert one.state == "met" and one.figures.count("14.0") == 1
+
+
+def test_runs_by_the_release_are_judged_apart() -> None:
+    base = made("base", 8.0, preset="release", base_distillation=True)
+    results = [base, made("dr", 7.0, preset="release"), made("dr", 8.3), made("base", 8.2)]
+    paper = paper_of(results, ["table-2a"])
+    assert bar(release_bars(paper), "order").state == "not met"
+    assert bar(release_bars(paper), "Base: A_N").figures.startswith("table-2a, 10 tasks: 8.0,")
+    assert bar(bars(paper), "order").state == "met so far"
+    assert not any("DM" in one.aim for one in release_bars(paper))
 
 
 def test_nothing_but_the_paper_is_judged() -> None:

@@ -249,6 +249,17 @@ def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> N
     assert (config.tasks, config.epochs, config.batch) == (4, 3, 2)
 
 
+def test_a_preset_gives_the_readings_that_no_row_names(tmp_path: Path) -> None:
+    given = {"ours": {"preset": "protocol"}, "one": {"consistency_threshold": 0.7}, "all": {}}
+    file = write(tmp_path, rows=given, columns={"half": {"tasks": 3}}, published={})
+    configs = {cell.row: cell.config for cell in load_experiment(file, "release").cells}
+    ours, one, whole = (configs[row] for row in given)
+    assert ours.preset == "protocol" and ours.initial_weights == "normal"
+    assert one.consistency_threshold == 0.7 and one.initial_weights == "uniform"
+    assert whole == RunConfig(source="shapes", tasks=3, preset="release")
+    assert {cell.config.preset for cell in load_experiment(file).cells} == {"protocol"}
+
+
 def test_the_example_in_the_document_is_an_experiment(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.M | re.S)
     path = tmp_path / "example.yaml"

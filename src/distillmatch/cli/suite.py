@@ -47,7 +47,7 @@ def _list_all(arguments: argparse.Namespace) -> None:
     from distillmatch.suite.plan import plan
 
     ledger = Ledger(ledger_folder(arguments))
-    experiments = chosen_experiments((), arguments.scale)
+    experiments = chosen_experiments((), arguments.scale, arguments.preset)
     everything = plan(experiments, arguments.seeds)
     done = {run.name for run in everything if ledger.find(run.config) is not None}
     table = Table(caption=f"ledger: {ledger.folder}; a run that several share is counted in each")
@@ -87,7 +87,7 @@ def _list_cells(arguments: argparse.Namespace) -> None:
     from distillmatch.suite.plan import plan
 
     ledger = Ledger(ledger_folder(arguments))
-    (experiment,) = chosen_experiments([arguments.experiment], arguments.scale)
+    (experiment,) = chosen_experiments([arguments.experiment], arguments.scale, arguments.preset)
     planned = plan([experiment], arguments.seeds)
     found = {run.name: ledger.find(run.config) for run in planned}
     results = [result for result in found.values() if result is not None]

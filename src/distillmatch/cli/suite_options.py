@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from distillmatch.config.run import Preset
 from distillmatch.suite.catalogue import (
     Experiment,
     Scale,
@@ -22,7 +23,19 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
     )
+    add_preset_option(parser)
     add_ledger_options(parser)
+
+
+def add_preset_option(parser: argparse.ArgumentParser) -> None:
+    """Add whose readings of the paper an experiment has."""
+    parser.add_argument(
+        "--preset",
+        choices=get_args(Preset),
+        default="protocol",
+        help="readings of the paper where a row names none: ours, or those of the authors' "
+        "release (default: protocol)",
+    )
 
 
 def add_ledger_options(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +75,11 @@ def seed_list(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def chosen_experiments(names: Sequence[str], scale: Scale) -> list[Experiment]:
+def chosen_experiments(
+    names: Sequence[str], scale: Scale, preset: Preset = "protocol"
+) -> list[Experiment]:
     """Return the experiments of these names or files; without any, the paper's and then ours."""
-    if names:
-        return [at_scale(load_experiment(name), scale) for name in names]
-    known = [at_scale(load_experiment(name), scale) for name in experiment_names()]
-    return sorted(known, key=lambda experiment: experiment.beyond_paper)
+    chosen = [
+        at_scale(load_experiment(name, preset), scale) for name in names or experiment_names()
+    ]
+    return chosen if names else sorted(chosen, key=lambda experiment: experiment.beyond_paper)

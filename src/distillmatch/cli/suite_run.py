@@ -99,7 +99,7 @@ def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
     from distillmatch.run.side_by_side import Job
     from distillmatch.suite.plan import plan
 
-    experiments = chosen_experiments(arguments.names, arguments.scale)
+    experiments = chosen_experiments(arguments.names, arguments.scale, arguments.preset)
     methods = None if arguments.methods is None else arguments.methods.split(",")
     changes = {key: value for key, value in vars(arguments).items() if key in PASSED_ON}
     runs = plan(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from distillmatch.config import StreamConfig
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
 from distillmatch.metrics import mean_and_deviation, omega, omega_curve
@@ -104,15 +104,18 @@ def _compared(result: Result) -> dict[str, Any]:
 def with_omega(results: Sequence[Result]) -> list[Result]:
     """Fill in Ω and its curve where a bound on the same stream is among the results.
 
-    Of several bounds, the one that was trained as long and with the same network counts.
+    Of several bounds, the one counts that was trained most alike: with the same network first of
+    all, then as long, then from weights drawn in the same way.
     """
     bounds: dict[str, Result] = {}
     for result in results:
         if result["method"] == "offline":
-            bounds[_stream_key(result)] = bounds[_training_key(result)] = result
+            for key in _bound_keys(result):
+                bounds.setdefault(key, result)
     filled = []
     for result in results:
-        bound = bounds.get(_training_key(result), bounds.get(_stream_key(result)))
+        found = (bounds[key] for key in _bound_keys(result) if key in bounds)
+        bound = next(found, None)
         offline = [] if bound is None else bound["metrics"]["accuracies"]
         accuracies = result["metrics"]["accuracies"]
         metrics = dict(result["metrics"])
@@ -247,13 +250,13 @@ def _title(result: Result) -> str:
     )
 
 
-def _stream_key(result: Result) -> str:
-    return repr(sorted(result["stream"].items()))
-
-
-def _training_key(result: Result) -> str:
-    trained = [result["config"].get(key) for key in ("network", "epochs")]
-    return f"{_stream_key(result)} {trained}"
+def _bound_keys(result: Result) -> list[str]:
+    """Return what a run and its bound have in common: all that can be, then less and less."""
+    stream = repr(sorted(result["stream"].items()))
+    defaults, keys = RunConfig.model_fields, ("network", "epochs", "initial_weights")
+    # A result from before there was an option has what was then the only way.
+    trained = [result["config"].get(key, defaults[key].default) for key in keys]
+    return [f"{stream} {trained[:count]}" for count in range(len(trained), -1, -1)]
 
 
 def _cell(values: list[float | None]) -> str:

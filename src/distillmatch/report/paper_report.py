@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from distillmatch.config.run import Preset
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
 from distillmatch.report.comparison import Result
@@ -11,18 +12,27 @@ from distillmatch.report.paper_page import page
 from distillmatch.report.paper_streams import stream_pictures
 from distillmatch.report.paper_tables import Paper, gather
 from distillmatch.report.paper_text import latex, markdown, tidy_csv
-from distillmatch.suite.catalogue import Scale, at_scale, experiment_names, load_experiment
+from distillmatch.suite.catalogue import (
+    Experiment,
+    Scale,
+    at_scale,
+    experiment_names,
+    load_experiment,
+)
 
 
 def paper_of(
     results: Sequence[Result], experiments: Sequence[str] = (), scale: Scale = "paper"
 ) -> Paper:
     """Put results into the paper's experiments, or into those that are named."""
-    if experiments:
-        chosen = [load_experiment(name) for name in dict.fromkeys(experiments)]
-    else:
-        chosen = in_order([load_experiment(name) for name in experiment_names()])
-    return gather([at_scale(experiment, scale) for experiment in chosen], results)
+    names = list(dict.fromkeys(experiments)) or experiment_names()
+
+    def loaded(preset: Preset) -> list[Experiment]:
+        known = [at_scale(load_experiment(name, preset), scale) for name in names]
+        return known if experiments else in_order(known)
+
+    by_release = [one for one in loaded("release") if not one.beyond_paper]
+    return gather(loaded("protocol"), results, by_release)
 
 
 def check_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from distillmatch.report.comparison import BOUNDS, Group, Result, grouped, with_
 from distillmatch.run import read_result
 from distillmatch.sources.shapes import TRAIN_PER_CLASS
 from distillmatch.suite.catalogue import Cell, Experiment, Published
-from distillmatch.suite.identity import bound_config, identity
+from distillmatch.suite.identity import bound_config, identity, shared_config
 from distillmatch.suite.ledger import Ledger, config_of
 from distillmatch.suite.schema import schema_problems
 
@@ -100,6 +100,10 @@ class Record:
     results: tuple[Result, ...]
     entries: tuple[Entry, ...]
 
+    def entry(self, metric: str) -> Entry | None:
+        """Return the figures of a metric; a cell may leave some out."""
+        return next((entry for entry in self.entries if entry.metric == metric), None)
+
     @property
     def method(self) -> str:
         """The method of the cell."""
@@ -144,11 +148,15 @@ class Reproduced:
 
 @dataclass(frozen=True)
 class Paper:
-    """All that a report shows: the experiments, and the runs that belong to none of them."""
+    """All that a report shows: the experiments, and the runs that belong to none of them.
+
+    `by_release` are the paper's experiments once more, with the readings of the authors' release.
+    """
 
     reproduced: tuple[Reproduced, ...]
     results: tuple[Result, ...]
     others: tuple[Group, ...]
+    by_release: tuple[Reproduced, ...] = ()
 
     @property
     def of_paper(self) -> tuple[Reproduced, ...]:
@@ -201,24 +209,25 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
     return found
 
 
-def gather(experiments: Sequence[Experiment], results: Iterable[Result]) -> Paper:
+def gather(
+    experiments: Sequence[Experiment],
+    results: Iterable[Result],
+    by_release: Sequence[Experiment] = (),
+) -> Paper:
     """Put every result into the cells it belongs to, with Ω where its bound is among them."""
     known = with_omega(_once(results))
     complete = [result for result in known if result["complete"]]
     by_config: dict[str, list[Result]] = {}
     for result in sorted(complete, key=lambda result: int(result["seed"])):
         by_config.setdefault(_key_of(result), []).append(result)
-    used: set[str] = set()
-    reproduced = []
-    for experiment in experiments:
-        runs = {}
-        for cell in experiment.cells:
-            key = config_key(cell.config)
-            used |= {key, config_key(bound_config(cell.config))}
-            runs[cell.row, cell.column] = tuple(by_config.get(key, ()))
-        reproduced.append(_reproduced(experiment, runs))
+    configs = [cell.config for experiment in experiments for cell in experiment.cells]
+    used = {config_key(of(config)) for config in configs for of in (shared_config, bound_config)}
     others = [result for result in complete if _key_of(result) not in used]
-    return Paper(tuple(reproduced), tuple(known), tuple(grouped(others)))
+    reproduced, beside = (
+        tuple(_reproduced(experiment, by_config) for experiment in some)
+        for some in (experiments, by_release)
+    )
+    return Paper(reproduced, tuple(known), tuple(grouped(others)), beside)
 
 
 def metric_of(result: Result, metric: str) -> float | None:
@@ -277,10 +286,8 @@ def shown_difference(entry: Entry) -> str:
     return f"{entry.difference:+.{decimals_of(entry.metric)}f}".replace("-", "−")
 
 
-def _reproduced(
-    experiment: Experiment, runs: dict[tuple[str, str], tuple[Result, ...]]
-) -> Reproduced:
-    cells = [(cell, runs[cell.row, cell.column]) for cell in experiment.cells]
+def _reproduced(experiment: Experiment, runs: dict[str, list[Result]]) -> Reproduced:
+    cells = [(cell, tuple(runs.get(config_key(cell.config), ()))) for cell in experiment.cells]
     plain = tuple(Record(cell, results, ()) for cell, results in cells)
     budget = base_budget(Reproduced(experiment, plain))
     records = []

@@ -11,6 +11,7 @@ from distillmatch.report.paper_tables import (
     Entry,
     Paper,
     Record,
+    Reproduced,
     config_key,
     shown,
     shown_difference,
@@ -45,9 +46,17 @@ class Column:
 
 def bars(paper: Paper) -> list[Bar]:
     """Return everything that was to be reached, as the runs have it."""
-    columns = _columns(paper)
-    near = [_nearness(columns, method) for method in BASELINES]
-    return [_main_bar(paper), *_orders(columns), *near]
+    return [_main_bar(paper), *_beside_the_paper(paper.of_paper)]
+
+
+def release_bars(paper: Paper) -> list[Bar]:
+    """Return what can be said of the order and of baselines with the release's readings."""
+    return _beside_the_paper(paper.by_release)
+
+
+def _beside_the_paper(tables: Sequence[Reproduced]) -> list[Bar]:
+    columns = _columns(tables)
+    return [*_orders(columns), *(_nearness(columns, method) for method in BASELINES)]
 
 
 def _main_bar(paper: Paper) -> Bar:
@@ -67,10 +76,10 @@ def _main_bar(paper: Paper) -> Bar:
     return Bar(aim, MET if met else NOT_MET, f"{figures}, {seeds} seeds")
 
 
-def _columns(paper: Paper) -> list[Column]:
+def _columns(tables: Sequence[Reproduced]) -> list[Column]:
     """Return each column that compares methods by A_N once; later tables print some again."""
     found: dict[frozenset[str], Column] = {}
-    for one in paper.of_paper:
+    for one in tables:
         for column in one.experiment.columns:
             records = tuple(r for r in one.records if r.cell.column == column)
             learners = [r for r in records if r.method not in BOUNDS]

@@ -1,6 +1,6 @@
 """The page of the reproduction: its author's prose around parts that are made from a ledger."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -21,7 +21,7 @@ from distillmatch.report.paper_tables import (
     shown_difference,
 )
 from distillmatch.report.paper_text import markdown_row
-from distillmatch.report.reproduction_bars import bars
+from distillmatch.report.reproduction_bars import Bar, bars, release_bars
 from distillmatch.report.rerun import cell_line, experiment_line, run_line
 from distillmatch.suite.identity import run_name
 from distillmatch.suite.ledger import config_of
@@ -46,19 +46,24 @@ def update_page(path: Path, paper: Paper) -> None:
     write_atomically(path, page_with(text, paper, path), "writing the reproduction")
 
 
-def _bars_part(paper: Paper) -> str:
-    lines = [markdown_row([bar.aim, bar.state, bar.figures]) for bar in bars(paper)]
+def _bars_part(reached: Sequence[Bar]) -> str:
+    lines = [markdown_row([bar.aim, bar.state, bar.figures]) for bar in reached]
     return "\n".join(["| to reach | state | figures |", "|---|---|---|", *lines])
 
 
 def _tables_part(paper: Paper) -> str:
     """Return every experiment of which a cell was run."""
-    return "\n\n".join(_section(one) for one in paper.reproduced if one.cells_run)
+    by_release = {one.experiment.name: one for one in paper.by_release if one.cells_run}
+    return "\n\n".join(
+        _section(one, by_release.get(one.experiment.name))
+        for one in paper.reproduced
+        if one.cells_run or one.experiment.name in by_release
+    )
 
 
-def _section(one: Reproduced) -> str:
+def _section(one: Reproduced, by_release: Reproduced | None) -> str:
     experiment = one.experiment
-    table = _table_beyond(one) if experiment.beyond_paper else _table(one)
+    table = _table_beyond(one) if experiment.beyond_paper else _table(one, by_release)
     note = f"{experiment.title}. {experiment.source}. {experiment.note}".strip()
     cells = "\n".join(cell_line(one, record) for record in one.records)
     return "\n\n".join(
@@ -75,25 +80,22 @@ def _section(one: Reproduced) -> str:
     )
 
 
-def _table(one: Reproduced) -> Iterator[str]:
+def _table(one: Reproduced, by_release: Reproduced | None) -> Iterator[str]:
     """A line for each cell: the published figure of each metric, and what the runs gave."""
     metrics = one.experiment.metrics
     printed = [m for m in metrics if any(entry.metric == m for entry in one.entries)]
-    heads = [
-        head
-        for metric in metrics
-        for head in (
-            [f"{METRICS[metric]} published", "here"] if metric in printed else [METRICS[metric]]
-        )
-    ]
-    yield from _head(["row", "column", "seeds", *heads])
-    for record in one.records:
+    heads = ["row", "column", "seeds"]
+    for metric in metrics:
+        name = METRICS[metric]
+        heads += [f"{name} published", "here"] if metric in printed else [name]
+        heads += [] if by_release is None else ["by the release"]
+    yield from _head(heads)
+    for number, record in enumerate(one.records):
         cells = _begin(record)
-        entries = {entry.metric: entry for entry in record.entries}
+        beside = None if by_release is None else by_release.records[number]
         for metric in metrics:
-            entry = entries.get(metric)
-            cells += [_published(entry)] if metric in printed else []
-            cells.append(_here(record, entry))
+            cells += [_published(record.entry(metric))] if metric in printed else []
+            cells += [_here(of, metric) for of in (record, beside) if of is not None]
         yield _row(cells)
 
 
@@ -141,8 +143,9 @@ def _published(entry: Entry | None) -> str:
     return shown(entry.published.mean, entry.published.deviation, decimals_of(entry.metric))
 
 
-def _here(record: Record, entry: Entry | None) -> str:
+def _here(record: Record, metric: str) -> str:
     """Return the figure of the runs, in brackets its difference from the published one, a mark."""
+    entry = record.entry(metric)
     if entry is None or not entry.values:
         bound = record.results and entry is not None and entry.metric == "omega"
         return "no bound" if bound else "–"
@@ -197,7 +200,8 @@ def _runs_part(paper: Paper) -> str:
 
 
 PARTS: dict[str, Callable[[Paper], str]] = {
-    "bars": _bars_part,
+    "bars": lambda paper: _bars_part(bars(paper)),
+    "bars by the release": lambda paper: _bars_part(release_bars(paper)),
     "tables": _tables_part,
     "runs": _runs_part,
 }

@@ -8,6 +8,7 @@ from distillmatch.config import RunConfig
 from distillmatch.report.comparison import Result
 from distillmatch.report.paper_tables import Record, Reproduced
 from distillmatch.run.result import recorded_config
+from distillmatch.suite.catalogue import Experiment
 from distillmatch.suite.identity import BOUND, identity, run_name
 from distillmatch.suite.ledger import config_of
 
@@ -19,13 +20,13 @@ SETTING = ("source", "order", "tasks", "unlabeled", "method", "seed")
 
 def experiment_line(one: Reproduced) -> str:
     """Return the line that runs all cells of an experiment, with the seeds that were run."""
-    return _suite_line(one.experiment.name, None, [r for x in one.records for r in x.results])
+    return _suite_line(one.experiment, None, [r for x in one.records for r in x.results])
 
 
 def cell_line(one: Reproduced, record: Record) -> str:
     """Return the line that runs one cell and its bound, with the seeds that were run."""
     name = f"{record.cell.row}/{record.cell.column}"
-    return _suite_line(one.experiment.name, name, list(record.results))
+    return _suite_line(one.experiment, name, list(record.results))
 
 
 def run_line(result: Result) -> str:
@@ -43,8 +44,10 @@ def run_line(result: Result) -> str:
     return shlex.join([*words, "--out", (AGAIN / run_name(config)).as_posix()])
 
 
-def _suite_line(experiment: str, cell: str | None, results: list[Result]) -> str:
-    words = ["distillmatch", "suite", "run", experiment]
+def _suite_line(experiment: Experiment, cell: str | None, results: list[Result]) -> str:
+    words = ["distillmatch", "suite", "run", experiment.name]
+    if experiment.preset != RunConfig().preset:
+        words += ["--preset", experiment.preset]
     if cell is not None:
         words += ["--cell", cell]
     seeds = sorted({int(result["seed"]) for result in results})

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from distillmatch.config import LOCATION_KEYS, Config, RunConfig, parse_yaml, read_yaml
 from distillmatch.config.base import CountOrZero, Switch
+from distillmatch.config.run import Preset
 from distillmatch.errors import ConfigError
 
 METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
@@ -53,7 +54,7 @@ class Experiment:
     """A table or figure: its cells, row by row, and where in the paper it is.
 
     One that is `beyond_paper` asks a question of its own; its first row is what the others are
-    compared with.
+    compared with. The `preset` has the readings of all cells that do not name one themselves.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Experiment:
     seeds: tuple[int, ...] = (1, 2, 3)
     note: str = ""
     beyond_paper: bool = False
+    preset: Preset = "protocol"
     scale: Scale = "paper"
 
 
@@ -101,12 +103,15 @@ def experiment_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
-def load_experiment(name_or_file: str) -> Experiment:
-    """Return an experiment by its name, or a user's own from a YAML file."""
+def load_experiment(name_or_file: str, preset: Preset = "protocol") -> Experiment:
+    """Return an experiment by its name, or a user's own from a YAML file.
+
+    Readings that a row or column names win over the preset's.
+    """
     names = experiment_names()
     if name_or_file in names:
         text = (_folder() / f"{name_or_file}.yaml").read_text(encoding="utf-8")
-        return _experiment(name_or_file, parse_yaml(text), name_or_file)
+        return _experiment(name_or_file, parse_yaml(text), name_or_file, preset)
     path = Path(name_or_file)
     if path.suffix not in (".yaml", ".yml") and not path.is_file():
         close = get_close_matches(name_or_file, names, n=1)
@@ -115,7 +120,7 @@ def load_experiment(name_or_file: str) -> Experiment:
             f"unknown experiment '{name_or_file}'{hint}; there are {', '.join(names)}, and your "
             "own as a YAML file"
         )
-    return _experiment(path.stem, read_yaml(path), str(path))
+    return _experiment(path.stem, read_yaml(path), str(path), preset)
 
 
 def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
@@ -162,13 +167,14 @@ def _folder() -> Any:
     return files("distillmatch.suite") / "experiments"
 
 
-def _experiment(name: str, values: object, where: str) -> Experiment:
+def _experiment(name: str, values: object, where: str, preset: Preset) -> Experiment:
     """Build an experiment from what its file holds."""
     file = _File.from_mapping(_with_text_names(values), where)
     for metric in file.metrics:
         if metric not in METRICS:
             raise ConfigError(f"{where}: unknown metric '{metric}'; they are {', '.join(METRICS)}")
     _check_names(file, where)
+    file = file.replace(common={"preset": preset, **file.common})
     cells = tuple(
         Cell(row, column, _config(file, row, column, where), _published(file, row, number, where))
         for row in file.rows
@@ -187,6 +193,7 @@ def _experiment(name: str, values: object, where: str) -> Experiment:
         seeds=file.seeds,
         note=" ".join(file.note.split()),
         beyond_paper=file.beyond_paper,
+        preset=preset,
     )
 
 
