@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
 from distillmatch.engine.data import TaskData
 from distillmatch.methods import Batch, Method, Passes, TaskInfo, Training
-from distillmatch.methods.detector import EPSILONS, perturbed_scores
+from distillmatch.methods.detector import EPSILONS, perturbed_scores, true_positive_rate
 from distillmatch.networks import Detector
 from distillmatch.streams import build_stream
 from distillmatch.views import view_key, weak_views
@@ -154,3 +155,37 @@ def test_the_calibrated_threshold_gives_the_asked_rate_on_fresh_views_of_held_ou
         )
     reached = (torch.cat(scores) >= method.values["threshold"]).double().mean()
     assert float(reached) == pytest.approx(rate, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, [1 / 2, 2 / 3, 3 / 4, 4 / 5]),
+        ({"true_positive_rate": 0.7}, [0.7, 0.7, 3 / 4, 4 / 5]),
+        ({"coreset": 4}, [1 / 2, 2 / 3, 3 / 4, 4 / 5]),
+    ],
+)
+def test_a_growing_rate_follows_the_tasks_learned(
+    given: dict[str, Any], expected: list[float]
+) -> None:
+    config = RunConfig(true_positive_rate_rule="growing", **given)
+    tasks = [TaskInfo(number, (2,) * (number + 1), False, False) for number in range(4)]
+    assert [true_positive_rate(config, task) for task in tasks] == pytest.approx(expected)
+    fixed = config.replace(true_positive_rate_rule="fixed")
+    assert len({true_positive_rate(fixed, task) for task in tasks}) == 1
+
+
+def test_a_detector_is_calibrated_to_the_growing_rate(
+    detector_at_rest: tuple[Method, Training, TaskData],
+) -> None:
+    method, training, data = detector_at_rest
+    assert training.after is not None
+    thresholds = []
+    asked: list[tuple[float, Literal["fixed", "growing"]]] = [
+        (0.1, "growing"), (0.5, "fixed"), (0.1, "fixed"),
+    ]  # fmt: skip
+    for rate, rule in asked:
+        method.config = RunConfig(true_positive_rate=rate, true_positive_rate_rule=rule)
+        training.after(data)
+        thresholds.append(method.values["threshold"])
+    assert thresholds[0] == thresholds[1] < thresholds[2]

@@ -37,6 +37,7 @@ SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "consistency": ("dm", {"consistency_threshold": 0.2}),
     "consistency_from": ("dm", {"consistency_threshold": 0.2, "task_sizes": (2, 2, 2)}),
     "gate": ("dm", {"gate_confidence": 0.3, "true_positive_rate": 0.9}),
+    "true_positive_rate_rule": ("dm", {"true_positive_rate": 0.1}),
     "detector_losses": ("dm", {"epochs": 4}),
     "epsilon_rule": ("dm", {"epochs": 4}),
     "similarity": ("dm", {"epochs": 4}),

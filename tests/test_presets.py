@@ -123,6 +123,7 @@ VALUES: dict[str, Any] = {
     "gate": "energy",
     "gate_confidence": 0.6,
     "true_positive_rate": 0.2,
+    "true_positive_rate_rule": "growing",
     "false_positive_rate": 0.3,
     "similarity": "euclidean",
     "epsilon_rule": "lowest-halved",

@@ -184,6 +184,11 @@ class RunConfig(StreamConfig):
     true_positive_rate: Share | None = Field(
         None, description="DM: δ, to which τ_OoD is set (default: 0.5; 0.05 with a coreset)"
     )
+    true_positive_rate_rule: Literal["fixed", "growing"] = Field(
+        "fixed",
+        description="DM: δ as it is given, or growing with what was learned: after n tasks at "
+        "least n/(n+1)",
+    )
     false_positive_rate: Share | None = Field(
         None,
         description="DM: share of the new classes' labelled images, known strangers, that a task's "
