@@ -15,6 +15,7 @@ from distillmatch.losses import (
     consistency_loss,
     distillmatch_loss,
     hard_distillation,
+    log_mean_probabilities,
     pseudo_labels,
     soft_distillation_sum,
     weighted_cross_entropy_sum,
@@ -111,6 +112,15 @@ def test_pseudo_labels_are_past_classes_of_the_teacher() -> None:
     teacher = torch.tensor([[1.0, 2.0, 9.0], [3.0, 2.0, 9.0]], requires_grad=True)
     assert pseudo_labels(teacher, 2).tolist() == [1, 0]
     assert pseudo_labels(teacher, 3).tolist() == [2, 2]
+
+
+def test_the_mean_over_views_agrees_with_loops() -> None:
+    views = 4 * torch.randn(3, 5, 4, dtype=torch.float64)
+    found = log_mean_probabilities(views).softmax(dim=1)
+    for image in range(5):
+        said = [softmax(view[image]) for view in views.tolist()]
+        mean = [sum(one[k] for one in said) / 3 for k in range(4)]
+        assert found[image].tolist() == pytest.approx(mean)
 
 
 def test_a_score_at_the_threshold_is_accepted() -> None:

@@ -1,6 +1,7 @@
 """The methods: their losses against slow loops, and what they may and may not touch."""
 
 import math
+from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
 
@@ -168,6 +169,9 @@ class CountingPasses:
             scores: dict[str, Tensor] = score(images)
         return scores
 
+    def note(self, notes: dict[str, Tensor]) -> None:
+        raise AssertionError("there is nothing to note")
+
     def labels(self, over: str) -> Tensor:
         return torch.tensor([5, 5, 5, 5, 6, 6, 6])
 
@@ -224,6 +228,40 @@ def test_only_the_oracle_declares_and_gets_the_truth() -> None:
     assert np.array_equal(judged.accepted, judged.truth < 3)
     for gate in ("detector", "softmax", "everything"):
         assert not engine_for(tiny_config(gate=gate)).method.needs_truth
+
+
+def test_by_several_views_an_image_has_one_label_for_the_whole_task() -> None:
+    config = tiny_config(gate="everything", pseudo_label_views=3, tasks=2)
+    engine = engine_for(config)
+    outcomes = engine.run()
+    next(outcomes)
+    method, task = engine.method, engine.task_info(1)
+    assert isinstance(method, DistillMatch)
+    past = deepcopy(method.networks["past"])
+    batches: list[Batch] = []
+    loss = method.classifier_loss
+
+    def watched(batch: Batch, task: TaskInfo) -> Tensor:
+        batches.append(batch)
+        return loss(batch, task)
+
+    method.classifier_loss = watched  # type: ignore[method-assign]
+    judged = next(outcomes).judgement
+    passes = engine.task_data(1)
+    said = passes.score(lambda images: {"z": past(images)[:, : task.past]}, "unlabeled", 3)["z"]
+    count = len(said) // 3
+    expected = torch.stack([said.softmax(1)[n::count].mean(dim=0) for n in range(count)])
+    assert judged is not None and judged.pseudo_labels.tolist() == expected.argmax(1).tolist()
+    by_views, by_view = [], []
+    for batch in batches:
+        rows, single = batch.of_unlabeled["past by views"], batch.of_unlabeled["past"]
+        labels, accepted = method.pseudo_labels(batch.of_unlabeled, task)
+        assert torch.equal(labels, rows.argmax(dim=1)) and bool(accepted.all())
+        apart = (rows[:, None] - expected.log()[None]).abs().amax(dim=2)
+        assert float(apart.amin(dim=1).max()) < 1e-4, "of one of the images"
+        by_views += labels.tolist()
+        by_view += single[:, : task.past].argmax(dim=1).tolist()
+    assert by_views != by_view, "of single views others come out"
 
 
 @pytest.mark.parametrize("coreset", [0, 6])

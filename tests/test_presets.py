@@ -119,6 +119,7 @@ VALUES: dict[str, Any] = {
     "coreset_counts": "labels-and-pseudo-labels",
     "pseudo_label_counts": "epoch",
     "pseudo_label_targets": "soft",
+    "pseudo_label_views": 3,
     "past_statistics": "all-batches",
     "gate": "energy",
     "gate_confidence": 0.6,

@@ -171,7 +171,7 @@ def test_the_truth_cannot_be_reached_from_a_method_in_the_middle_of_a_run(
     for batch in batches:
         assert all(said.is_floating_point() for said in batch.of_unlabeled.values())
     handed = [thing for thing in watched.given if isinstance(thing, TaskData)]
-    assert handed and all(data.truth is None for data in handed)
+    assert handed and not any(data.notes for data in handed)
 
 
 def test_the_walk_finds_the_truth_that_the_oracle_is_given() -> None:
@@ -181,9 +181,8 @@ def test_the_walk_finds_the_truth_that_the_oracle_is_given() -> None:
     handed = [thing for thing in watched.given if isinstance(thing, TaskData)]
     assert {data.task for data in handed} == {0, 1, 2}
     for data in handed:
-        assert data.truth is not None
         expected = true_slots_of_unlabeled(watched.dataset, watched.stream, data.task)
-        assert data.truth.tolist() == expected.tolist()
+        assert data.notes["truth"].tolist() == expected.tolist()
     assert any(way.endswith("> Tensor") for way in ways_to_the_truth(watched))
     assert run(config_of(gate="truth", epochs=1), dataset=six_classes())["uses_truth"]
     assert not run(config_of(gate="everything", epochs=1), dataset=six_classes())["uses_truth"]

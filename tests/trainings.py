@@ -40,6 +40,9 @@ class LabelCounts:
     def score(self, score: Any, over: str, views: int = 1) -> dict[str, Tensor]:
         raise AssertionError("there is nothing to score")
 
+    def note(self, notes: dict[str, Tensor]) -> None:
+        raise AssertionError("there is nothing to note")
+
     def labels(self, over: str) -> Tensor:
         raise AssertionError("the labels are counted already")
 

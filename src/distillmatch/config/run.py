@@ -170,6 +170,11 @@ class RunConfig(StreamConfig):
         description="DM: what an accepted image is taught: the last classifier's first choice, or "
         "all that it says of the past classes",
     )
+    pseudo_label_views: Count = Field(
+        1,
+        description="DM: weak views of an unlabelled image by whose mean it is labelled, once for "
+        "the whole task; with 1 each view that is learned is labelled by itself",
+    )
     past_statistics: Literal["running", "batch", "all-batches"] = Field(
         "running",
         description="DM, Base: what the last task's networks normalize by: their running "

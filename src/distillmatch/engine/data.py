@@ -84,9 +84,9 @@ class TaskData:
     """One task's labelled, stored and unlabelled images, and everything drawn from them.
 
     All draws are functions of the seed, the task, the training and the epoch: there is no state
-    that an interruption could lose. `truth` is kept apart and given only to methods that need it.
-    Images stay on the device if they take at most `resident_bytes`; how an epoch is cut into parts
-    changes nothing about its views.
+    that an interruption could lose. `notes` are what is known of each unlabelled image, the truth
+    among them only where a method needs it. Images stay on the device if they take at most
+    `resident_bytes`; how an epoch is cut into parts changes nothing about its views.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TaskData:
             "second-half": labeled_set(everything[~first]),
             "unlabeled": Images(of_unlabeled, np.arange(len(of_unlabeled))),
         }
-        self.truth = None if truth is None else placement.tensor(truth)
+        self.notes: Scores = {} if truth is None else {"truth": placement.tensor(truth)}
         self._said: dict[tuple[ScoreFunction, ImageSet, int], Scores] | None = None
         # An epoch in parts asks for its order and its round again and again.
         self._permutation = lru_cache(maxsize=3)(permutation)
@@ -194,8 +194,9 @@ class TaskData:
                     positions=_positions(first, pixels),
                 )
         of_unlabeled: Scores = {} if score_unlabeled is None else score_unlabeled(unlabeled)
-        if draft.unlabeled is not None and self.truth is not None:
-            of_unlabeled["truth"] = self.truth[self.placement.tensor(draft.unlabeled)]
+        if draft.unlabeled is not None and self.notes:
+            rows = self.placement.tensor(draft.unlabeled)
+            of_unlabeled = {**of_unlabeled, **{k: note[rows] for k, note in self.notes.items()}}
         return Epoch(
             steps=len(steps),
             images=images,
@@ -217,12 +218,19 @@ class TaskData:
 
     def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
         """Score weak views of every image of a set, outside of training."""
-        if self._said is None:
-            return self._pass(score, over, views)
         asked = score, over, views
-        if asked not in self._said:
-            self._said[asked] = self._pass(*asked)
-        return self._said[asked]
+        said = None if self._said is None else self._said.get(asked)
+        if said is None:
+            said = self._pass(*asked)
+            if self._said is not None:
+                self._said[asked] = said
+        if over != "unlabeled":
+            return said
+        return {**said, **{name: torch.cat([note] * views) for name, note in self.notes.items()}}
+
+    def note(self, notes: Scores) -> None:
+        """Let what is said of every unlabelled image come with its views from now on."""
+        self.notes.update(notes)
 
     def _pass(self, score: ScoreFunction, over: ImageSet, views: int) -> Scores:
         """Score every image of a set; of a small one several views at once."""
@@ -237,10 +245,7 @@ class TaskData:
                     for view in range(first, min(first + together, views))
                 ]
                 passes.append(score_in_pieces(score, torch.cat(several), self.placement))
-        scores = {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
-        if over == "unlabeled" and self.truth is not None:
-            scores["truth"] = self.truth.repeat(views)
-        return scores
+        return {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
 
     def labels(self, over: ImageSet) -> Tensor:
         """Return the classes of a labelled set's images, in the order in which they are scored."""

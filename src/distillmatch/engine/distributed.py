@@ -217,6 +217,10 @@ class SharedPasses:
         """Score weak views of every image of a set."""
         return self.data.score(self.ranks.shared_score(score), over, views)
 
+    def note(self, notes: Scores) -> None:
+        """Let what is said of every unlabelled image come with its views from now on."""
+        self.data.note(notes)
+
     def labels(self, over: ImageSet) -> Tensor:
         """Return the classes of a labelled set's images, in the order in which they are scored."""
         return self.data.labels(over)

@@ -1,5 +1,7 @@
 """Losses on labels and pseudo-labels, their class weights, and DistillMatch's total."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -83,6 +85,14 @@ def class_weights(
 def pseudo_labels(teacher_logits: Tensor, past: int) -> Tensor:
     """Return the hard labels q̂_b = argmax θ_{n-1}(α(u_b)) over the past classes."""
     return teacher_logits.detach()[:, :past].argmax(dim=1)
+
+
+def log_mean_probabilities(logits: Tensor) -> Tensor:
+    """Return log 1/V Σ_v softmax(θ(α_v(u_b))) of the logits of V views, (views, images, classes).
+
+    As logits they stand for what a model says of the views in the mean.
+    """
+    return logits.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(logits))
 
 
 def accepted(scores: Tensor, threshold: Tensor | float) -> Tensor:

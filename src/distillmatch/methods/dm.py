@@ -10,6 +10,7 @@ from distillmatch.losses import (
     class_weights,
     consistency_loss,
     distillmatch_loss,
+    log_mean_probabilities,
     pseudo_labels,
     soft_distillation_sum,
     weighted_cross_entropy_sum,
@@ -41,6 +42,8 @@ from distillmatch.methods.parts import (
     supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
+
+BY_VIEWS = "past by views"
 
 
 class DistillMatch(KeepsPast):
@@ -135,7 +138,7 @@ class DistillMatch(KeepsPast):
                 labels, count = with_pseudo_labels(labels, guesses, accepted)
             else:
                 count = len(labels) + accepted.sum()
-                unlabeled, past = weak[len(labels) :], batch.of_unlabeled["past"]
+                unlabeled, past = weak[len(labels) :], batch.of_unlabeled[self.labelled_by]
                 softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
         distilled = None
         if self.config.distillation and batch.of_images:
@@ -158,7 +161,13 @@ class DistillMatch(KeepsPast):
     def pseudo_labels(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor]:
         """Return the last classifier's hard labels and which of them are believed."""
         assert self.gate is not None
-        return pseudo_labels(scores["past"], task.past), self.gate.accepts(scores, task)
+        labels = pseudo_labels(scores[self.labelled_by], task.past)
+        return labels, self.gate.accepts(scores, task)
+
+    @property
+    def labelled_by(self) -> str:
+        """The name of the scores that pseudo-labels are taken from."""
+        return BY_VIEWS if self.config.pseudo_label_views > 1 else "past"
 
     def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
         """Show the pseudo-labels to the diagnostics."""
@@ -168,7 +177,21 @@ class DistillMatch(KeepsPast):
         """Set the gate on this task, then count what it lets pass."""
         if self.gate is not None:
             self.gate.prepare(passes, task)
+            if task.past and self.config.pseudo_label_views > 1:
+                self.label_by_views(passes, task)
         self.balance(passes, task, score)
+
+    def label_by_views(self, passes: Passes, task: TaskInfo) -> None:
+        """Ask the last classifier about several views of every unlabelled image, for the task."""
+        past, views = [self.networks["past"]], self.config.pseudo_label_views
+
+        def ask(images: Tensor) -> Scores:
+            said = by_past_statistics(self.config, self.ask_past, images, past)
+            return {BY_VIEWS: said["past"][:, : task.past].float()}
+
+        said = passes.score(ask, "unlabeled", views)[BY_VIEWS]
+        by_view = said.reshape(views, len(said) // views, task.past)
+        passes.note({BY_VIEWS: log_mean_probabilities(by_view)})
 
     def balance(self, passes: Passes, task: TaskInfo, score: ScoreFunction) -> None:
         """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3.

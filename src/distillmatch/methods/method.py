@@ -75,6 +75,12 @@ class Passes(Protocol):
     def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
         """Score `views` weak views of every image of a set; rows of one view follow each other."""
 
+    def note(self, notes: Scores) -> None:
+        """Let rows, one for each unlabelled image, come back with its views from now on.
+
+        They are forgotten with the task; `before` makes them again where a run is continued.
+        """
+
     def labels(self, over: ImageSet) -> Tensor:
         """Return the classes of a labelled set's images, in the order in which they are scored."""
 
