@@ -23,12 +23,6 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
     )
-    add_preset_option(parser)
-    add_ledger_options(parser)
-
-
-def add_preset_option(parser: argparse.ArgumentParser) -> None:
-    """Add whose readings of the paper an experiment has."""
     parser.add_argument(
         "--preset",
         choices=get_args(Preset),
@@ -36,6 +30,7 @@ def add_preset_option(parser: argparse.ArgumentParser) -> None:
         help="readings of the paper where a row names none: ours, or those of the authors' "
         "release (default: protocol)",
     )
+    add_ledger_options(parser)
 
 
 def add_ledger_options(parser: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ def _table(one: Reproduced, by_release: Reproduced | None) -> Iterator[str]:
     for metric in metrics:
         name = METRICS[metric]
         heads += [f"{name} published", "here"] if metric in printed else [name]
-        heads += [] if by_release is None else ["by the release"]
+        heads += [] if by_release is None else ["release’s readings"]
     yield from _head(heads)
     for number, record in enumerate(one.records):
         cells = _begin(record)
