@@ -115,8 +115,9 @@ def test_a_coreset_larger_than_the_data_keeps_every_labelled_image() -> None:
 
 
 @pytest.mark.parametrize("gate", allowed_values(RunConfig.model_fields["gate"].annotation))
-def test_every_gate_does_without_unlabelled_images(gate: str) -> None:
-    outcomes, _ = learned(tiny(gate=gate, unlabeled_per_task=0))
+@pytest.mark.parametrize("views", [1, 3])
+def test_every_gate_does_without_unlabelled_images(gate: str, views: int) -> None:
+    outcomes, _ = learned(tiny(gate=gate, unlabeled_per_task=0, pseudo_label_views=views))
     assert len(outcomes) == 3
 
 

@@ -37,7 +37,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "features", "weight_averaging": 0.8}),
     ("dm", {"gate": "ensemble"}),
     ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
-    ("dm", {"gate": "everything", "pseudo_label_views": 3}),
+    ("dm", {"pseudo_label_views": 3}),
     *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
 ]
 

@@ -230,14 +230,16 @@ def test_only_the_oracle_declares_and_gets_the_truth() -> None:
         assert not engine_for(tiny_config(gate=gate)).method.needs_truth
 
 
-def test_by_several_views_an_image_has_one_label_for_the_whole_task() -> None:
-    config = tiny_config(gate="everything", pseudo_label_views=3, tasks=2)
+@pytest.mark.parametrize("gate", ["everything", "detector", "energy"])
+def test_by_several_views_an_image_is_decided_on_once_for_the_whole_task(gate: str) -> None:
+    config = tiny_config(gate=gate, pseudo_label_views=3, tasks=2, true_positive_rate=0.6)
     engine = engine_for(config)
     outcomes = engine.run()
     next(outcomes)
     method, task = engine.method, engine.task_info(1)
     assert isinstance(method, DistillMatch)
-    past = deepcopy(method.networks["past"])
+    past, values = deepcopy(method.networks["past"]), dict(method.values)
+    frozen = deepcopy(method.networks.get("past detector"))
     batches: list[Batch] = []
     loss = method.classifier_loss
 
@@ -252,11 +254,29 @@ def test_by_several_views_an_image_has_one_label_for_the_whole_task() -> None:
     count = len(said) // 3
     expected = torch.stack([said.softmax(1)[n::count].mean(dim=0) for n in range(count)])
     assert judged is not None and judged.pseudo_labels.tolist() == expected.argmax(1).tolist()
+    familiar = torch.ones(count, dtype=torch.bool)
+    if gate != "everything":
+
+        def ask(images: Tensor) -> dict[str, Tensor]:
+            if isinstance(frozen, Detector):
+                epsilons = [values["epsilon"]]
+                return {"s": perturbed_scores(frozen, images, task.past, epsilons)[:, 0]}
+            return {"s": past(images)[:, : task.past].logsumexp(dim=1)}
+
+        means = [passes.score(ask, "unlabeled", 3)["s"][n::count].mean() for n in range(count)]
+        familiar = torch.stack(means) >= values["threshold"]
+    assert judged.accepted.tolist() == familiar.tolist()
     by_views, by_view = [], []
     for batch in batches:
         rows, single = batch.of_unlabeled["past by views"], batch.of_unlabeled["past"]
+        assert "gate" not in batch.of_unlabeled, "nothing is asked twice"
         labels, accepted = method.pseudo_labels(batch.of_unlabeled, task)
-        assert torch.equal(labels, rows.argmax(dim=1)) and bool(accepted.all())
+        assert torch.equal(labels, rows.argmax(dim=1))
+        if gate != "everything":
+            reached = batch.of_unlabeled["gate by views"] >= values["threshold"]
+            assert torch.equal(accepted, reached)
+        else:
+            assert bool(accepted.all())
         apart = (rows[:, None] - expected.log()[None]).abs().amax(dim=2)
         assert float(apart.amin(dim=1).max()) < 1e-4, "of one of the images"
         by_views += labels.tolist()

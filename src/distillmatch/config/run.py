@@ -172,8 +172,8 @@ class RunConfig(StreamConfig):
     )
     pseudo_label_views: Count = Field(
         1,
-        description="DM: weak views of an unlabelled image by whose mean it is labelled, once for "
-        "the whole task; with 1 each view that is learned is labelled by itself",
+        description="DM: weak views of an unlabelled image by whose mean it is labelled, and "
+        "accepted or not, once for the whole task; with 1 each view that is learned is by itself",
     )
     past_statistics: Literal["running", "batch", "all-batches"] = Field(
         "running",

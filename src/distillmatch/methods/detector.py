@@ -59,7 +59,7 @@ class FamiliarityDetector:
     ) -> Training:
         """Return the detector's training in a task, by a loss that the method gives.
 
-        `score_unlabeled` must say what `ask` does, beside what else the loss needs.
+        `score_unlabeled` must say what the loss needs.
         """
         schedule = detector_schedule(self.method.config, HIGH_RATE)
         past = self.method.config.detector_losses == "labels-and-past" and task.past > 0
@@ -95,12 +95,19 @@ class FamiliarityDetector:
 
     def ask_past(self, images: Tensor) -> Scores:
         """Return the logits of the last task's detector, of labelled images."""
+        return self._logits(images, labeled=True)
+
+    def ask_about_unlabeled(self, images: Tensor) -> Scores:
+        """Return its logits of unlabelled images, where their scores are known already."""
+        return self._logits(images, labeled=False)
+
+    def _logits(self, images: Tensor, *, labeled: bool) -> Scores:
         frozen = self.method.networks["past detector"]
 
         def ask(images: Tensor) -> Scores:
             return {DETECTOR_LOGITS: frozen(images)}
 
-        return by_past_statistics(self.method.config, ask, images, [frozen], labeled=True)
+        return by_past_statistics(self.method.config, ask, images, [frozen], labeled=labeled)
 
     def ask(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return scores and logits of images by the detector of the last task."""

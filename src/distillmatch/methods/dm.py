@@ -43,7 +43,8 @@ from distillmatch.methods.parts import (
 )
 from distillmatch.methods.schedule import main_schedule
 
-BY_VIEWS = "past by views"
+BY_VIEWS = {"past": "past by views", GATE: "gate by views"}
+"""What pseudo-labels are taken from, and its name where it is the mean over several views."""
 
 
 class DistillMatch(KeepsPast):
@@ -65,6 +66,8 @@ class DistillMatch(KeepsPast):
         def score(images: Tensor) -> Scores:
             return self.score(images, task)
 
+        decided = self.gate is not None and self.config.pseudo_label_views > 1
+        of_classifier = self.ask_about_unlabeled if decided else score
         classifier = Training(
             name="classifier",
             network=self.classifier,
@@ -74,8 +77,8 @@ class DistillMatch(KeepsPast):
             strong=consistent,
             clip=self.config.clip,
             score_images=self.ask_about_labels if task.past else None,
-            score_unlabeled=score if task.past else None,
-            before=lambda passes: self.prepare(passes, task, score),
+            score_unlabeled=of_classifier if task.past else None,
+            before=lambda passes: self.prepare(passes, task, of_classifier),
         )
         trainings = [
             replace(training, average_decay=self.config.weight_averaging)
@@ -89,7 +92,7 @@ class DistillMatch(KeepsPast):
                 self.detector.training(
                     task,
                     lambda batch: self.detector_loss(batch, task),
-                    score,
+                    self.detector.ask_about_unlabeled if decided else score,
                 )
             )
         if self.gate is not None and not task.last:
@@ -138,7 +141,7 @@ class DistillMatch(KeepsPast):
                 labels, count = with_pseudo_labels(labels, guesses, accepted)
             else:
                 count = len(labels) + accepted.sum()
-                unlabeled, past = weak[len(labels) :], batch.of_unlabeled[self.labelled_by]
+                unlabeled, past = weak[len(labels) :], self.for_labels(batch.of_unlabeled)["past"]
                 softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
         distilled = None
         if self.config.distillation and batch.of_images:
@@ -161,13 +164,12 @@ class DistillMatch(KeepsPast):
     def pseudo_labels(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor]:
         """Return the last classifier's hard labels and which of them are believed."""
         assert self.gate is not None
-        labels = pseudo_labels(scores[self.labelled_by], task.past)
-        return labels, self.gate.accepts(scores, task)
+        scores = self.for_labels(scores)
+        return pseudo_labels(scores["past"], task.past), self.gate.accepts(scores, task)
 
-    @property
-    def labelled_by(self) -> str:
-        """The name of the scores that pseudo-labels are taken from."""
-        return BY_VIEWS if self.config.pseudo_label_views > 1 else "past"
+    def for_labels(self, scores: Scores) -> Scores:
+        """Let what was said of several views of an image stand for what is said of this one."""
+        return {**scores, **{k: scores[note] for k, note in BY_VIEWS.items() if note in scores}}
 
     def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
         """Show the pseudo-labels to the diagnostics."""
@@ -178,20 +180,23 @@ class DistillMatch(KeepsPast):
         if self.gate is not None:
             self.gate.prepare(passes, task)
             if task.past and self.config.pseudo_label_views > 1:
-                self.label_by_views(passes, task)
+                self.decide_by_views(passes, task)
         self.balance(passes, task, score)
 
-    def label_by_views(self, passes: Passes, task: TaskInfo) -> None:
-        """Ask the last classifier about several views of every unlabelled image, for the task."""
-        past, views = [self.networks["past"]], self.config.pseudo_label_views
+    def decide_by_views(self, passes: Passes, task: TaskInfo) -> None:
+        """Decide on every unlabelled image once for the task, by the mean over views of it."""
+        views = self.config.pseudo_label_views
 
         def ask(images: Tensor) -> Scores:
-            said = by_past_statistics(self.config, self.ask_past, images, past)
-            return {BY_VIEWS: said["past"][:, : task.past].float()}
+            scores = self.score(images, task)
+            return {name: scores[name].float() for name in BY_VIEWS if name in scores}
 
-        said = passes.score(ask, "unlabeled", views)[BY_VIEWS]
-        by_view = said.reshape(views, len(said) // views, task.past)
-        passes.note({BY_VIEWS: log_mean_probabilities(by_view)})
+        said = passes.score(ask, "unlabeled", views)
+        logits = torch.stack(said["past"][:, : task.past].chunk(views))
+        notes = {BY_VIEWS["past"]: log_mean_probabilities(logits)}
+        if GATE in said:
+            notes[BY_VIEWS[GATE]] = torch.stack(said[GATE].chunk(views)).mean(dim=0)
+        passes.note(notes)
 
     def balance(self, passes: Passes, task: TaskInfo, score: ScoreFunction) -> None:
         """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3.
@@ -230,6 +235,10 @@ class DistillMatch(KeepsPast):
             self.networks[name] for name in ("past", "past detector") if name in self.networks
         ]
         return by_past_statistics(self.config, ask, images, frozen)
+
+    def ask_about_unlabeled(self, images: Tensor) -> Scores:
+        """Ask the last classifier alone, where the gate has decided already."""
+        return by_past_statistics(self.config, self.ask_past, images, [self.networks["past"]])
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score test images by the gate as it will stand in the next task."""
