@@ -230,6 +230,12 @@ def test_only_the_oracle_declares_and_gets_the_truth() -> None:
         assert not engine_for(tiny_config(gate=gate)).method.needs_truth
 
 
+def test_the_oracle_has_nothing_to_say_where_no_class_is_past() -> None:
+    config = tiny_config(gate="truth", consistency_from="first-task", consistency_threshold=0.2)
+    judged = [outcome.judgement for outcome in engine_for(config).run()]
+    assert [one is not None for one in judged] == [False, True, True]
+
+
 @pytest.mark.parametrize("gate", ["everything", "detector", "energy"])
 def test_by_several_views_an_image_is_decided_on_once_for_the_whole_task(gate: str) -> None:
     config = tiny_config(gate=gate, pseudo_label_views=3, tasks=2, true_positive_rate=0.6)

@@ -135,7 +135,7 @@ class DistillMatch(KeepsPast):
         """
         labels, softly = batch.labels, None
         count: Tensor | int = len(labels)
-        if self.gate is not None and batch.of_unlabeled and not no_rows(batch.unlabeled):
+        if self.gate is not None and task.past and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
             if self.config.pseudo_label_targets == "hard":
                 labels, count = with_pseudo_labels(labels, guesses, accepted)
