@@ -121,6 +121,9 @@ def test_runs_by_the_release_stand_beside_ours() -> None:
         "–",
         "–",
     ]
+    suite = "distillmatch suite run table-2a --preset release "
+    lines = [line for line in page.splitlines() if line.startswith(suite)]
+    assert len(lines) == 1 and "--cell 'DR/10 tasks' --seeds 1" in lines[0]
     alone = page_of([made("dr", 8.4, preset="release")], "table-2a", "table-2b")
     assert row(alone, "DR", "10 tasks")[2:6] == ["not run", "8.3 ± 0.3", "–", theirs]
     assert "### table-2b" not in alone

@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
-from distillmatch.methods.method import Batch, Scores, TaskInfo, Training
+from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
-    by_past_statistics,
     cross_entropy,
     first_rows,
     forward_weak,
@@ -43,13 +42,9 @@ class Base(KeepsPast):
                 schedule=schedule,
                 unlabeled=distils,
                 score_images=self.ask_about_labels if distils else None,
-                score_unlabeled=self.ask_environment if distils else None,
+                score_unlabeled=self.ask_about_unlabeled if distils else None,
             )
         ]
-
-    def ask_environment(self, images: Tensor) -> Scores:
-        """Ask the last classifier about unlabelled images."""
-        return by_past_statistics(self.config, self.ask_past, images, [self.networks["past"]])
 
     def end_task(self, task: TaskInfo) -> None:
         """Keep the classifier to distil from, where that is asked for."""

@@ -66,8 +66,7 @@ class DistillMatch(KeepsPast):
         def score(images: Tensor) -> Scores:
             return self.score(images, task)
 
-        decided = self.gate is not None and self.config.pseudo_label_views > 1
-        of_classifier = self.ask_about_unlabeled if decided else score
+        of_classifier = self.ask_about_unlabeled if self.decides_once else score
         classifier = Training(
             name="classifier",
             network=self.classifier,
@@ -92,7 +91,7 @@ class DistillMatch(KeepsPast):
                 self.detector.training(
                     task,
                     lambda batch: self.detector_loss(batch, task),
-                    self.detector.ask_about_unlabeled if decided else score,
+                    self.detector.ask_about_unlabeled if self.decides_once else score,
                 )
             )
         if self.gate is not None and not task.last:
@@ -141,7 +140,7 @@ class DistillMatch(KeepsPast):
                 labels, count = with_pseudo_labels(labels, guesses, accepted)
             else:
                 count = len(labels) + accepted.sum()
-                unlabeled, past = weak[len(labels) :], self.for_labels(batch.of_unlabeled)["past"]
+                unlabeled, past = weak[len(labels) :], for_labels(batch.of_unlabeled)["past"]
                 softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
         distilled = None
         if self.config.distillation and batch.of_images:
@@ -164,12 +163,13 @@ class DistillMatch(KeepsPast):
     def pseudo_labels(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor]:
         """Return the last classifier's hard labels and which of them are believed."""
         assert self.gate is not None
-        scores = self.for_labels(scores)
+        scores = for_labels(scores)
         return pseudo_labels(scores["past"], task.past), self.gate.accepts(scores, task)
 
-    def for_labels(self, scores: Scores) -> Scores:
-        """Let what was said of several views of an image stand for what is said of this one."""
-        return {**scores, **{k: scores[note] for k, note in BY_VIEWS.items() if note in scores}}
+    @property
+    def decides_once(self) -> bool:
+        """Whether images are labelled and judged once a task, by several views."""
+        return self.gate is not None and self.config.pseudo_label_views > 1
 
     def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
         """Show the pseudo-labels to the diagnostics."""
@@ -179,8 +179,8 @@ class DistillMatch(KeepsPast):
         """Set the gate on this task, then count what it lets pass."""
         if self.gate is not None:
             self.gate.prepare(passes, task)
-            if task.past and self.config.pseudo_label_views > 1:
-                self.decide_by_views(passes, task)
+        if task.past and self.decides_once:
+            self.decide_by_views(passes, task)
         self.balance(passes, task, score)
 
     def decide_by_views(self, passes: Passes, task: TaskInfo) -> None:
@@ -224,21 +224,18 @@ class DistillMatch(KeepsPast):
 
     def score(self, images: Tensor, task: TaskInfo) -> Scores:
         """Ask the last task's models about weak views: logits, and how familiar they look."""
+        if self.gate is None:
+            return self.ask_about_unlabeled(images)
+        gate = self.gate
 
         def ask(images: Tensor) -> Scores:
-            if self.gate is None:
-                return self.ask_past(images)
-            logits, familiarity = self.gate.ask(images, task.past, "past")
+            logits, familiarity = gate.ask(images, task.past, "past")
             return {"past": logits, **familiarity}
 
         frozen = [
             self.networks[name] for name in ("past", "past detector") if name in self.networks
         ]
         return by_past_statistics(self.config, ask, images, frozen)
-
-    def ask_about_unlabeled(self, images: Tensor) -> Scores:
-        """Ask the last classifier alone, where the gate has decided already."""
-        return by_past_statistics(self.config, self.ask_past, images, [self.networks["past"]])
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score test images by the gate as it will stand in the next task."""
@@ -251,3 +248,8 @@ class DistillMatch(KeepsPast):
         return self.config.consistency and (
             task.past > 0 or self.config.consistency_from == "first-task"
         )
+
+
+def for_labels(scores: Scores) -> Scores:
+    """Let what was said of several views of an image stand for what is said of this one."""
+    return {**scores, **{k: scores[note] for k, note in BY_VIEWS.items() if note in scores}}

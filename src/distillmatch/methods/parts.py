@@ -53,6 +53,10 @@ class KeepsPast(Method):
         past = [self.networks["past"]]
         return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
 
+    def ask_about_unlabeled(self, images: Tensor) -> Scores:
+        """Ask the last classifier about unlabelled images, normalized as configured."""
+        return by_past_statistics(self.config, self.ask_past, images, [self.networks["past"]])
+
     def asking(self, task: TaskInfo) -> ScoreFunction | None:
         """Return what asks the frozen networks in a task: in the first one there is nothing to ask.
 

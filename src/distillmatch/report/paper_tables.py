@@ -12,7 +12,7 @@ from distillmatch.report.comparison import BOUNDS, Group, Result, grouped, with_
 from distillmatch.run import read_result
 from distillmatch.sources.shapes import TRAIN_PER_CLASS
 from distillmatch.suite.catalogue import Cell, Experiment, Published
-from distillmatch.suite.identity import bound_config, identity, shared_config
+from distillmatch.suite.identity import bound_config, identity
 from distillmatch.suite.ledger import Ledger, config_of
 from distillmatch.suite.schema import schema_problems
 
@@ -221,7 +221,7 @@ def gather(
     for result in sorted(complete, key=lambda result: int(result["seed"])):
         by_config.setdefault(_key_of(result), []).append(result)
     configs = [cell.config for experiment in experiments for cell in experiment.cells]
-    used = {config_key(of(config)) for config in configs for of in (shared_config, bound_config)}
+    used = {config_key(one) for config in configs for one in (config, bound_config(config))}
     others = [result for result in complete if _key_of(result) not in used]
     reproduced, beside = (
         tuple(_reproduced(experiment, by_config) for experiment in some)

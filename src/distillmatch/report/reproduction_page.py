@@ -65,7 +65,10 @@ def _section(one: Reproduced, by_release: Reproduced | None) -> str:
     experiment = one.experiment
     table = _table_beyond(one) if experiment.beyond_paper else _table(one, by_release)
     note = f"{experiment.title}. {experiment.source}. {experiment.note}".strip()
-    cells = "\n".join(cell_line(one, record) for record in one.records)
+    lines = [cell_line(one, record) for record in one.records]
+    if by_release is not None:
+        lines += [cell_line(by_release, r) for r in by_release.records if r.results]
+    cells = "\n".join(lines)
     return "\n\n".join(
         [
             f"### {experiment.name}",
