@@ -1,7 +1,7 @@
 """A step that cannot be captured runs eagerly, and the run says why."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -9,7 +9,9 @@ from conftest import make_dataset
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
-from distillmatch.engine import trainer as trainer_module
+from distillmatch.engine import steps as steps_module
+from distillmatch.engine.data import Epoch
+from distillmatch.engine.steps import EpochSteps, Step
 from distillmatch.methods import Batch, TaskInfo, Training
 from distillmatch.methods.base import Base
 from distillmatch.streams import build_stream
@@ -22,20 +24,26 @@ class Refusing:
         raise RuntimeError("operation not permitted when stream is capturing\nmore about it")
 
 
+class OnCuda:
+    """Stands in for a step on a GPU: its loss is the sum of the labels."""
+
+    placement = SimpleNamespace(captures=True)
+    training = SimpleNamespace(name="classifier")
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        return batch.labels.sum()
+
+
 def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trainer_module, "CapturedStep", Refusing)
-    monkeypatch.setattr(trainer_module, "batches", lambda *given: iter([None]))
-    monkeypatch.setattr(trainer_module, "run_eagerly", lambda *given: torch.tensor([0.5]))
-    on_cuda = SimpleNamespace(
-        placement=SimpleNamespace(captures=True),
-        training=SimpleNamespace(name="classifier"),
-    )
-    steps = trainer_module.EpochSteps(on_cuda, RunConfig(), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(steps_module, "CapturedStep", Refusing)
+    rows = torch.arange(12.0)
+    epoch = Epoch((5, 5, 2), (0, 0, 0), rows, rows, rows[:0], None, {}, {})
+    steps = EpochSteps(cast(Step, OnCuda()))
     with pytest.warns(UserWarning, match=r"'classifier' cannot be captured .* is capturing$"):
-        assert steps.run(None).tolist() == [0.5]  # type: ignore[arg-type]
-    assert steps.run(None).tolist() == [0.5], "it is not tried again"  # type: ignore[arg-type]
+        assert steps.run(epoch).tolist() == [10, 35, 21]
+    assert steps.run(epoch).tolist() == [10, 35, 21], "it is not tried again"
 
 
 class Reading(Base):

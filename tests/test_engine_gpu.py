@@ -9,9 +9,9 @@ from conftest import make_dataset
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
-from distillmatch.engine import trainer as trainer_module
-from distillmatch.engine.steps import Step, run_eagerly
-from distillmatch.methods import method_names
+from distillmatch.engine import steps as steps_module
+from distillmatch.engine.steps import Step
+from distillmatch.methods import Batch, method_names
 from distillmatch.streams import build_stream
 
 pytestmark = pytest.mark.gpu
@@ -23,8 +23,8 @@ class EagerStep:
     def __init__(self, step: Step, example: Any) -> None:
         self.step = step
 
-    def run(self, epoch: Any, batch: int, unlabeled_batch: int) -> torch.Tensor:
-        return run_eagerly(self.step, epoch, batch, unlabeled_batch)
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        return self.step(batch)
 
 
 def losses_of(config: RunConfig) -> list[dict[str, list[float]]]:
@@ -51,7 +51,7 @@ def test_a_captured_step_does_what_the_eager_step_does(
         device="cuda", precision="float32", coreset=6, learning_rate=0.01, **options,
     )  # fmt: skip
     captured = losses_of(config)
-    monkeypatch.setattr(trainer_module, "CapturedStep", EagerStep)
+    monkeypatch.setattr(steps_module, "CapturedStep", EagerStep)
     eager = losses_of(config)
     for one, other in zip(captured, eager, strict=True):
         assert one.keys() == other.keys()

@@ -16,6 +16,7 @@ from distillmatch.engine import TaskOutcome
 # A method in which each option shows, and what else it takes for that in two short epochs.
 SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "preset": ("dm", {"distillation_weight": 5.0}),
+    "last_batches": ("base", {"batch": 5}),
     "base_distillation": ("base", {}),
     "dr_distillation": ("dr", {}),
     "distillation_scale": ("e2e", {}),

@@ -13,6 +13,7 @@ from conftest import make_dataset
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.run import bound_of, read_result, run
+from distillmatch.run.result import config_recorded
 from distillmatch.suite.catalogue import experiment_names, load_experiment
 from distillmatch.suite.checks import problems_of, remarks_on
 from distillmatch.suite.ledger import Ledger, run_name
@@ -90,6 +91,19 @@ def test_a_result_under_a_wrong_name_is_not_found(tmp_path: Path, base: Result) 
     assert ledger.find(other) is None
 
 
+def test_an_option_that_came_later_was_at_its_default_whatever_a_preset_has(
+    tmp_path: Path, base: Result
+) -> None:
+    older = copy.deepcopy(base)
+    older["config"]["preset"] = "release"
+    asked = RunConfig(**older["config"])
+    assert asked.last_batches == "filled" != RunConfig(preset="release").last_batches
+    del older["config"]["last_batches"]
+    Ledger(tmp_path).add(older)
+    assert Ledger(tmp_path).find(asked) == older
+    assert Ledger(tmp_path).find(asked.replace(last_batches="short")) is None
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"format": ')
     with pytest.raises(ResultError, match=r"half.json: expected a result of a run in JSON"):
@@ -110,7 +124,7 @@ def test_the_real_ledger_is_right(planned: dict[str, PlannedRun]) -> None:
     assert ledger.paths()
     for path, result in zip(ledger.paths(), ledger.results(), strict=True):
         assert problems_of(result, path.stem, planned) == [], path.name
-        assert ledger.find(RunConfig(**result["config"])) == result
+        assert ledger.find(config_recorded(result["config"])) == result
     tables = load_experiment("table-2a"), load_experiment("table-6")
     names = {one.name for one in plan(tables, [1])}
     assert {"cifar100-random10-uniform-dm-seed1", "cifar100-random10-uniform-base-seed1"} <= names

@@ -17,6 +17,7 @@ from distillmatch.errors import ConfigError
 # Every point where the paper and its release differ: the option, our default, the release's value.
 READINGS: dict[str, tuple[object, object]] = {
     "initial_weights": ("normal", "uniform"),
+    "last_batches": ("filled", "short"),
     "consistency_threshold": (0.9, 0.85),
     "distillation_shares": ("equal", "class-share"),
     "consistency_from": ("second-task", "second-task"),
@@ -97,6 +98,7 @@ VALUES: dict[str, Any] = {
     "epochs": 3,
     "batch": 5,
     "unlabeled_batch": 6,
+    "last_batches": "short",
     "learning_rate": 0.02,
     "momentum": 0.5,
     "weight_decay": 0.001,

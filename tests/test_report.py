@@ -126,10 +126,11 @@ def test_of_two_bounds_the_one_trained_alike_counts() -> None:
         assert filled["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
 
 
-def test_runs_that_start_otherwise_have_a_bound_that_does_too() -> None:
-    bounds = [run("offline"), run("offline", initial_weights="uniform")]
+@pytest.mark.parametrize("other", [{"initial_weights": "uniform"}, {"last_batches": "short"}])
+def test_runs_that_are_trained_otherwise_have_a_bound_that_is_too(other: dict[str, Any]) -> None:
+    bounds = [run("offline"), run("offline", **other)]
     bounds[1]["metrics"]["accuracies"] = [v / 2 for v in bounds[0]["metrics"]["accuracies"]]
-    learners = [run("dm"), run("dm", initial_weights="uniform")]
+    learners = [run("dm"), run("dm", **other)]
     for given in (bounds, bounds[::-1]):
         filled = with_omega([*given, *learners])[2:]
         for learner, bound in zip(filled, bounds, strict=True):

@@ -44,6 +44,7 @@ def mapped(tmp_path: Any) -> Dataset:
         {"method": "dm", "consistency_from": "first-task"},
         {"method": "dm", "gate": "truth", "coreset": 12},
         {"method": "gd", "batch": 5, "unlabeled_batch": 12},
+        {"method": "gd", "batch": 5, "unlabeled_batch": 12, "last_batches": "short"},
         {"method": "offline-unlabeled"},
     ],
     ids=lambda options: str(options["method"]) + str(len(options)),

@@ -91,9 +91,11 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
     ):
         experiment = load_experiment(name)
         for column in experiment.columns:
-            ours, release, *single = [c.config for c in experiment.cells if c.column == column]
+            of_column = [c.config for c in experiment.cells if c.column == column]
+            ours, release, filled, *single = of_column
             assert ours == cell_of(table, column, place).config
             assert release == ours.replace(preset="release")
+            assert filled == release.replace(last_batches="filled")
             changed += [
                 {key for key, value in config.model_dump().items() if value != getattr(ours, key)}
                 for config in single

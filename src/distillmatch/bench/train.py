@@ -223,9 +223,8 @@ class _Prepared:
 
     def eager_step(self, epoch: Epoch) -> None:
         """Take one step of an epoch as a method writes it."""
-        config = self.engine.config
         with training_mode(self.training):
-            self.taker.step(next(batches(epoch, config.batch, config.unlabeled_batch)))
+            self.taker.step(next(batches(epoch)))
 
     def evaluate(self) -> None:
         """Look at all test images."""

@@ -30,11 +30,13 @@ TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved", "none"]
 NewClassShare = Literal["new-model", "past-model"]
 Statistics = Literal["apart", "together"]
+LastBatches = Literal["filled", "short"]
 InitialWeights = Literal["normal", "uniform"]
 OptionValue = bool | int | float | str
 
 RELEASE: dict[str, Any] = {
     "initial_weights": "uniform",
+    "last_batches": "short",
     "consistency_threshold": 0.85,
     "distillation_shares": "class-share",
     "similarity": "scaled-cosine",
@@ -116,6 +118,11 @@ class RunConfig(StreamConfig):
     )
     unlabeled_batch: Count = Field(
         128, description="unlabelled images a step (default: 128; 64 with tiny-imagenet)"
+    )
+    last_batches: LastBatches = Field(
+        "filled",
+        description="the last step of a pass through labelled, or unlabelled, images: filled up, "
+        "or with what is left of them",
     )
     learning_rate: Positive | None = Field(
         None, description="initial learning rate (default: the paper's for the method)"

@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from distillmatch.config.run import LastBatches
 from distillmatch.engine.device import Placement
+from distillmatch.engine.orders import BatchOrder, Draw, Sizes
 from distillmatch.engine.scoring import piece_size, score_in_pieces
 from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
 from distillmatch.methods import ImageSet, Scores, Training
@@ -54,8 +56,10 @@ class Draft:
 
     number: int
     steps: range
+    sizes: Sizes
     labeled: Rows
     images: Tensor
+    unlabeled_sizes: Sizes
     unlabeled: Rows | None = None
     unlabeled_images: Tensor | None = None
 
@@ -64,13 +68,19 @@ class Draft:
 class Epoch:
     """The views of an epoch, or of a part of one, in the order the steps take them."""
 
-    steps: int
+    sizes: Sizes
+    unlabeled_sizes: Sizes
     images: Tensor
     labels: Tensor
     unlabeled: Tensor
     strong: Tensor | None
     of_images: Scores
     of_unlabeled: Scores
+
+    @property
+    def steps(self) -> int:
+        """How many steps these views are for."""
+        return len(self.sizes)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -102,6 +112,7 @@ class TaskData:
         seed: int,
         batch: int,
         unlabeled_batch: int,
+        last_batches: LastBatches = "filled",
         truth: NDArray[np.int64] | None = None,
         resident_bytes: int | None = None,
     ) -> None:
@@ -112,6 +123,7 @@ class TaskData:
         self.seed = seed
         self.batch = batch
         self.unlabeled_batch = unlabeled_batch
+        self.last_batches = last_batches
         self.limit = resident_limit(resident_bytes, placement)
         of_labels, of_unlabeled = make_stores(
             [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)],
@@ -139,7 +151,7 @@ class TaskData:
 
     def steps(self, training: Training) -> int:
         """Return the steps of an epoch: one pass over the labelled images."""
-        return -(-len(self.sets[training.labeled]) // self.batch)
+        return self._order(training).steps
 
     def parts(self, training: Training) -> list[range]:
         """Cut the steps of an epoch so that the views of each part fit in memory.
@@ -158,12 +170,14 @@ class TaskData:
     def draft(self, training: Training, number: int, steps: range) -> Draft:
         """Draw which images some steps of an epoch take, and fetch them as far as the host can."""
         chosen, others = self.sets[training.labeled], self.sets["unlabeled"]
-        order = self._labeled_order(training, number, steps)
-        images = chosen.fetch(order)
+        rows, sizes = self._order(training).in_pass(number, steps, self._draw(training))
+        images = chosen.fetch(rows)
         if not (training.unlabeled and len(others)):
-            return Draft(number, steps, order, images)
-        order_u = self._unlabeled_order(training, number, steps)
-        return Draft(number, steps, order, images, order_u, others.fetch(order_u))
+            return Draft(number, steps, sizes, rows, images, (0,) * len(steps))
+        rows_u, sizes_u = self._unlabeled_order.going_round(
+            self._in_training(training, number, steps), self._draw(training, "unlabeled")
+        )
+        return Draft(number, steps, sizes, rows, images, sizes_u, rows_u, others.fetch(rows_u))
 
     def views(
         self,
@@ -182,7 +196,8 @@ class TaskData:
         strong = self.nothing() if training.strong else None
         if draft.unlabeled_images is not None:
             pixels = self.sets["unlabeled"].store.deliver(draft.unlabeled_images)
-            first = steps.start * self.unlabeled_batch
+            earlier = self._in_training(training, number, range(steps.start))
+            first = self._unlabeled_order.images(earlier)
             unlabeled = self._weak(pixels, training.name, number, "unlabelled", first)
             if training.strong:
                 key = view_key(self.seed, "strong", self.task, training.name, number)
@@ -198,7 +213,8 @@ class TaskData:
             rows = self.placement.tensor(draft.unlabeled)
             of_unlabeled = {**of_unlabeled, **{k: note[rows] for k, note in self.notes.items()}}
         return Epoch(
-            steps=len(steps),
+            sizes=draft.sizes,
+            unlabeled_sizes=draft.unlabeled_sizes,
             images=images,
             labels=chosen.labels[self.placement.tensor(draft.labeled)],
             unlabeled=unlabeled,
@@ -272,25 +288,26 @@ class TaskData:
         side = self.sets["unlabeled"].store.side
         return 3 * side * side * self.placement.dtype.itemsize
 
-    def _labeled_order(self, training: Training, epoch: int, steps: range) -> Rows:
-        """Return every labelled image once; the last step is filled up with more of the same order.
+    def _order(self, training: Training) -> BatchOrder:
+        """Return how the labelled images of a training are cut into batches."""
+        return BatchOrder(len(self.sets[training.labeled]), self.batch, self.last_batches)
 
-        Steps of equal shape can be captured, and normalization never meets a tiny batch.
-        """
-        count = len(self.sets[training.labeled])
-        order = self._permutation(count, self.seed, "epoch", self.task, training.name, epoch)
-        return order[np.arange(steps.start * self.batch, steps.stop * self.batch) % count]
+    @property
+    def _unlabeled_order(self) -> BatchOrder:
+        return BatchOrder(len(self.sets["unlabeled"]), self.unlabeled_batch, self.last_batches)
 
-    def _unlabeled_order(self, training: Training, epoch: int, steps: range) -> Rows:
-        """Return the next images of a stream that goes round independently of the epochs."""
-        count, before = len(self.sets["unlabeled"]), epoch * self.steps(training)
-        start = (before + steps.start) * self.unlabeled_batch
-        end = (before + steps.stop) * self.unlabeled_batch
-        pieces = []
-        for number in range(start // count, -(-end // count)):
-            order = self._permutation(count, self.seed, "round", self.task, training.name, number)
-            pieces.append(order[max(0, start - number * count) : end - number * count])
-        return np.concatenate(pieces)
+    def _in_training(self, training: Training, epoch: int, steps: range) -> range:
+        """Return the numbers that steps of an epoch have in the whole training."""
+        before = epoch * self.steps(training)
+        return range(before + steps.start, before + steps.stop)
+
+    def _draw(self, training: Training, over: ImageSet | None = None) -> Draw:
+        """Return what draws orders: over a training's labelled images, or another set."""
+        count = len(self.sets[over or training.labeled])
+        purpose = "epoch" if over is None else "round"
+        return lambda number: self._permutation(
+            count, self.seed, purpose, self.task, training.name, number
+        )
 
     def _weak(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
         key = view_key(self.seed, "weak", purpose, self.task, name, epoch)

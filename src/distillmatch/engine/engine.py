@@ -11,6 +11,7 @@ from distillmatch.engine.device import Placement
 from distillmatch.engine.distributed import Ranks
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.factory import NetworkFactory
+from distillmatch.engine.orders import BatchOrder
 from distillmatch.engine.outcome import TaskOutcome, Underway
 from distillmatch.engine.progress import Progress
 from distillmatch.engine.snapshot import (
@@ -161,6 +162,7 @@ class Engine:
             seed=self.config.seed,
             batch=self.config.batch,
             unlabeled_batch=self.config.unlabeled_batch,
+            last_batches=self.config.last_batches,
             truth=truth,
             resident_bytes=self.config.resident_bytes,
         )
@@ -178,6 +180,6 @@ class Engine:
             counts = {"new": new, "coreset": stored, "first-half": (new + stored + 1) // 2}
             for training in self.method.trainings(info):
                 images = counts.get(training.labeled, new + stored)
-                steps = -(-images // self.config.batch)
-                total += self.trainer.work_of(training, steps)
+                order = BatchOrder(images, self.config.batch, self.config.last_batches)
+                total += self.trainer.work_of(training, order.steps)
         return total

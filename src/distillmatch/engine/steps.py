@@ -1,9 +1,11 @@
 """One training step, run eagerly or captured once as a CUDA graph and replayed."""
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,7 +15,8 @@ from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.descent import Descent
 from distillmatch.engine.device import Placement
-from distillmatch.engine.graphs import CapturedWork
+from distillmatch.engine.graphs import CapturedWork, why
+from distillmatch.engine.orders import Sizes
 from distillmatch.methods import Batch, Training
 
 STEP_PRIORITY = -2
@@ -80,41 +83,71 @@ class Step:
         return loss.detach()
 
 
-def run_eagerly(step: Step, epoch: Epoch, batch: int, unlabeled_batch: int) -> Tensor:
-    """Take all steps of an epoch and return their losses."""
-    return torch.stack([step(b) for b in batches(epoch, batch, unlabeled_batch)])
-
-
 class CapturedStep:
     """A step captured as a CUDA graph: each replay reads its batch from the same memory."""
 
     def __init__(self, step: Step, example: Batch) -> None:
         self.batch = _copied(example)
-        self.queued: deque[torch.cuda.Event] = deque()
         state = _State.of(step)
         self.captured = CapturedWork(
             lambda: step(self.batch), TRIAL_STEPS, lambda: state.restore(step), STEP_PRIORITY
         )
 
-    def run(self, epoch: Epoch, batch: int, unlabeled_batch: int) -> Tensor:
-        """Replay the step for every batch of an epoch and return the losses."""
+    def __call__(self, batch: Batch) -> Tensor:
+        """Take the step for a batch of the example's sizes, and return where its loss will be."""
+        _copy_into(self.batch, batch)
+        return self.captured.replay()
+
+
+class EpochSteps:
+    """Takes the steps of a training's epochs: eagerly, and on CUDA captured.
+
+    Each size of batches is captured when it is first met; most trainings have one.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.capturable = step.placement.captures
+        self.captured: dict[tuple[int, int], CapturedStep] = {}
+        self.queued: deque[torch.cuda.Event] = deque()
+
+    def run(self, epoch: Epoch) -> Tensor:
+        """Take all steps of an epoch and return their losses."""
         losses = torch.empty(epoch.steps, device=epoch.labels.device)
-        for number, given in enumerate(batches(epoch, batch, unlabeled_batch)):
+        for number, batch in enumerate(batches(epoch)):
+            captured = self._captured(batch) if self.capturable else None
+            if captured is None:
+                losses[number] = self.step(batch)
+                continue
             if len(self.queued) == STEPS_AHEAD:
                 self.queued.popleft().synchronize()
-            _copy_into(self.batch, given)
-            losses[number].copy_(self.captured.replay())
+            losses[number].copy_(captured(batch))
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record()
             self.queued.append(done)
         return losses
 
+    def _captured(self, batch: Batch) -> CapturedStep | None:
+        """Return the step captured for batches like this, or say why that cannot be done."""
+        sizes = len(batch.images), len(batch.unlabeled)
+        if sizes not in self.captured:
+            try:
+                self.captured[sizes] = CapturedStep(self.step, batch)
+            except RuntimeError as error:
+                self.capturable = False
+                warnings.warn(
+                    f"the step of training '{self.step.training.name}' cannot be captured as a "
+                    f"CUDA graph and runs eagerly, which is slower: {why(error)}",
+                    stacklevel=2,
+                )
+                return None
+        return self.captured[sizes]
 
-def batches(epoch: Epoch, batch: int, unlabeled_batch: int) -> Iterator[Batch]:
+
+def batches(epoch: Epoch) -> Iterator[Batch]:
     """Cut an epoch into the batches of its steps."""
-    for number in range(epoch.steps):
-        labeled = slice(number * batch, (number + 1) * batch)
-        unlabeled = slice(number * unlabeled_batch, (number + 1) * unlabeled_batch)
+    cuts = zip(_slices(epoch.sizes), _slices(epoch.unlabeled_sizes), strict=True)
+    for labeled, unlabeled in cuts:
         yield Batch(
             images=epoch.images[labeled],
             labels=epoch.labels[labeled],
@@ -123,6 +156,12 @@ def batches(epoch: Epoch, batch: int, unlabeled_batch: int) -> Iterator[Batch]:
             of_images={name: rows[labeled] for name, rows in epoch.of_images.items()},
             of_unlabeled={name: rows[unlabeled] for name, rows in epoch.of_unlabeled.items()},
         )
+
+
+def _slices(sizes: Sizes) -> Iterator[slice]:
+    """Yield where rows of the given counts lie that follow each other."""
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        yield slice(end - size, end)
 
 
 @contextmanager
@@ -147,6 +186,7 @@ class _State:
 
     network: dict[str, Tensor]
     average: dict[str, Tensor]
+    velocities: list[Tensor]
 
     @classmethod
     def of(cls, step: Step) -> "_State":
@@ -155,6 +195,7 @@ class _State:
         return cls(
             {name: value.clone() for name, value in network.state_dict().items()},
             {name: value.clone() for name, value in averaged.items()},
+            [velocity.clone() for velocity in step.optimization.optimizer.velocities],
         )
 
     def restore(self, step: Step) -> None:
@@ -162,7 +203,7 @@ class _State:
         torch._foreach_copy_(list(changed.values()), list(self.network.values()))
         if step.optimization.average is not None:
             step.optimization.average.restore(self.average)
-        torch._foreach_zero_(step.optimization.optimizer.velocities)
+        torch._foreach_copy_(step.optimization.optimizer.velocities, self.velocities)
 
 
 def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:

@@ -1,19 +1,17 @@
 """Training: takes a method through one task, from epoch to epoch, and can be continued anywhere."""
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from distillmatch.config import RunConfig
 from distillmatch.engine.averages import WeightAverage
-from distillmatch.engine.data import Epoch, TaskData
+from distillmatch.engine.data import TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.epochs import Epochs
-from distillmatch.engine.graphs import why
 from distillmatch.engine.loss_means import LossMeans
 from distillmatch.engine.outcome import Judgement, Underway
 from distillmatch.engine.progress import NoProgress, Progress
@@ -25,16 +23,9 @@ from distillmatch.engine.snapshot import (
     restored_underway,
     take_snapshot,
 )
-from distillmatch.engine.steps import (
-    CapturedStep,
-    Optimization,
-    Step,
-    batches,
-    run_eagerly,
-    training_mode,
-)
+from distillmatch.engine.steps import EpochSteps, Optimization, Step, training_mode
 from distillmatch.errors import TrainingError
-from distillmatch.methods import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods import Method, Scores, TaskInfo, Training
 from distillmatch.networks import Network
 from distillmatch.streams import Coreset
 from distillmatch.views import plain_views
@@ -127,14 +118,16 @@ class Trainer:
         """Return the images that a training will see in so many steps an epoch."""
         return training.epochs * self._epoch_work(training, steps)
 
-    def steps_of(self, training: Training, resumed: Snapshot | None = None) -> "EpochSteps":
+    def steps_of(self, training: Training, resumed: Snapshot | None = None) -> EpochSteps:
         """Return what takes a training's steps, with a fresh optimizer."""
         optimization = Optimization.of(
             training, self.placement, self.config.momentum, self.config.weight_decay
         )
-        if resumed is not None and optimization.average is not None:
-            restore_average(resumed, optimization.average)
-        return EpochSteps(Step(training, optimization, self.placement), self.config, resumed)
+        if resumed is not None:
+            restore_velocities(resumed, optimization.optimizer)
+            if optimization.average is not None:
+                restore_average(resumed, optimization.average)
+        return EpochSteps(Step(training, optimization, self.placement))
 
     def _train(
         self, training: Training, data: TaskData, task: TaskInfo, truth: Truth, doing: str
@@ -211,39 +204,3 @@ class Trainer:
     def _epoch_work(self, training: Training, steps: int) -> float:
         unlabeled = self.config.unlabeled_batch * (training.unlabeled + training.strong)
         return steps * (self.config.batch + unlabeled)
-
-
-class EpochSteps:
-    """Takes the steps of a training's epochs: captured once on CUDA, eagerly elsewhere."""
-
-    def __init__(self, step: Step, config: RunConfig, resumed: Snapshot | None) -> None:
-        self.step = step
-        self.sizes = (config.batch, config.unlabeled_batch)
-        self.capturable = step.placement.captures
-        self.captured: CapturedStep | None = None
-        self.resumed = resumed
-
-    def run(self, epoch: Epoch) -> Tensor:
-        """Take all steps of an epoch and return their losses."""
-        if self.capturable and self.captured is None:
-            self.captured = self._capture(next(batches(epoch, *self.sizes)))
-        if self.resumed is not None:
-            # After the capture, whose trial steps leave the optimizer as good as new.
-            restore_velocities(self.resumed, self.step.optimization.optimizer)
-            self.resumed = None
-        if self.captured is not None:
-            return self.captured.run(epoch, *self.sizes)
-        return run_eagerly(self.step, epoch, *self.sizes)
-
-    def _capture(self, example: Batch) -> CapturedStep | None:
-        """Capture the step; where that cannot be done, say why and let it run eagerly."""
-        try:
-            return CapturedStep(self.step, example)
-        except RuntimeError as error:
-            self.capturable = False
-            warnings.warn(
-                f"the step of training '{self.step.training.name}' cannot be captured as a CUDA "
-                f"graph and runs eagerly, which is slower: {why(error)}",
-                stacklevel=2,
-            )
-            return None

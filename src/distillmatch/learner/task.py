@@ -136,6 +136,7 @@ class _Task:
             seed=config.seed,
             batch=config.batch,
             unlabeled_batch=config.unlabeled_batch,
+            last_batches=config.last_batches,
             resident_bytes=config.resident_bytes,
         )
         return cls(

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
 from distillmatch.metrics import mean_and_deviation, omega, omega_curve
+from distillmatch.run.result import complete_record
 
 Result = dict[str, Any]
 
@@ -97,7 +98,7 @@ def _compared(result: Result) -> dict[str, Any]:
     """Return what makes a configuration another one: all but the seed and the place it ran."""
     left_out = ("seed", "device", "precision")
     # How many tasks there are may have been said or not.
-    config = {**result["config"], "tasks": len(result["task_sizes"])}
+    config = {**complete_record(result["config"]), "tasks": len(result["task_sizes"])}
     return {key: value for key, value in config.items() if key not in left_out}
 
 
@@ -253,9 +254,8 @@ def _title(result: Result) -> str:
 def _bound_keys(result: Result) -> list[str]:
     """Return what a run and its bound have in common: all that can be, then less and less."""
     stream = repr(sorted(result["stream"].items()))
-    defaults, keys = RunConfig.model_fields, ("network", "epochs", "initial_weights")
-    # A result from before there was an option has what was then the only way.
-    trained = [result["config"].get(key, defaults[key].default) for key in keys]
+    config = complete_record(result["config"])
+    trained = [config[key] for key in ("network", "epochs", "initial_weights", "last_batches")]
     return [f"{stream} {trained[:count]}" for count in range(len(trained), -1, -1)]
 
 

@@ -16,7 +16,7 @@ from distillmatch.run.checkpoints import Checkpoint, Checkpoints
 from distillmatch.run.interruption import Interrupted
 from distillmatch.run.lock import FolderLock
 from distillmatch.run.log import RunLog
-from distillmatch.run.result import read_result, recorded_config
+from distillmatch.run.result import complete_record, read_result, recorded_config
 
 Resume = Literal["no", "auto", "must"]
 RESULT = "result.json"
@@ -152,13 +152,8 @@ class RunFolder:
 
 
 def differing_keys(recorded: dict[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the values that differ, as recorded and as now.
-
-    A key that did not exist when it was recorded had, in effect, its default.
-    """
-    now = recorded_config(config)
-    defaults = recorded_config(RunConfig())
-    there = {**defaults, **recorded}
+    """Return the values that differ, as recorded and as now."""
+    now, there = recorded_config(config), complete_record(recorded)
     return {
         key: (there.get(key), now.get(key))
         for key in {**now, **there}

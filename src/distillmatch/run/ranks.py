@@ -75,6 +75,11 @@ def check_ranks(ranks: Ranks, config: RunConfig, method: type[Method], at_once: 
     """Refuse what several processes cannot do together, or were not told alike."""
     ranks.check_batch(config.batch, "batch")
     ranks.check_batch(config.unlabeled_batch, "unlabeled_batch")
+    if ranks.count > 1 and config.last_batches == "short":
+        raise ConfigError(
+            "last_batches must be 'filled' under torchrun, not 'short': its processes share each "
+            "step evenly"
+        )
     if at_once not in (None, 1) and method.independent_tasks:
         raise ConfigError(
             f"at_once must be 1 under torchrun, not {at_once}: its processes learn each task "

@@ -60,6 +60,19 @@ def recorded_config(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude=set(UNRECORDED_KEYS))
 
 
+def complete_record(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with the keys that did not exist when it was recorded.
+
+    They had, in effect, their defaults, whatever a preset has for them since.
+    """
+    return {**recorded_config(RunConfig()), **recorded}
+
+
+def config_recorded(recorded: dict[str, Any]) -> RunConfig:
+    """Return the configuration that a result records."""
+    return RunConfig(**complete_record(recorded))
+
+
 def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[str, Any]:
     """Return what a run and its bound must have in common."""
     described = {key: config.model_dump(mode="json")[key] for key in STREAM_KEYS}

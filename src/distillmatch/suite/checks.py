@@ -7,7 +7,7 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.run import Bound
-from distillmatch.run.result import STREAM_KEYS, Tally
+from distillmatch.run.result import STREAM_KEYS, Tally, config_recorded
 from distillmatch.suite.identity import identity, run_name
 from distillmatch.suite.plan import PlannedRun
 from distillmatch.suite.schema import schema_problems
@@ -29,7 +29,7 @@ def problems_of(
     if problems:
         return problems  # figures of something else cannot be computed
     try:
-        config = RunConfig(**result["config"])
+        config = config_recorded(result["config"])
     except ConfigError as error:
         return [f"config: {error}"]
     return [
@@ -51,7 +51,7 @@ def remarks_on(result: Result, planned: Mapping[str, PlannedRun]) -> list[str]:
         remarks.append("whether there were changes beside its commit is not known")
     if result["uses_truth"]:
         remarks.append("its method was given the truth")
-    if run_name(RunConfig(**result["config"])) not in planned:
+    if run_name(config_recorded(result["config"])) not in planned:
         remarks.append("no experiment has this run")
     return remarks
 

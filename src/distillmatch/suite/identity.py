@@ -47,6 +47,7 @@ USED_BY_BOUND = (
     "initial_weights",
     "epochs",
     "batch",
+    "last_batches",
     "learning_rate",
     "momentum",
     "weight_decay",

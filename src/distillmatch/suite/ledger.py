@@ -8,6 +8,7 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.files import write_atomically
 from distillmatch.run import read_result
+from distillmatch.run.result import config_recorded
 from distillmatch.suite.identity import identity, run_name
 
 __all__ = ["Ledger", "config_of", "run_name"]
@@ -73,7 +74,7 @@ def config_of(result: Result, path: Path) -> RunConfig:
             f"{path}: config: expected the options of a run by name, found {recorded!r:.60}"
         )
     try:
-        return RunConfig(**recorded)
+        return config_recorded(recorded)
     except ConfigError as error:
         raise ResultError(f"{path}: config: {error}") from None
 
