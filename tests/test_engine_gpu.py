@@ -59,7 +59,12 @@ def test_a_captured_step_does_what_the_eager_step_does(
             np.testing.assert_allclose(one[phase], other[phase], rtol=0.05, atol=0.02)
 
 
-@pytest.mark.parametrize("name", method_names())
-def test_every_method_learns_in_bfloat16(name: str) -> None:
-    losses = losses_of(RunConfig(method=name, network="wrn-10-1", epochs=3, tasks=2, device="cuda"))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, {}) for name in method_names()), ("dm", {"preset": "release", "coreset": 6})],
+)
+def test_every_method_learns_in_bfloat16(name: str, options: dict[str, Any]) -> None:
+    losses = losses_of(
+        RunConfig(method=name, network="wrn-10-1", epochs=3, tasks=2, device="cuda", **options)
+    )
     assert all(np.isfinite(v).all() for task in losses for v in task.values())
