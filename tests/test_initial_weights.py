@@ -119,10 +119,14 @@ def test_new_classes_of_a_uniform_network_start_uniform(head: Head) -> None:
 
 
 def test_the_bound_of_a_run_starts_alike_and_is_a_run_of_its_own() -> None:
-    for options in ({"initial_weights": "uniform"}, {"preset": "release"}):
+    for options in (
+        {"initial_weights": "uniform"},
+        {"preset": "release", "last_batches": "filled"},
+    ):
         bound = bound_config(RunConfig(**options))
         assert bound.initial_weights == "uniform"
         assert run_name(bound) == "shapes-random10-offline-initial_weights=uniform-seed1"
+    assert bound_config(RunConfig(preset="release")).last_batches == "short"
 
 
 def test_new_classes_of_a_learner_start_as_its_first_and_nobody_can_change_that(

@@ -133,10 +133,13 @@ def test_a_method_that_no_experiment_has_is_refused() -> None:
 def test_options_of_a_method_bring_no_other_bound(tmp_path: Path) -> None:
     rows = {
         "rate": {"learning_rate": 0.05},
-        "release": {"preset": "release", "coreset": 20, "initial_weights": "normal"},
+        "release": {
+            "preset": "release", "coreset": 20, "initial_weights": "normal",
+            "last_batches": "filled",
+        },
         "gate": {"gate": "softmax", "temperature": 3.0, "unlabeled_per_task": 5},
         "bound": {"method": "offline"},
-    }
+    }  # fmt: skip
     assert counted(plan([own(tmp_path, rows)], [1])) == {"offline": 1, "dm": 3}
 
 
@@ -144,6 +147,7 @@ def test_what_the_bound_depends_on_brings_another(tmp_path: Path) -> None:
     rows = {
         "longer": {"epochs": 300}, "larger": {"network": "wrn-28-4"}, "tasks": {"tasks": 5},
         "labels": {"labels_per_class": 5}, "parents": {"order": "parent"}, "plain": {},
+        "last": {"last_batches": "short"},
     }  # fmt: skip
     assert counted(plan([own(tmp_path, rows)], [1]))["offline"] == len(rows)
 
@@ -191,7 +195,7 @@ def test_the_bound_learns_the_same_whatever_its_bound_config_leaves_out() -> Non
     odd = RunConfig(
         **TINY, method="offline", coreset=6, unlabeled="negative", preset="release",
         temperature=3.0, class_balancing=False, distillation=False, learning_rate=0.1,
-        initial_weights="normal",
+        initial_weights="normal", last_batches="filled",
     )  # fmt: skip
     assert figures(odd) == figures(shared_config(odd))
     assert shared_config(odd) == bound_config(RunConfig(**TINY, coreset=2, calibration=False))
