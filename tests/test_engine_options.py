@@ -22,6 +22,7 @@ SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "distillation_scale": ("e2e", {}),
     "teacher_start": ("dr", {}),
     "labeled_statistics": ("e2e", {}),
+    "accepted_statistics": ("dm", {"labeled_statistics": "apart", "true_positive_rate": 0.9}),
     "new_task_statistics": ("e2e", {}),
     "pseudo_label_counts": ("dm", {"true_positive_rate": 1.0}),
     "pseudo_label_targets": ("dm", {"true_positive_rate": 1.0}),

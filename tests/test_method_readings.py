@@ -1,5 +1,6 @@
 """Readings of the paper that change what E2E, DR, GD and DM learn from, by loops."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -284,6 +285,34 @@ def test_labels_normalized_apart_leave_the_pseudo_labels_with_the_unlabelled_ima
     slow = share * (mean_supervised(batch, apart) - mean_supervised(batch, together))
     assert abs(slow) > 1e-4
     assert found[1] - found[0] == pytest.approx(slow, rel=1e-6)
+
+
+@pytest.mark.parametrize("of", ["classifier", "detector"])
+@pytest.mark.parametrize("accepted", [1, 3, 5])
+def test_accepted_images_can_be_normalized_with_the_labelled_ones(accepted: int, of: str) -> None:
+    """Half of six are expected: of five the last two stay with the unlabelled images."""
+    method = method_of(
+        method="dm", labeled_statistics="apart", accepted_statistics="labeled",
+        class_balancing=False, consistency=False, distillation=False, true_positive_rate=0.45,
+    )  # fmt: skip
+    assert isinstance(method, DistillMatch)
+    training = training_of(method, of)
+    method.weights = torch.ones(7)
+    batch = batch_for(training)
+    scores = batch.of_unlabeled["gate"].tolist()
+    method.values["threshold"] = sorted(scores)[-accepted]
+    taken = [n for n, score in enumerate(scores) if score >= method.values["threshold"]]
+    assert len(taken) == accepted
+    loss = loss_of(training, batch)
+    chosen = (taken + [n for n in range(6) if n not in taken])[:3]
+    together = rows(training.network, batch.images, batch.unlabeled)
+    apart = rows(training.network, batch.images, batch.unlabeled[chosen])
+    past = batch.of_unlabeled["past"][:, :5].argmax(dim=1).tolist()
+    slow = slow_supervised(batch, [1.0] * 7, apart[:8])
+    for n in taken:
+        row = apart[8 + chosen.index(n)] if n in chosen else together[8 + n]
+        slow -= math.log(softmax(row)[past[n]])
+    assert loss == pytest.approx(slow / (8 + accepted), rel=1e-6)
 
 
 @pytest.mark.parametrize("labeled", ["together", "apart"])

@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 import yaml
 from conftest import make_dataset
+from test_presets import VALUES
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.run import run
 from distillmatch.suite.catalogue import Experiment, experiment_names, load_experiment
-from distillmatch.suite.identity import bound_config, identity, run_name, shared_config
+from distillmatch.suite.identity import (
+    LEARNERS,
+    LOOKED_AT_BY,
+    bound_config,
+    identity,
+    run_name,
+    shared_config,
+)
 from distillmatch.suite.plan import PlannedRun, plan
 
 TINY: dict[str, Any] = {
@@ -189,6 +197,33 @@ def test_base_learns_the_same_whatever_the_unlabelled_stream() -> None:
     fewer = RunConfig(**{**TINY, "unlabeled_batch": 3}, method="base", coreset=6, unlabeled="task")
     assert shown[0] == shown[1] == shown[2] == figures(fewer)
     assert shown[0] == figures(shared_config(fewer))
+
+
+def test_the_options_of_some_methods_are_those_whose_help_says_so() -> None:
+    of_methods = {}
+    for key, field in RunConfig.model_fields.items():
+        said, _, rest = str(field.description).partition(":")
+        names = tuple(sorted(name.lower() for name in said.split(", ")))
+        if rest and set(names) <= set(LEARNERS):
+            of_methods[key] = names
+    assert of_methods == {key: tuple(sorted(names)) for key, names in LOOKED_AT_BY.items()}
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_a_method_learns_the_same_whatever_the_options_are_that_it_does_not_look_at(
+    method: str,
+) -> None:
+    plain = RunConfig(**TINY, method=method, coreset=6)
+    others = {key for key, methods in LOOKED_AT_BY.items() if method not in methods}
+    odd = plain.replace(**{key: VALUES[key] for key in others})
+    assert figures(odd) == figures(plain)
+    assert shared_config(odd) == shared_config(plain)
+    assert identity(odd.replace(preset="release")) == identity(plain.replace(preset="release"))
+
+
+def test_a_method_of_ones_own_may_look_at_any_option() -> None:
+    own = RunConfig(method="mine:Method", gate="energy")
+    assert shared_config(own).gate == "energy" != shared_config(own.replace(method="gd")).gate
 
 
 def test_the_bound_learns_the_same_whatever_its_bound_config_leaves_out() -> None:

@@ -48,6 +48,7 @@ RELEASE: dict[str, Any] = {
     "distillation_scale": "temperature-squared",
     "teacher_start": "past",
     "labeled_statistics": "apart",
+    "accepted_statistics": "labeled",
     "new_task_statistics": "together",
     "past_statistics": "all-batches",
     "pseudo_label_counts": "epoch",
@@ -236,6 +237,11 @@ class RunConfig(StreamConfig):
         "together",
         description="E2E, DR, GD, DM: normalize the labelled images of the cross entropy together "
         "with the unlabelled ones, or in a forward apart",
+    )
+    accepted_statistics: Literal["unlabeled", "labeled"] = Field(
+        "unlabeled",
+        description="DM: where labelled images are normalized apart, what unlabelled ones that are "
+        "accepted are normalized with: all unlabelled images, or the labelled ones",
     )
     new_task_statistics: Statistics = Field(
         "apart",

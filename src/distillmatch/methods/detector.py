@@ -90,7 +90,7 @@ class FamiliarityDetector:
         epsilon = choose_epsilon(tried, means, config.epsilon_rule)
         self.method.values["epsilon"] = epsilon
         scores = passes.score(at(epsilon), held_out, CALIBRATION_VIEWS)[SCORE][:, 0]
-        rate = true_positive_rate(config, task)
+        rate = true_positive_rate(config, task.number + 1)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
     def ask_past(self, images: Tensor) -> Scores:
@@ -124,15 +124,14 @@ def held_out_images(passes: Passes) -> ImageSet:
     return "second-half" if passes.label_counts("second-half").any() else "labeled"
 
 
-def true_positive_rate(config: RunConfig, task: TaskInfo) -> float:
-    """Return δ, the share of familiar images that a gate is set to accept after a task.
+def true_positive_rate(config: RunConfig, learned: int) -> float:
+    """Return δ, the share of familiar images that a gate is set to accept after so many tasks.
 
     A growing one is the share of the tasks that will be past ones among those seen in the next: the
     more of what is shown is known, the less is won by rejecting.
     """
     rate = config.true_positive_rate or (0.05 if config.coreset else 0.5)
     if config.true_positive_rate_rule == "growing":
-        learned = task.number + 1
         rate = max(rate, learned / (learned + 1))
     return rate
 

@@ -1,11 +1,13 @@
 """DM, DistillMatch: the paper's method."""
 
 from dataclasses import replace
+from math import ceil
 
 import torch
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
+from distillmatch.config.run import CALIBRATED_GATES
 from distillmatch.losses import (
     class_weights,
     consistency_loss,
@@ -16,7 +18,11 @@ from distillmatch.losses import (
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
-from distillmatch.methods.detector import DETECTOR_LOGITS, FamiliarityDetector
+from distillmatch.methods.detector import (
+    DETECTOR_LOGITS,
+    FamiliarityDetector,
+    true_positive_rate,
+)
 from distillmatch.methods.gates import GATE, make_gate
 from distillmatch.methods.method import (
     Batch,
@@ -132,25 +138,22 @@ class DistillMatch(KeepsPast):
         `weak` are the network's logits of the labelled and then of the unlabelled images. Eqs. 6
         and 7 are one sum over both, the pseudo-labels following the labels.
         """
-        labels, softly = batch.labels, None
+        labels, softly, accepted = batch.labels, None, None
         count: Tensor | int = len(labels)
         if self.gate is not None and task.past and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-            if self.config.pseudo_label_targets == "hard":
-                labels, count = with_pseudo_labels(labels, guesses, accepted)
-            else:
-                count = len(labels) + accepted.sum()
-                unlabeled, past = weak[len(labels) :], for_labels(batch.of_unlabeled)["past"]
-                softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
+        logits = self.of_labels(batch, task, network, weak, accepted)
+        if accepted is not None and self.config.pseudo_label_targets == "hard":
+            labels, count = with_pseudo_labels(labels, guesses, accepted)
+        elif accepted is not None:
+            count = len(labels) + accepted.sum()
+            unlabeled, past = logits[len(labels) :], for_labels(batch.of_unlabeled)["past"]
+            softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
         distilled = None
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
             distilled = local_distillation(self.config, task, past, weak)
-        logits = first_rows(weak, len(labels))
-        if self.config.labeled_statistics == "apart":  # else to join them again would cost a copy
-            apart = supervised_logits(self.config, network, batch, task, weak)
-            logits = torch.cat([apart, logits[len(apart) :]])
-        total = weighted_cross_entropy_sum(logits, labels, self.weights)
+        total = weighted_cross_entropy_sum(first_rows(logits, len(labels)), labels, self.weights)
         return distillmatch_loss(
             total if softly is None else total + softly,
             count,
@@ -159,6 +162,38 @@ class DistillMatch(KeepsPast):
             self.config.consistency_weight,
             self.config.distillation_weight,
         )
+
+    def of_labels(
+        self,
+        batch: Batch,
+        task: TaskInfo,
+        network: nn.Module,
+        weak: Tensor,
+        accepted: Tensor | None,
+    ) -> Tensor:
+        """Return the logits that labels and then pseudo-labels are learned by.
+
+        They are those of all weak views; or, where labelled images are normalized apart, theirs are
+        of a second forward. Unlabelled images may be part of that, as many as δ lets expect to be
+        accepted, since the shape of a step is fixed: the accepted ones come first, any beyond that
+        number stay as they are, and of those that fill it up nothing is learned.
+        """
+        if self.config.labeled_statistics == "together" or not task.past:
+            return weak
+        if accepted is None or self.config.accepted_statistics == "unlabeled":
+            apart = supervised_logits(self.config, network, batch, task, weak)
+            return torch.cat([apart, weak[len(apart) :]])
+        expected = ceil(self.expected_share(task) * len(accepted))
+        first = accepted.byte().argsort(descending=True, stable=True)[:expected]
+        both = network(torch.cat([batch.images, batch.unlabeled[first]]))[:, : task.seen]
+        of_images, of_accepted = both.split([len(batch.images), expected])
+        unlabeled = weak[len(batch.images) :].index_copy(0, first, of_accepted.to(weak.dtype))
+        return torch.cat([of_images, unlabeled])
+
+    def expected_share(self, task: TaskInfo) -> float:
+        """Return the share of images that the gate is set to accept in a task: δ, or all."""
+        calibrated = self.config.gate in CALIBRATED_GATES
+        return true_positive_rate(self.config, task.number) if calibrated else 1.0
 
     def pseudo_labels(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor]:
         """Return the last classifier's hard labels and which of them are believed."""

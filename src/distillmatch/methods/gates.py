@@ -83,7 +83,7 @@ class ThresholdGate(Gate):
     def set_threshold(self, passes: Passes, task: TaskInfo, over: ImageSet) -> None:
         """Set the threshold to the score that δ of some labelled images reach."""
         scores = self._scores(passes, over, task.seen, "classifier")
-        rate = true_positive_rate(self.method.config, task)
+        rate = true_positive_rate(self.method.config, task.number + 1)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
     def prepare(self, passes: Passes, task: TaskInfo) -> None:

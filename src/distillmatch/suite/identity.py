@@ -1,8 +1,8 @@
 """Which configurations are the same run, and what a run is called.
 
-Some methods do not look at everything that a configuration says. Base sees no unlabelled image, so
-its run serves every unlabelled stream; the bound sees nothing but labelled images, so there is one
-for each class order. `shared_config` is the one place that knows this.
+Methods do not look at everything that a configuration says: most options are one method's. Base
+sees no unlabelled image, so its run serves every unlabelled stream; the bound sees nothing but
+labelled images, so there is one for each class order. `shared_config` is the one place that knows.
 """
 
 import json
@@ -55,6 +55,49 @@ USED_BY_BOUND = (
     "precision",
     "resident_bytes",
 )
+LEARNERS = ("dm", "base", "e2e", "dr", "gd")
+_OF_DM = (
+    "pseudo_labels",
+    "consistency",
+    "distillation",
+    "consistency_weight",
+    "distillation_weight",
+    "consistency_threshold",
+    "consistency_from",
+    "strong_statistics",
+    "coreset_counts",
+    "pseudo_label_counts",
+    "pseudo_label_targets",
+    "pseudo_label_views",
+    "gate",
+    "gate_confidence",
+    "true_positive_rate",
+    "true_positive_rate_rule",
+    "false_positive_rate",
+    "similarity",
+    "epsilon_rule",
+    "detector_share",
+    "detector_losses",
+    "weight_averaging",
+    "accepted_statistics",
+)
+LOOKED_AT_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_OF_DM, ("dm",)),
+    "class_balancing": ("dm", "gd", "e2e"),
+    "past_statistics": ("dm", "base"),
+    "base_distillation": ("base",),
+    "dr_distillation": ("dr",),
+    "distillation_scale": ("e2e", "dr"),
+    "teacher_start": ("dr", "gd"),
+    "labeled_statistics": ("e2e", "dr", "gd", "dm"),
+    "new_task_statistics": ("e2e", "dr", "gd"),
+    "calibration": ("gd",),
+    "ensemble_share": ("gd",),
+    "fine_tuning_statistics": ("dm", "gd"),
+    "fine_tuning_unlabeled": ("e2e", "gd"),
+    "balanced_trainings": ("e2e", "gd"),
+}
+"""Of the options that some of our learners have, which ones; own methods may look at any."""
 LONGEST = 90
 """Characters of a name; file systems allow 255 bytes, and people read less."""
 
@@ -62,9 +105,13 @@ LONGEST = 90
 def shared_config(config: RunConfig) -> RunConfig:
     """Return the configuration that stands for all that are the same run as this one.
 
-    What the method does not look at has its default value in it.
+    What the method does not look at has its default value in it, or its preset's.
     """
     values = config.model_dump()
+    if config.method in LEARNERS:
+        usual = RunConfig(preset=config.preset).model_dump()
+        looks = {key for key, methods in LOOKED_AT_BY.items() if config.method in methods}
+        values |= {key: usual[key] for key in LOOKED_AT_BY.keys() - looks}
     if config.method == BOUND:
         values = {key: values[key] for key in (*USED_BY_BOUND, "method")}
         if config.learning_rate == HIGH_RATE:
