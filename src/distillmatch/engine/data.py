@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distillmatch.config.run import LastBatches
+from distillmatch.engine.batch_order import BatchOrder, Draw, Sizes
 from distillmatch.engine.device import Placement
-from distillmatch.engine.orders import BatchOrder, Draw, Sizes
 from distillmatch.engine.scoring import piece_size, score_in_pieces
 from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
 from distillmatch.methods import ImageSet, Scores, Training

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
+from distillmatch.engine.batch_order import BatchOrder
 from distillmatch.engine.data import Labeled, TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.distributed import Ranks
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.factory import NetworkFactory
-from distillmatch.engine.orders import BatchOrder
 from distillmatch.engine.outcome import TaskOutcome, Underway
 from distillmatch.engine.progress import Progress
 from distillmatch.engine.snapshot import (

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from distillmatch.engine.averages import WeightAverage
+from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.descent import Descent
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, why
-from distillmatch.engine.orders import Sizes
 from distillmatch.methods import Batch, Training
 
 STEP_PRIORITY = -2

@@ -1,9 +1,9 @@
 """The contract between a method and the engine.
 
 A method says what is trained in a task and by which loss; the engine says how. A method is given
-batches of fixed shape and returns one number to make smaller. What its frozen models have to say
-about an epoch's views is asked once for the whole epoch, through `Training.score_images` and
-`Training.score_unlabeled`, and comes back with each batch.
+batches of one shape, or of few where last ones are short, and returns one number to make smaller.
+What its frozen models have to say about an epoch's views is asked once for the whole epoch, through
+`Training.score_images` and `Training.score_unlabeled`, and comes back with each batch.
 """
 
 from abc import ABC, abstractmethod

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distillmatch.config.run import LastBatches
-from distillmatch.engine.orders import BatchOrder
+from distillmatch.engine.batch_order import BatchOrder
 from distillmatch.engine.stores import Rows
 
 COUNTS, BATCHES = st.integers(1, 40), st.integers(1, 12)
