@@ -164,6 +164,11 @@ def second(says: Any = None) -> FakeRanks:
         ({"batch": 9}, None, "batch must be a multiple of 2, the number of processes, not 9"),
         ({"unlabeled_batch": 7}, None, "unlabeled_batch must be a multiple of 2"),
         ({"last_batches": "short"}, None, "last_batches must be 'filled' under torchrun"),
+        (
+            {"labeled_statistics": "apart", "accepted_statistics": "labeled"},
+            None,
+            "accepted_statistics must be 'unlabeled' under torchrun",
+        ),
         ({"method": "offline"}, 2, "at_once must be 1 under torchrun, not 2"),
     ],
 )
