@@ -121,7 +121,7 @@ def test_new_classes_of_a_uniform_network_start_uniform(head: Head) -> None:
 def test_the_bound_of_a_run_starts_alike_and_is_a_run_of_its_own() -> None:
     for options in (
         {"initial_weights": "uniform"},
-        {"preset": "release", "last_batches": "filled"},
+        {"preset": "release", "last_batches": "filled", "base_clip": None},
     ):
         bound = bound_config(RunConfig(**options))
         assert bound.initial_weights == "uniform"

@@ -48,13 +48,14 @@ def test_without_a_coreset_an_image_of_the_new_classes_weighs_one_on_average(nam
     assert plain - weighted == pytest.approx(share * supervised / 3, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["e2e", "dr", "gd", "dm"])
+@pytest.mark.parametrize("name", ["base", "e2e", "dr", "gd", "dm"])
 def test_labelled_images_normalized_apart_differ_in_the_cross_entropy_alone(name: str) -> None:
     found = []
     for statistics in ("together", "apart"):
         method = method_of(
             method=name,
             labeled_statistics=statistics,
+            base_distillation=True,
             class_balancing=False,
             pseudo_labels=False,
         )
@@ -336,3 +337,13 @@ def test_fine_tuning_can_have_unlabelled_images_and_then_keeps_q(name: str, labe
             divergence(q, softmax(row)) for q, row in zip(targets, together[8:], strict=True)
         )
     assert loss == pytest.approx(slow / (14 if name == "gd" else 8), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["base", "offline"])
+@pytest.mark.parametrize("longest", [None, 0.5])
+def test_gradients_of_base_and_the_bound_are_cut_where_that_is_asked(
+    name: str, longest: float | None
+) -> None:
+    """By no other option than their own: DM's leaves them as they are."""
+    training = training_of(method_of(method=name, base_clip=longest, clip=0.1))
+    assert training.clip == longest

@@ -126,7 +126,9 @@ def test_of_two_bounds_the_one_trained_alike_counts() -> None:
         assert filled["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
 
 
-@pytest.mark.parametrize("other", [{"initial_weights": "uniform"}, {"last_batches": "short"}])
+@pytest.mark.parametrize(
+    "other", [{"initial_weights": "uniform"}, {"last_batches": "short"}, {"base_clip": 1.0}]
+)
 def test_runs_that_are_trained_otherwise_have_a_bound_that_is_too(other: dict[str, Any]) -> None:
     bounds = [run("offline"), run("offline", **other)]
     bounds[1]["metrics"]["accuracies"] = [v / 2 for v in bounds[0]["metrics"]["accuracies"]]

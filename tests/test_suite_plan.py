@@ -143,7 +143,7 @@ def test_options_of_a_method_bring_no_other_bound(tmp_path: Path) -> None:
         "rate": {"learning_rate": 0.05},
         "release": {
             "preset": "release", "coreset": 20, "initial_weights": "normal",
-            "last_batches": "filled",
+            "last_batches": "filled", "base_clip": None,
         },
         "gate": {"gate": "softmax", "temperature": 3.0, "unlabeled_per_task": 5},
         "bound": {"method": "offline"},
@@ -155,7 +155,7 @@ def test_what_the_bound_depends_on_brings_another(tmp_path: Path) -> None:
     rows = {
         "longer": {"epochs": 300}, "larger": {"network": "wrn-28-4"}, "tasks": {"tasks": 5},
         "labels": {"labels_per_class": 5}, "parents": {"order": "parent"}, "plain": {},
-        "last": {"last_batches": "short"},
+        "last": {"last_batches": "short"}, "clipped": {"base_clip": 1.0},
     }  # fmt: skip
     assert counted(plan([own(tmp_path, rows)], [1]))["offline"] == len(rows)
 
@@ -230,7 +230,7 @@ def test_the_bound_learns_the_same_whatever_its_bound_config_leaves_out() -> Non
     odd = RunConfig(
         **TINY, method="offline", coreset=6, unlabeled="negative", preset="release",
         temperature=3.0, class_balancing=False, distillation=False, learning_rate=0.1,
-        initial_weights="normal", last_batches="filled",
+        initial_weights="normal", last_batches="filled", base_clip=None,
     )  # fmt: skip
     assert figures(odd) == figures(shared_config(odd))
     assert shared_config(odd) == bound_config(RunConfig(**TINY, coreset=2, calibration=False))

@@ -54,6 +54,7 @@ RELEASE: dict[str, Any] = {
     "pseudo_label_counts": "epoch",
     "consistency_from": "second-task",
     "clip": 1.0,
+    "base_clip": 1.0,
     "count_smoothing": 1.0,
     "weight_cap": 10.0,
     "coreset_counts": "labels",
@@ -133,6 +134,10 @@ class RunConfig(StreamConfig):
     clip: Positive | None = Field(
         1.0,
         description="largest gradient norm in steps of DM and offline-unlabeled; none for no limit",
+    )
+    base_clip: Positive | None = Field(
+        None,
+        description="Base: largest gradient norm in its steps and the bound's (default: no limit)",
     )
     temperature: Positive = Field(2.0, description="temperature T of the distillation losses")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
@@ -235,8 +240,8 @@ class RunConfig(StreamConfig):
     )
     labeled_statistics: Statistics = Field(
         "together",
-        description="E2E, DR, GD, DM: normalize the labelled images of the cross entropy together "
-        "with the unlabelled ones, or in a forward apart",
+        description="Base, E2E, DR, GD, DM: normalize the labelled images of the cross entropy "
+        "together with the unlabelled ones that are distilled, or in a forward apart",
     )
     accepted_statistics: Literal["unlabeled", "labeled"] = Field(
         "unlabeled",

@@ -7,10 +7,10 @@ from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
     cross_entropy,
-    first_rows,
     forward_weak,
     local_distillation,
     past_logits_of_all,
+    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -31,8 +31,8 @@ class Base(KeepsPast):
                 return cross_entropy(self.classifier(batch.images)[:, : task.seen], batch.labels)
             student = forward_weak(self.classifier, batch, task.seen)
             distilled = local_distillation(self.config, task, past_logits_of_all(batch), student)
-            labeled = first_rows(student, len(batch.labels))
-            return cross_entropy(labeled, batch.labels) + distilled
+            logits = supervised_logits(self.config, self.classifier, batch, task, student)
+            return cross_entropy(logits, batch.labels) + distilled
 
         return [
             Training(
@@ -41,6 +41,7 @@ class Base(KeepsPast):
                 loss=loss,
                 schedule=schedule,
                 unlabeled=distils,
+                clip=self.config.base_clip,
                 score_images=self.ask_about_labels if distils else None,
                 score_unlabeled=self.ask_about_unlabeled if distils else None,
             )

@@ -32,6 +32,7 @@ class Offline(Method):
                 loss=loss,
                 schedule=schedule,
                 unlabeled=False,
+                clip=self.config.base_clip,
             )
         ]
 

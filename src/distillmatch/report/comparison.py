@@ -255,7 +255,8 @@ def _bound_keys(result: Result) -> list[str]:
     """Return what a run and its bound have in common: all that can be, then less and less."""
     stream = repr(sorted(result["stream"].items()))
     config = complete_record(result["config"])
-    trained = [config[key] for key in ("network", "epochs", "initial_weights", "last_batches")]
+    alike = ("network", "epochs", "initial_weights", "last_batches", "base_clip")
+    trained = [config[key] for key in alike]
     return [f"{stream} {trained[:count]}" for count in range(len(trained), -1, -1)]
 
 
