@@ -8,13 +8,12 @@ from pathlib import Path
 
 from distillmatch.report.comparison import BOUNDS, SHOWN, Group, Result, code_shown, stored_shown
 from distillmatch.report.paper_figures import Figure, method_name, stream_words
-from distillmatch.report.paper_layout import Grid, Line
+from distillmatch.report.paper_layout import Grid, Line, Placed
 from distillmatch.report.paper_streams import StreamPicture
 from distillmatch.report.paper_tables import (
     METRICS,
     VERDICTS,
     Entry,
-    Record,
     Reproduced,
     Verdict,
     decimals_of,
@@ -97,8 +96,8 @@ def sort_head(label: str, column: int, said: str, rows: int = 1, kind: str = "")
 
 def _line_html(line: Line, seeds: int) -> str:
     cells = "".join(
-        '<td class="none" data-value=""></td>' if pair is None else _cell_html(*pair, seeds)
-        for pair in line.figures
+        '<td class="none" data-value=""></td>' if placed is None else _cell_html(placed, seeds)
+        for placed in line.figures
     )
     return (
         f'<tr data-method="{escape(line.method)}"><th scope="row" '
@@ -106,8 +105,10 @@ def _line_html(line: Line, seeds: int) -> str:
     )
 
 
-def _cell_html(record: Record, entry: Entry, seeds: int) -> str:
+def _cell_html(placed: Placed, seeds: int) -> str:
+    record, entry = placed.record, placed.entry
     decimals = decimals_of(entry.metric)
+    beside = _beside_html(placed.by_release)
     published = ""
     if entry.published is not None:
         figure = shown(entry.published.mean, entry.published.deviation, decimals)
@@ -119,7 +120,7 @@ def _cell_html(record: Record, entry: Entry, seeds: int) -> str:
         mark = VERDICTS[entry.verdict][0]
         return (
             f'<td class="open" data-value=""><span class="verdict open">'
-            f'<span aria-hidden="true">{mark}</span> {word}</span>{published}</td>'
+            f'<span aria-hidden="true">{mark}</span> {word}</span>{published}{beside}</td>'
         )
     count = len(entry.values)
     told = f"{count} of {seeds} seeds" if count < seeds else f"{count} seeds"
@@ -128,7 +129,22 @@ def _cell_html(record: Record, entry: Entry, seeds: int) -> str:
     return (
         f'<td data-value="{mean:.4f}"><span class="here">'
         f"{shown(mean, entry.deviation, decimals)}</span>{published}{_verdict_html(entry)}"
-        f'<span class="seeds">{told}</span></td>'
+        f'<span class="seeds">{told}</span>{beside}</td>'
+    )
+
+
+def _beside_html(entry: Entry | None) -> str:
+    """Return what a cell says of the same run with the readings of the authors' release."""
+    if entry is None:
+        return ""
+    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    mark, meaning = VERDICTS[entry.verdict]
+    count = len(entry.values)
+    seeds = f", {count} seeds" if count > 1 else ""
+    return (
+        f'<span class="release" title="with the readings of the authors’ release">release {figure} '
+        f'<span class="{entry.verdict}" role="img" aria-label="{meaning}">{mark}</span>'
+        f"{seeds}</span>"
     )
 
 

@@ -14,12 +14,21 @@ HOW = "Mean ± standard deviation over seeds"
 
 
 @dataclass(frozen=True)
+class Placed:
+    """A figure in its place: its cell, and the same one by the release's readings, if run."""
+
+    record: Record
+    entry: Entry
+    by_release: Entry | None
+
+
+@dataclass(frozen=True)
 class Line:
-    """One row of a table: a label, and for each of its figures the entry and its cell."""
+    """One row of a table: a label, and its figures, some of which a table may leave out."""
 
     label: str
     method: str
-    figures: tuple[tuple[Record, Entry] | None, ...]
+    figures: tuple[Placed | None, ...]
 
 
 @dataclass(frozen=True)
@@ -45,22 +54,24 @@ def in_order(experiments: Sequence[Experiment]) -> list[Experiment]:
     return sorted(experiments, key=place)
 
 
-def grids(one: Reproduced) -> list[Grid]:
-    """Return the tables of an experiment."""
-    experiment = one.experiment
+def grids(one: Reproduced, beside: Reproduced | None = None) -> list[Grid]:
+    """Return the tables of an experiment, with the same by the release's readings beside it."""
+    experiment, both = one.experiment, (one, beside)
     if len(experiment.columns) * len(experiment.metrics) <= WIDEST:
         groups = experiment.columns
-        lines = tuple(_line(one, row, row, groups) for row in experiment.rows)
+        lines = tuple(_line(both, row, row, groups) for row in experiment.rows)
         return [Grid(HOW, groups, experiment.metrics, lines)]
     if len(one.records) < len(experiment.rows) * len(experiment.columns):
-        lines = tuple(_line(one, _cell_label(r), r.cell.row, (r.cell.column,)) for r in one.records)
+        lines = tuple(
+            _line(both, _cell_label(r), r.cell.row, (r.cell.column,)) for r in one.records
+        )
         return [Grid(HOW, ("",), experiment.metrics, lines)]
     return [
         Grid(
             column,
             (column,),
             experiment.metrics,
-            tuple(_line(one, row, row, (column,)) for row in experiment.rows),
+            tuple(_line(both, row, row, (column,)) for row in experiment.rows),
         )
         for column in experiment.columns
     ]
@@ -73,14 +84,22 @@ def _cell_label(record: Record) -> str:
     return f"{record.cell.row}, {'coreset ' if stored else ''}{column}"
 
 
-def _line(one: Reproduced, label: str, row: str, columns: Sequence[str]) -> Line:
-    figures: list[tuple[Record, Entry] | None] = []
+def _line(
+    both: tuple[Reproduced, Reproduced | None], label: str, row: str, columns: Sequence[str]
+) -> Line:
+    one, beside = both
+    figures: list[Placed | None] = []
     method = ""
     for column in columns:
         record = one.record(row, column)
+        other = None if beside is None else beside.record(row, column)
         method = record.method if record else method
-        entries = {entry.metric: entry for entry in record.entries} if record else {}
         for metric in one.experiment.metrics:
-            entry = entries.get(metric)
-            figures.append(None if record is None or entry is None else (record, entry))
+            entry = None if record is None else record.entry(metric)
+            by_release = None if other is None else other.entry(metric)
+            run = by_release if by_release is not None and by_release.values else None
+            if record is None or entry is None:
+                figures.append(None)
+            else:
+                figures.append(Placed(record, entry, run))
     return Line(label, method, tuple(figures))

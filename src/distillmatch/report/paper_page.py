@@ -39,6 +39,10 @@ COUNTED: tuple[tuple[tuple[Verdict, ...], str, str, str], ...] = (
     (("unjudged",), "◇", "not judged", "unjudged"),
     (("open",), "○", "not yet run", "open"),
 )
+RELEASE_KEY = (
+    "What stands behind “release” was run with every reading of the authors’ release, where it "
+    "and the paper differ or the paper is silent; it counts for no state."
+)
 
 
 def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
@@ -56,7 +60,8 @@ def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
         key=_key(paper),
         overview=overview_html(paper.reproduced) + figures_html(agreement_figures(paper)),
         experiments="\n".join(
-            _section(one, figures[one.experiment.name]) for one in paper.reproduced
+            _section(one, paper.beside(one), figures[one.experiment.name])
+            for one in paper.reproduced
         ),
         others=_others(paper),
         diagnostics=_diagnostics(paper),
@@ -132,6 +137,7 @@ def _key(paper: Paper) -> str:
         "A figure is judged by two published standard deviations: ● within them, ▲ higher, "
         "▼ lower, ◇ published without one or not measured here, ○ not yet run. Several tables "
         "share some figures, and each counts them."
+        f"{' ' + RELEASE_KEY if any(map(paper.beside, paper.reproduced)) else ''}"
         if paper.compared
         else "No figure is judged: nothing was published. Several tables share some runs, and each "
         "counts them."
@@ -139,11 +145,11 @@ def _key(paper: Paper) -> str:
     return f'{judged}</p><p class="note">In percent. {meanings}.'
 
 
-def _section(one: Reproduced, figures: Sequence[Figure]) -> str:
+def _section(one: Reproduced, beside: Reproduced | None, figures: Sequence[Figure]) -> str:
     experiment = one.experiment
     note = f'<p class="note">{with_indices(experiment.note)}</p>' if experiment.note else ""
     source = f" · {escape(experiment.source)}" if experiment.source else ""
-    tables = grids_html(grids(one), figures, len(experiment.seeds))
+    tables = grids_html(grids(one, beside), figures, len(experiment.seeds))
     name = escape(experiment.name)
     return (
         f'<section id="{name}"><p class="source"><code>{name}</code>{source}</p>'

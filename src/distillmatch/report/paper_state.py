@@ -6,31 +6,36 @@ from distillmatch.errors import ConfigError, explain_disk_errors
 from distillmatch.files import write_atomically
 from distillmatch.report.paper_agreement import agreement_file
 from distillmatch.report.paper_page import lead
-from distillmatch.report.paper_tables import VERDICTS, Paper, Record, Reproduced
+from distillmatch.report.paper_tables import VERDICTS, Entry, Paper, Record, Reproduced
+from distillmatch.report.paper_text import markdown_row
 
 BEGIN = "<!-- reproduction: made by distillmatch report --readme -->"
 END = "<!-- reproduction: end -->"
 FIGURE = Path("docs") / "reproduction.svg"
 MAIN_TABLE, MAIN_COLUMN = "table-2a", "10 tasks"
-"""The paper's first setting, which the README shows in figures."""
+"""The paper's first setting."""
+SHOWN = ((MAIN_TABLE, MAIN_COLUMN), ("table-2c", "Positive"))
+"""The first settings without and with a coreset, which the README shows in figures."""
 
 
 def state(paper: Paper) -> str:
     """Return the table and the line that shows the figure, as Markdown."""
-    rows = [_row(one) for one in paper.of_paper]
+    rows = [_row(one, paper.beside(one)) for one in paper.of_paper]
     return "\n".join(
         [
             lead(paper),
             "",
             *_main_figures(paper),
-            "| | cells run | figures within 2 σ | beyond | not judged | not yet run |",
-            "|---|---:|---:|---:|---:|---:|",
+            "| | cells run | figures within 2 σ | beyond | not judged | not yet run "
+            "| release’s readings: cells run | within | beyond |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
             *rows,
             "",
             f"![Reproduced against published figures]({FIGURE.as_posix()})",
             "",
             "● within two published deviations σ, ▲ higher, ▼ lower, ◇ published without a "
-            "deviation and so not judged. Tables share runs, and each counts them.",
+            "deviation and so not judged. Tables share runs, and each counts them. Release’s "
+            "readings: `--preset release`.",
         ]
     )
 
@@ -61,42 +66,57 @@ def update_readme(readme: Path, paper: Paper) -> None:
 
 
 def _main_figures(paper: Paper) -> list[str]:
-    """Return the main setting's figures: published, and here with the number of seeds."""
-    one = next((one for one in paper.reproduced if one.experiment.name == MAIN_TABLE), None)
-    if one is None:
-        return []
-    records = [record for record in one.records if record.cell.column == MAIN_COLUMN]
-    return [
-        f"{one.experiment.title}, {MAIN_COLUMN}, in percent:",
-        "",
-        "| | A_N published | here | Ω published | here | seeds |",
-        "|---|---:|---:|---:|---:|---:|",
-        *(_figures(record) for record in records),
-        "",
-    ]
+    """Return the main settings' figures: published, here, and by the release's readings."""
+    known = {one.experiment.name: one for one in paper.reproduced}
+    lines = []
+    for name, column in SHOWN:
+        if name not in known:
+            continue
+        one, beside = known[name], paper.beside(known[name])
+        heads = ["", "A_N published", "here", "Ω published", "here", "seeds"]
+        if beside is not None:
+            heads[3:3] = heads[-1:-1] = ["release’s readings"]
+        lines += [f"{one.experiment.title}, {column}, in percent:", "", markdown_row(heads)]
+        lines.append(markdown_row(["---", *["---:"] * (len(heads) - 1)]).replace(" ", ""))
+        for record in one.records:
+            if record.cell.column == column:
+                other = None if beside is None else beside.record(record.cell.row, column)
+                lines.append(_figures(record, other))
+        lines.append("")
+    return lines
 
 
-def _figures(record: Record) -> str:
-    cells = []
-    for entry in record.entries:
+def _figures(record: Record, other: Record | None) -> str:
+    cells = [record.cell.row]
+    for number, entry in enumerate(record.entries):
         published = entry.published
         cells.append("–" if published is None else _spread(published.mean, published.deviation))
-        mean, mark = entry.mean, VERDICTS[entry.verdict][0]
-        cells.append("–" if mean is None else f"{_spread(mean, entry.deviation)} {mark}")
-    return f"| {record.cell.row} | {' | '.join(cells)} | {len(record.results)} |"
+        cells += [_here(of.entries[number]) for of in (record, other) if of is not None]
+    return markdown_row([*cells, str(len(record.results))])
+
+
+def _here(entry: Entry) -> str:
+    mark = VERDICTS[entry.verdict][0]
+    return "–" if entry.mean is None else f"{_spread(entry.mean, entry.deviation)} {mark}"
 
 
 def _spread(mean: float, deviation: float | None) -> str:
     return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
 
 
-def _row(one: Reproduced) -> str:
+def _row(one: Reproduced, beside: Reproduced | None) -> str:
     counts = [
         one.counted("within"),
         one.counted("above", "below"),
         one.counted("unjudged"),
         one.counted("open"),
     ]
-    shown = " | ".join(str(count) if count else "–" for count in counts)
-    cells = f"{one.cells_run} of {len(one.records)}"
-    return f"| {one.experiment.name} | {cells} | {shown} |"
+    cells = [one.experiment.name, f"{one.cells_run} of {len(one.records)}", *map(_count, counts)]
+    if beside is None:
+        return markdown_row([*cells, *[_count(0)] * 3])
+    others = [beside.cells_run, beside.counted("within"), beside.counted("above", "below")]
+    return markdown_row([*cells, *map(_count, others)])
+
+
+def _count(number: int) -> str:
+    return str(number) if number else "–"

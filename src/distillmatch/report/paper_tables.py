@@ -158,6 +158,17 @@ class Paper:
     others: tuple[Group, ...]
     by_release: tuple[Reproduced, ...] = ()
 
+    def beside(self, one: Reproduced) -> Reproduced | None:
+        """Return an experiment with the release's readings, if any cell of it was run with them.
+
+        One's own may have these readings itself, and then there is nothing to put beside it.
+        """
+        name, runs = one.experiment.name, [record.results for record in one.records]
+        for other in self.by_release:
+            if other.experiment.name == name and other.cells_run:
+                return other if [record.results for record in other.records] != runs else None
+        return None
+
     @property
     def of_paper(self) -> tuple[Reproduced, ...]:
         """The tables and figures that the paper has."""
@@ -220,7 +231,8 @@ def gather(
     by_config: dict[str, list[Result]] = {}
     for result in sorted(complete, key=lambda result: int(result["seed"])):
         by_config.setdefault(_key_of(result), []).append(result)
-    configs = [cell.config for experiment in experiments for cell in experiment.cells]
+    shown = (*experiments, *by_release)
+    configs = [cell.config for experiment in shown for cell in experiment.cells]
     used = {config_key(one) for config in configs for one in (config, bound_config(config))}
     others = [result for result in complete if _key_of(result) not in used]
     reproduced, beside = (

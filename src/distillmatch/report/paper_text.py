@@ -7,7 +7,7 @@ from io import StringIO
 
 from distillmatch.report.comparison import SHOWN
 from distillmatch.report.paper_figures import stream_words
-from distillmatch.report.paper_layout import Grid, grids
+from distillmatch.report.paper_layout import Grid, Placed, grids
 from distillmatch.report.paper_tables import (
     METRICS,
     VERDICTS,
@@ -26,6 +26,7 @@ COLUMNS = (
     "row",
     "column",
     "method",
+    "readings",
     "metric",
     "published_mean",
     "published_deviation",
@@ -36,6 +37,7 @@ COLUMNS = (
     "verdict",
 )
 OTHERS = "other runs"
+RELEASE = "release’s readings"
 
 
 def markdown(paper: Paper) -> str:
@@ -47,9 +49,12 @@ def markdown(paper: Paper) -> str:
         experiment = one.experiment
         parts.append(f"## {experiment.name}: {experiment.title}")
         parts.append(f"{experiment.source}. {experiment.note}".strip().replace("..", "."))
-        lines = ["| row | column | metric | paper | here | seeds | difference | |"]
-        lines.append("|---|---|---|---:|---:|---:|---:|---|")
-        for record, entry in _figures(one):
+        beside = paper.beside(one)
+        heads = ["row", "column", "metric", "paper", "here", "seeds", "difference", ""]
+        heads += [] if beside is None else [RELEASE]
+        lines = [markdown_row(heads), "|---|---|---|---:|---:|---:|---:|---|"]
+        lines[1] += "" if beside is None else "---:|"
+        for number, (record, entry) in enumerate(_figures(one)):
             decimals = decimals_of(entry.metric)
             paper_figure = entry.published and shown(
                 entry.published.mean, entry.published.deviation, decimals
@@ -65,6 +70,7 @@ def markdown(paper: Paper) -> str:
                 shown_difference(entry) or "–",
                 " ".join(VERDICTS[entry.verdict]) if judged else "–",
             ]
+            cells += [] if beside is None else [_beside(list(_figures(beside))[number][1])]
             lines.append(markdown_row(cells))
         parts.append("\n".join(lines))
     if paper.others:
@@ -90,25 +96,30 @@ def latex(paper: Paper) -> str:
         r"\usepackage[utf8]{inputenc}",
         r"\usepackage{booktabs,graphicx}",
         r"\begin{document}",
-        r"% In each pair: published, reproduced. $\bullet$ within two published deviations,",
+        r"% Beside each other: published, reproduced, and where some were run reproduced with the",
+        r"% readings of the authors' release. $\bullet$ within two published deviations,",
         r"% $\uparrow$ and $\downarrow$ beyond them, $\circ$ published without a deviation.",
     ]
     for one in paper.reproduced:
-        parts += [_latex_table(grid, one) for grid in grids(one)]
+        parts += [_latex_table(grid, one) for grid in grids(one, paper.beside(one))]
     return "\n".join([*parts, r"\end{document}"]) + "\n"
 
 
 def tidy_csv(paper: Paper) -> str:
-    """Return one line for each cell and metric, figures in full precision."""
+    """Return one line for each cell and metric, figures in full precision.
+
+    An experiment of which something was run with the release's readings has its lines twice.
+    """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in paper.reproduced:
-        for record, entry in _figures(one):
-            place = [one.experiment.name, record.cell.row, record.cell.column, record.method]
-            writer.writerow([*place, *_csv_figures(entry)])
+        for readings, of in (("protocol", one), ("release", paper.beside(one))):
+            for record, entry in _figures(of) if of is not None else ():
+                place = [one.experiment.name, record.cell.row, record.cell.column, record.method]
+                writer.writerow([*place, readings, *_csv_figures(entry)])
     for group in paper.others:
-        place = [OTHERS, group.name, stream_words(group.results[0]), group.method]
+        place = [OTHERS, group.name, stream_words(group.results[0]), group.method, ""]
         for metric in SHOWN:
             writer.writerow([*place, *_csv_figures(_entry(group.results, metric))])
     return text.getvalue()
@@ -118,6 +129,14 @@ def _figures(one: Reproduced) -> Iterator[tuple[Record, Entry]]:
     for record in one.records:
         for entry in record.entries:
             yield record, entry
+
+
+def _beside(entry: Entry) -> str:
+    """Return a figure by the release's readings, with its mark."""
+    if not entry.values:
+        return "–"
+    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    return f"{figure} {VERDICTS[entry.verdict][0]}" if entry.published else figure
 
 
 def _entry(results: tuple[dict[str, object], ...], metric: str) -> Entry:
@@ -185,14 +204,17 @@ def _latex_symbol(symbol: str) -> str:
 
 def _latex_table(grid: Grid, one: Reproduced) -> str:
     caption = f"{one.experiment.title}. {grid.caption} ({one.experiment.source})."
-    pairs = len(grid.groups) * len(grid.metrics)
-    width = 2 * len(grid.metrics)
+    named = ["paper", "here"]
+    if any(placed and placed.by_release for line in grid.lines for placed in line.figures):
+        named.append("release")
+    figures = len(grid.groups) * len(grid.metrics)
+    width = len(named) * len(grid.metrics)
     groups = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{latex_escaped(g)}}}" for g in grid.groups)
     rules = " ".join(
         rf"\cmidrule(lr){{{2 + n * width}-{1 + (n + 1) * width}}}" for n in range(len(grid.groups))
     )
     metrics = " & ".join(
-        rf"\multicolumn{{2}}{{c}}{{{latex_escaped(METRICS[m])}}}"
+        rf"\multicolumn{{{len(named)}}}{{c}}{{{latex_escaped(METRICS[m])}}}"
         for _ in grid.groups
         for m in grid.metrics
     )
@@ -201,31 +223,36 @@ def _latex_table(grid: Grid, one: Reproduced) -> str:
         r"\centering",
         rf"\caption{{{latex_escaped(caption)}}}",
         r"\resizebox{\linewidth}{!}{%",
-        rf"\begin{{tabular}}{{l{'rr' * pairs}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(named) * figures}}}",
         r"\toprule",
     ]
     if any(grid.groups):
         lines += [rf" & {groups} \\", rules]
     lines += [
         rf" & {metrics} \\",
-        " & ".join(["", *["paper & here"] * pairs]) + r" \\",
+        " & ".join(["", *named * figures]) + r" \\",
         r"\midrule",
     ]
     for line in grid.lines:
         cells = [latex_escaped(line.label)]
-        for pair in line.figures:
-            cells.append("" if pair is None else _latex_pair(pair[1]))
-            if pair is None:
-                cells.append("")
+        for placed in line.figures:
+            cells += [""] * len(named) if placed is None else _latex_figures(placed)[: len(named)]
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table}"]
     return "\n".join(lines)
 
 
-def _latex_pair(entry: Entry) -> str:
-    decimals = decimals_of(entry.metric)
-    published = entry.published
-    left = shown(published.mean, published.deviation, decimals) if published else "–"
-    right = shown(entry.mean, entry.deviation, decimals)
-    mark = _LATEX_MARKS[entry.verdict] if published else ""
-    return f"{latex_escaped(left)} & {latex_escaped(right)}{mark}"
+def _latex_figures(placed: Placed) -> list[str]:
+    """Return a figure as it was published, as it is here, and by the release's readings."""
+    entry, published = placed.entry, placed.entry.published
+    printed = "–"
+    if published is not None:
+        printed = shown(published.mean, published.deviation, decimals_of(entry.metric))
+    return [latex_escaped(printed), _latex_mean(entry), _latex_mean(placed.by_release)]
+
+
+def _latex_mean(entry: Entry | None) -> str:
+    if entry is None:
+        return latex_escaped("–")
+    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    return latex_escaped(figure) + (_LATEX_MARKS[entry.verdict] if entry.published else "")

@@ -53,11 +53,10 @@ def _bars_part(reached: Sequence[Bar]) -> str:
 
 def _tables_part(paper: Paper) -> str:
     """Return every experiment of which a cell was run."""
-    by_release = {one.experiment.name: one for one in paper.by_release if one.cells_run}
     return "\n\n".join(
-        _section(one, by_release.get(one.experiment.name))
+        _section(one, paper.beside(one))
         for one in paper.reproduced
-        if one.cells_run or one.experiment.name in by_release
+        if one.cells_run or paper.beside(one) is not None
     )
 
 
