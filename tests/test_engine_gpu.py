@@ -38,6 +38,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "ensemble"}),
     ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
     ("dm", {"pseudo_label_views": 3}),
+    ("dm", {"strong_statistics": "unlabeled"}),
     *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
 ]
 

@@ -85,10 +85,12 @@ def test_the_teacher_starts_afresh_or_as_the_last_classifier(name: str) -> None:
     assert not torch.equal(other["backbone.first.weight"], past["backbone.first.weight"])
 
 
-def test_strong_views_can_be_normalized_with_all_others() -> None:
+@pytest.mark.parametrize("statistics", ["together", "unlabeled"])
+def test_strong_views_can_be_normalized_with_others(statistics: str) -> None:
+    """With all, or with the unlabelled weak views in a forward that nothing else is taken from."""
     method = method_of(
         method="dm",
-        strong_statistics="together",
+        strong_statistics=statistics,
         consistency_threshold=0.2,
         pseudo_labels=False,
         distillation=False,
@@ -102,12 +104,18 @@ def test_strong_views_can_be_normalized_with_all_others() -> None:
     before = running_means(training.network)
     loss = loss_of(training, batch)
     moved = running_means(training.network)
-    logits = rows(training.network, batch.images, batch.unlabeled, batch.strong)
-    weak, strong = logits[8:14], logits[14:]
-    slow = mean_supervised(batch, logits[:8]) + slow_consistency(weak, strong, 0.2)
+    if statistics == "together":
+        forwards: list[tuple[Tensor, ...]] = [(batch.images, batch.unlabeled, batch.strong)]
+    else:
+        forwards = [(batch.unlabeled, batch.strong), (batch.images, batch.unlabeled)]
+    logits = [rows(training.network, *images) for images in forwards]
+    compared = logits[0][-12:]
+    slow = mean_supervised(batch, logits[-1][:8])
+    slow += slow_consistency(compared[:6], compared[6:], 0.2)
     assert loss == pytest.approx(slow, rel=1e-9)
     method.classifier.load_state_dict(training.network.state_dict() | before)
-    rows(training.network, batch.images, batch.unlabeled, batch.strong)
+    for images in forwards:
+        rows(training.network, *images)
     for name, mean in running_means(training.network).items():
         assert torch.equal(mean, moved[name]), "the strong views move the running statistics"
 

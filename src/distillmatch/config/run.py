@@ -30,6 +30,7 @@ TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved", "none"]
 NewClassShare = Literal["new-model", "past-model"]
 Statistics = Literal["apart", "together"]
+StrongStatistics = Literal[Statistics, "unlabeled"]
 LastBatches = Literal["filled", "short"]
 InitialWeights = Literal["normal", "uniform"]
 OptionValue = bool | int | float | str
@@ -165,8 +166,10 @@ class RunConfig(StreamConfig):
     distillation_shares: TaskWeights = Field(
         "equal", description="weights of the past tasks in eq. 1"
     )
-    strong_statistics: Statistics = Field(
-        "apart", description="DM: normalize strong views by themselves, or together with all others"
+    strong_statistics: StrongStatistics = Field(
+        "apart",
+        description="DM: normalize strong views by themselves, together with all others, or with "
+        "the unlabelled weak views in a forward for consistency alone",
     )
     count_smoothing: NotNegative = Field(1.0, description="added to every class count in eq. 3")
     weight_cap: Positive = Field(10.0, description="largest class weight in eq. 3")

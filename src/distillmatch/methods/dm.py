@@ -109,14 +109,12 @@ class DistillMatch(KeepsPast):
 
     def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
-        weak, strong = forward_views(
-            self.classifier, batch, task.seen, self.config.strong_statistics
-        )
+        views = forward_views(self.classifier, batch, task.seen, self.config.strong_statistics)
         consistency = None
-        if strong is not None:
-            unlabeled = weak[len(batch.images) :]
-            consistency = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
-        return self.total(batch, task, self.classifier, weak, consistency, "past")
+        if views.strong is not None:
+            threshold = self.config.consistency_threshold
+            consistency = consistency_loss(views.unlabeled, views.strong, threshold)
+        return self.total(batch, task, self.classifier, views.weak, consistency, "past")
 
     def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5 without consistency, distilling from the last task's detector."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from distillmatch.losses import consistency_loss
 from distillmatch.methods.method import Batch, Method, TaskInfo, Training
-from distillmatch.methods.parts import HIGH_RATE, cross_entropy, forward_views
+from distillmatch.methods.parts import HIGH_RATE, cross_entropy, first_rows, forward_views
 from distillmatch.methods.schedule import main_schedule
 
 
@@ -46,9 +46,8 @@ class OfflineWithUnlabeled(Offline):
         network = self.start_afresh("classifier", task)
 
         def loss(batch: Batch) -> Tensor:
-            weak, strong = forward_views(network, batch, task.seen)
-            labeled, unlabeled = torch.split(weak, [len(batch.images), len(batch.unlabeled)])
-            supervised = cross_entropy(labeled, batch.labels)
+            weak, unlabeled, strong = forward_views(network, batch, task.seen)
+            supervised = cross_entropy(first_rows(weak, len(batch.images)), batch.labels)
             if strong is None:
                 return supervised
             consistent = consistency_loss(unlabeled, strong, self.config.consistency_threshold)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from distillmatch.config import RunConfig
-from distillmatch.config.run import Statistics
+from distillmatch.config.run import StrongStatistics
 from distillmatch.losses import (
     class_weights,
     per_task_distillation,
@@ -153,22 +153,36 @@ def supervised_logits(
     return alone
 
 
+class Views(NamedTuple):
+    """Logits of a step's views: all weak ones, labelled ones first, and what eq. 4 compares."""
+
+    weak: Tensor
+    unlabeled: Tensor
+    strong: Tensor | None
+
+
 def forward_views(
-    network: nn.Module, batch: Batch, seen: int, statistics: Statistics = "apart"
-) -> tuple[Tensor, Tensor | None]:
-    """Return the seen classes' logits of the weak views, labelled ones first, and of the strong.
+    network: nn.Module, batch: Batch, seen: int, statistics: StrongStatistics = "apart"
+) -> Views:
+    """Return the seen classes' logits of the weak and the strong views.
 
     All go through the network together. With `statistics` `apart` the strong views are normalized
     by themselves and do not move its running statistics, which are for images as they are met at
-    test time; `together`, they are normalized with all others and move them too.
+    test time; `together`, they are normalized with all others and move them too. `unlabeled`, they
+    go through it beside the unlabelled weak views, and then all weak views once more without them.
     """
     if batch.strong is None or no_rows(batch.strong):
-        return forward_weak(network, batch, seen), None
-    weak = len(batch.images) + len(batch.unlabeled)
-    with separate_statistics(network, weak) if statistics == "apart" else nullcontext():
+        weak = forward_weak(network, batch, seen)
+        return Views(weak, weak[len(batch.images) :], None)
+    if statistics == "unlabeled":
+        both = network(torch.cat([batch.unlabeled, batch.strong]))[:, :seen]
+        unlabeled, strong = both.split([len(batch.unlabeled), len(batch.strong)])
+        return Views(forward_weak(network, batch, seen), unlabeled, strong)
+    count = len(batch.images) + len(batch.unlabeled)
+    with separate_statistics(network, count) if statistics == "apart" else nullcontext():
         logits = network(torch.cat([batch.images, batch.unlabeled, batch.strong]))[:, :seen]
-    of_weak, of_strong = logits.split([weak, len(batch.strong)])
-    return of_weak, of_strong
+    weak, strong = logits.split([count, len(batch.strong)])
+    return Views(weak, weak[len(batch.images) :], strong)
 
 
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
