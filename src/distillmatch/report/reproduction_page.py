@@ -22,6 +22,7 @@ from distillmatch.report.paper_tables import (
 )
 from distillmatch.report.paper_text import markdown_row
 from distillmatch.report.reproduction_bars import Bar, bars, release_bars
+from distillmatch.report.reproduction_beyond import beyond_part
 from distillmatch.report.rerun import cell_line, experiment_line, run_line
 from distillmatch.suite.identity import run_name
 from distillmatch.suite.ledger import config_of
@@ -204,6 +205,7 @@ def _runs_part(paper: Paper) -> str:
 PARTS: dict[str, Callable[[Paper], str]] = {
     "bars": lambda paper: _bars_part(bars(paper)),
     "bars by the release": lambda paper: _bars_part(release_bars(paper)),
+    "beyond": beyond_part,
     "tables": _tables_part,
     "runs": _runs_part,
 }

@@ -1,0 +1,109 @@
+"""Figures beyond two published deviations, and what the release's readings make of each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from distillmatch.report.paper_tables import (
+    METRICS,
+    VERDICTS,
+    Entry,
+    Paper,
+    Record,
+    config_key,
+    decimals_of,
+    shown,
+)
+from distillmatch.report.paper_text import markdown_row
+
+Answer = Literal["within", "nearer", "no nearer", "not yet run"]
+ANSWERS: dict[Answer, str] = {
+    "within": "within them",
+    "nearer": "nearer, but still beyond them",
+    "no nearer": "no nearer",
+    "not yet run": "not yet run",
+}
+"""How a figure stands with the readings of the authors' release, in words."""
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A figure that differs by more than two published deviations, and the same by the release."""
+
+    place: str
+    entry: Entry
+    by_release: Entry | None
+
+    @property
+    def answer(self) -> Answer:
+        """How the release's readings change it."""
+        other = self.by_release
+        if other is None or not other.values:
+            return "not yet run"
+        if other.verdict == "within":
+            return "within"
+        ours, theirs = abs(self.entry.difference or 0.0), abs(other.difference or 0.0)
+        return "nearer" if theirs < ours else "no nearer"
+
+
+def beyond_part(paper: Paper) -> str:
+    """Return how many such figures there are, and a table of all."""
+    found = list(figures_beyond(paper))
+    answers = [one.answer for one in found]
+    counts = ", ".join(f"{answers.count(a)} {said}" for a, said in ANSWERS.items() if a in answers)
+    lead = f"Figures beyond two published deviations with our readings: {len(found)}."
+    if not found:
+        return lead
+    heads = ["cell", "metric", "published", "here", "release’s readings", ""]
+    return "\n".join(
+        [
+            f"{lead} With the release’s: {counts}.",
+            "",
+            "<details><summary>Each of them</summary>",
+            "",
+            markdown_row(heads),
+            "|---|---|---:|---:|---:|---|",
+            *(_row(one) for one in found),
+            "",
+            "</details>",
+        ]
+    )
+
+
+def figures_beyond(paper: Paper) -> Iterator[Beyond]:
+    """Find them in the paper's tables and figures; one that several of these print comes once."""
+    seen = set()
+    for one in paper.of_paper:
+        beside = paper.beside(one)
+        for record in one.records:
+            other = beside.record(record.cell.row, record.cell.column) if beside else None
+            for entry in record.entries:
+                key = config_key(record.cell.config), entry.metric
+                if entry.verdict in ("above", "below") and key not in seen:
+                    seen.add(key)
+                    place = f"{one.experiment.name}, {_cell(record)}"
+                    yield Beyond(place, entry, other.entry(entry.metric) if other else None)
+
+
+def _cell(record: Record) -> str:
+    return f"{record.cell.row}/{record.cell.column}"
+
+
+def _row(one: Beyond) -> str:
+    published = one.entry.published
+    assert published is not None, "nothing is judged that was not published"
+    decimals = decimals_of(one.entry.metric)
+    figures = [
+        shown(published.mean, published.deviation, decimals),
+        _figure(one.entry),
+        _figure(one.by_release),
+    ]
+    whole = [figure.replace(" ", "\u00a0") for figure in figures]
+    return markdown_row([one.place, METRICS[one.entry.metric], *whole, ANSWERS[one.answer]])
+
+
+def _figure(entry: Entry | None) -> str:
+    if entry is None or not entry.values:
+        return "–"
+    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    return f"{figure} {VERDICTS[entry.verdict][0]}"
