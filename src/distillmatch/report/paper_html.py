@@ -16,10 +16,11 @@ from distillmatch.report.paper_tables import (
     Entry,
     Reproduced,
     Verdict,
-    decimals_of,
     metric_of,
     shown,
     shown_difference,
+    shown_here,
+    shown_published,
 )
 from distillmatch.suite.identity import run_name
 from distillmatch.suite.ledger import config_of
@@ -107,12 +108,10 @@ def _line_html(line: Line, seeds: int) -> str:
 
 def _cell_html(placed: Placed, seeds: int) -> str:
     record, entry = placed.record, placed.entry
-    decimals = decimals_of(entry.metric)
     beside = _beside_html(placed.by_release)
     published = ""
     if entry.published is not None:
-        figure = shown(entry.published.mean, entry.published.deviation, decimals)
-        published = f'<span class="paper">paper {figure}</span>'
+        published = f'<span class="paper">paper {shown_published(entry)}</span>'
     if not entry.values:
         word = "not yet run"
         if record.results or not entry.measured:
@@ -128,7 +127,7 @@ def _cell_html(placed: Placed, seeds: int) -> str:
     mean = entry.mean or 0.0
     return (
         f'<td data-value="{mean:.4f}"><span class="here">'
-        f"{shown(mean, entry.deviation, decimals)}</span>{published}{_verdict_html(entry)}"
+        f"{shown_here(entry)}</span>{published}{_verdict_html(entry)}"
         f'<span class="seeds">{told}</span>{beside}</td>'
     )
 
@@ -137,7 +136,7 @@ def _beside_html(entry: Entry | None) -> str:
     """Return what a cell says of the same run with the readings of the authors' release."""
     if entry is None:
         return ""
-    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    figure = shown_here(entry)
     mark, meaning = VERDICTS[entry.verdict]
     count = len(entry.values)
     seeds = f", {count} seeds" if count > 1 else ""

@@ -6,7 +6,13 @@ from distillmatch.errors import ConfigError, explain_disk_errors
 from distillmatch.files import write_atomically
 from distillmatch.report.paper_agreement import agreement_file
 from distillmatch.report.paper_page import lead
-from distillmatch.report.paper_tables import VERDICTS, Entry, Paper, Record, Reproduced
+from distillmatch.report.paper_tables import (
+    Paper,
+    Record,
+    Reproduced,
+    shown_here,
+    shown_published,
+)
 from distillmatch.report.paper_text import markdown_row
 
 BEGIN = "<!-- reproduction: made by distillmatch report --readme -->"
@@ -89,19 +95,10 @@ def _main_figures(paper: Paper) -> list[str]:
 def _figures(record: Record, other: Record | None) -> str:
     cells = [record.cell.row]
     for number, entry in enumerate(record.entries):
-        published = entry.published
-        cells.append("–" if published is None else _spread(published.mean, published.deviation))
-        cells += [_here(of.entries[number]) for of in (record, other) if of is not None]
+        cells.append(shown_published(entry))
+        both = (of.entries[number] for of in (record, other) if of is not None)
+        cells += [shown_here(one, mark=True) for one in both]
     return markdown_row([*cells, str(len(record.results))])
-
-
-def _here(entry: Entry) -> str:
-    mark = VERDICTS[entry.verdict][0]
-    return "–" if entry.mean is None else f"{_spread(entry.mean, entry.deviation)} {mark}"
-
-
-def _spread(mean: float, deviation: float | None) -> str:
-    return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
 
 
 def _row(one: Reproduced, beside: Reproduced | None) -> str:

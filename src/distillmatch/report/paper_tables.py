@@ -291,6 +291,21 @@ def decimals_of(metric: str) -> int:
     return {"equivalent_coreset": 0, "memory_saving": 2}.get(metric, 1)
 
 
+def shown_published(entry: Entry | None) -> str:
+    """Return the published figure of an entry."""
+    if entry is None or entry.published is None:
+        return shown(None)
+    return shown(entry.published.mean, entry.published.deviation, decimals_of(entry.metric))
+
+
+def shown_here(entry: Entry | None, mark: bool = False) -> str:
+    """Return the figure that the runs of an entry gave, with the mark of its verdict if asked."""
+    if entry is None or not entry.values:
+        return shown(None)
+    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    return f"{figure} {VERDICTS[entry.verdict][0]}" if mark and entry.published else figure
+
+
 def shown_difference(entry: Entry) -> str:
     """Return a difference with its sign."""
     if entry.difference is None:

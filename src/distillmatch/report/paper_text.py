@@ -15,10 +15,11 @@ from distillmatch.report.paper_tables import (
     Paper,
     Record,
     Reproduced,
-    decimals_of,
     metric_of,
     shown,
     shown_difference,
+    shown_here,
+    shown_published,
 )
 
 COLUMNS = (
@@ -50,27 +51,24 @@ def markdown(paper: Paper) -> str:
         parts.append(f"## {experiment.name}: {experiment.title}")
         parts.append(f"{experiment.source}. {experiment.note}".strip().replace("..", "."))
         beside = paper.beside(one)
+        others = None if beside is None else list(_figures(beside))
         heads = ["row", "column", "metric", "paper", "here", "seeds", "difference", ""]
-        heads += [] if beside is None else [RELEASE]
+        heads += [] if others is None else [RELEASE]
         lines = [markdown_row(heads), "|---|---|---|---:|---:|---:|---:|---|"]
-        lines[1] += "" if beside is None else "---:|"
+        lines[1] += "" if others is None else "---:|"
         for number, (record, entry) in enumerate(_figures(one)):
-            decimals = decimals_of(entry.metric)
-            paper_figure = entry.published and shown(
-                entry.published.mean, entry.published.deviation, decimals
-            )
             judged = entry.published is not None or not entry.values
             cells = [
                 record.cell.row,
                 record.cell.column,
                 METRICS[entry.metric],
-                paper_figure or "–",
-                shown(entry.mean, entry.deviation, decimals),
+                shown_published(entry),
+                shown_here(entry),
                 str(len(entry.values)),
                 shown_difference(entry) or "–",
                 " ".join(VERDICTS[entry.verdict]) if judged else "–",
             ]
-            cells += [] if beside is None else [_beside(list(_figures(beside))[number][1])]
+            cells += [] if others is None else [shown_here(others[number][1], mark=True)]
             lines.append(markdown_row(cells))
         parts.append("\n".join(lines))
     if paper.others:
@@ -129,14 +127,6 @@ def _figures(one: Reproduced) -> Iterator[tuple[Record, Entry]]:
     for record in one.records:
         for entry in record.entries:
             yield record, entry
-
-
-def _beside(entry: Entry) -> str:
-    """Return a figure by the release's readings, with its mark."""
-    if not entry.values:
-        return "–"
-    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
-    return f"{figure} {VERDICTS[entry.verdict][0]}" if entry.published else figure
 
 
 def _entry(results: tuple[dict[str, object], ...], metric: str) -> Entry:
@@ -244,15 +234,10 @@ def _latex_table(grid: Grid, one: Reproduced) -> str:
 
 def _latex_figures(placed: Placed) -> list[str]:
     """Return a figure as it was published, as it is here, and by the release's readings."""
-    entry, published = placed.entry, placed.entry.published
-    printed = "–"
-    if published is not None:
-        printed = shown(published.mean, published.deviation, decimals_of(entry.metric))
-    return [latex_escaped(printed), _latex_mean(entry), _latex_mean(placed.by_release)]
+    printed = latex_escaped(shown_published(placed.entry))
+    return [printed, _latex_here(placed.entry), _latex_here(placed.by_release)]
 
 
-def _latex_mean(entry: Entry | None) -> str:
-    if entry is None:
-        return latex_escaped("–")
-    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
-    return latex_escaped(figure) + (_LATEX_MARKS[entry.verdict] if entry.published else "")
+def _latex_here(entry: Entry | None) -> str:
+    mark = "" if entry is None or entry.published is None else _LATEX_MARKS[entry.verdict]
+    return latex_escaped(shown_here(entry)) + mark

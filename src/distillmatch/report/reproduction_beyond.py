@@ -6,13 +6,12 @@ from typing import Literal
 
 from distillmatch.report.paper_tables import (
     METRICS,
-    VERDICTS,
     Entry,
     Paper,
     Record,
     config_key,
-    decimals_of,
-    shown,
+    shown_here,
+    shown_published,
 )
 from distillmatch.report.paper_text import markdown_row
 
@@ -90,20 +89,9 @@ def _cell(record: Record) -> str:
 
 
 def _row(one: Beyond) -> str:
-    published = one.entry.published
-    assert published is not None, "nothing is judged that was not published"
-    decimals = decimals_of(one.entry.metric)
     figures = [
-        shown(published.mean, published.deviation, decimals),
-        _figure(one.entry),
-        _figure(one.by_release),
+        shown_published(one.entry),
+        *(shown_here(of, mark=True) for of in (one.entry, one.by_release)),
     ]
     whole = [figure.replace(" ", "\u00a0") for figure in figures]
     return markdown_row([one.place, METRICS[one.entry.metric], *whole, ANSWERS[one.answer]])
-
-
-def _figure(entry: Entry | None) -> str:
-    if entry is None or not entry.values:
-        return "–"
-    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
-    return f"{figure} {VERDICTS[entry.verdict][0]}"

@@ -11,7 +11,6 @@ from distillmatch.report.paper_state import replaced_part
 from distillmatch.report.paper_tables import (
     METRICS,
     VERDICTS,
-    Entry,
     Paper,
     Record,
     Reproduced,
@@ -19,6 +18,8 @@ from distillmatch.report.paper_tables import (
     metric_of,
     shown,
     shown_difference,
+    shown_here,
+    shown_published,
 )
 from distillmatch.report.paper_text import markdown_row
 from distillmatch.report.reproduction_bars import Bar, bars, release_bars
@@ -97,7 +98,7 @@ def _table(one: Reproduced, by_release: Reproduced | None) -> Iterator[str]:
         cells = _begin(record)
         beside = None if by_release is None else by_release.records[number]
         for metric in metrics:
-            cells += [_published(record.entry(metric))] if metric in printed else []
+            cells += [shown_published(record.entry(metric))] if metric in printed else []
             cells += [_here(of, metric) for of in (record, beside) if of is not None]
         yield _row(cells)
 
@@ -111,15 +112,14 @@ def _table_beyond(one: Reproduced) -> Iterator[str]:
         cells = _begin(record)
         first = one.record(experiment.rows[0], record.cell.column)
         for entry in record.entries:
-            mean = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
-            cells += [mean, _gain(record, first, entry.metric)]
+            cells += [shown_here(entry), _gain(record, first, entry.metric)]
         yield _row(cells)
     yield ""
     yield f"Δ: difference from the row {experiment.rows[0]}, over the seeds that both have."
     for record in one.records:
         printed = [e for e in record.entries if e.published is not None]
         if printed:
-            figures = ", ".join(f"{METRICS[e.metric]} {_published(e)}" for e in printed)
+            figures = ", ".join(f"{METRICS[e.metric]} {shown_published(e)}" for e in printed)
             yield f"Published for {record.cell.row}, {record.cell.column}: {figures}."
 
 
@@ -140,19 +140,13 @@ def _head(names: list[str]) -> list[str]:
     return [markdown_row(names), f"|{'|'.join(kinds)}|"]
 
 
-def _published(entry: Entry | None) -> str:
-    if entry is None or entry.published is None:
-        return "–"
-    return shown(entry.published.mean, entry.published.deviation, decimals_of(entry.metric))
-
-
 def _here(record: Record, metric: str) -> str:
     """Return the figure of the runs, in brackets its difference from the published one, a mark."""
     entry = record.entry(metric)
     if entry is None or not entry.values:
         bound = record.results and entry is not None and entry.metric == "omega"
         return "no bound" if bound else "–"
-    figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    figure = shown_here(entry)
     if len(entry.values) < len(record.results):
         figure += f", {len(entry.values)} seed{'s' if len(entry.values) > 1 else ''}"
     if entry.published is None:
