@@ -100,6 +100,7 @@ def test_latex_has_a_third_figure_where_there_are_any(paper: Paper, without: Pap
 def test_the_readme_shows_both_and_counts_them_apart(paper: Paper, without: Paper) -> None:
     lines = state(paper).splitlines()
     (figures,) = (line for line in lines if line.startswith("| DM |"))
+    assert figures.endswith("| 1, 1 |"), "a seed of each"
     assert figures.index(f"| {accuracy(OURS)} ") < figures.index(f"| {accuracy(RELEASE[0])} ")
     (counts,) = (line for line in lines if line.startswith("| table-2a |"))
     assert counts.startswith("| table-2a | 1 of 18 |") and counts.split(" | ")[6] == "2"

@@ -166,13 +166,7 @@ def overview_html(reproduced: Sequence[Reproduced]) -> str:
     lines = []
     for place, one in enumerate(reproduced):
         run, whole = one.cells_run, len(one.records)
-        counts = [
-            one.counted("within"),
-            one.counted("above", "below"),
-            one.counted("unjudged"),
-            one.counted("open"),
-        ]
-        shown_counts = counts if compared else [whole - run]
+        shown_counts = one.counts if compared else (whole - run,)
         cells = "".join(f'<td data-value="{count}">{count or "–"}</td>' for count in shown_counts)
         lines.append(
             f'<tr><th scope="row" data-value="{place}">'

@@ -40,8 +40,8 @@ COUNTED: tuple[tuple[tuple[Verdict, ...], str, str, str], ...] = (
     (("open",), "○", "not yet run", "open"),
 )
 RELEASE_KEY = (
-    "What stands behind “release” was run with every reading of the authors’ release, where it "
-    "and the paper differ or the paper is silent; it counts for no state."
+    "What stands behind “release” was run with the readings of the authors’ release, where it and "
+    "the paper differ or the paper is silent (--preset release); it counts for no state."
 )
 
 

@@ -7,13 +7,14 @@ from distillmatch.files import write_atomically
 from distillmatch.report.paper_agreement import agreement_file
 from distillmatch.report.paper_page import lead
 from distillmatch.report.paper_tables import (
+    METRICS,
     Paper,
     Record,
     Reproduced,
     shown_here,
     shown_published,
 )
-from distillmatch.report.paper_text import markdown_row
+from distillmatch.report.paper_text import RELEASE, markdown_row
 
 BEGIN = "<!-- reproduction: made by distillmatch report --readme -->"
 END = "<!-- reproduction: end -->"
@@ -33,7 +34,7 @@ def state(paper: Paper) -> str:
             "",
             *_main_figures(paper),
             "| | cells run | figures within 2 σ | beyond | not judged | not yet run "
-            "| release’s readings: cells run | within | beyond |",
+            f"| {RELEASE}: cells run | within | beyond |",
             "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
             *rows,
             "",
@@ -79,9 +80,11 @@ def _main_figures(paper: Paper) -> list[str]:
         if name not in known:
             continue
         one, beside = known[name], paper.beside(known[name])
-        heads = ["", "A_N published", "here", "Ω published", "here", "seeds"]
-        if beside is not None:
-            heads[3:3] = heads[-1:-1] = ["release’s readings"]
+        heads = [""]
+        for metric in one.experiment.metrics:
+            heads += [f"{METRICS[metric]} published", "here"]
+            heads += [] if beside is None else [RELEASE]
+        heads.append("seeds" if beside is None else "seeds, release’s")
         lines += [f"{one.experiment.title}, {column}, in percent:", "", markdown_row(heads)]
         lines.append(markdown_row(["---", *["---:"] * (len(heads) - 1)]).replace(" ", ""))
         for record in one.records:
@@ -98,21 +101,14 @@ def _figures(record: Record, other: Record | None) -> str:
         cells.append(shown_published(entry))
         both = (of.entries[number] for of in (record, other) if of is not None)
         cells += [shown_here(one, mark=True) for one in both]
-    return markdown_row([*cells, str(len(record.results))])
+    seeds = ", ".join(str(len(of.results)) for of in (record, other) if of is not None)
+    return markdown_row([*cells, seeds])
 
 
 def _row(one: Reproduced, beside: Reproduced | None) -> str:
-    counts = [
-        one.counted("within"),
-        one.counted("above", "below"),
-        one.counted("unjudged"),
-        one.counted("open"),
-    ]
-    cells = [one.experiment.name, f"{one.cells_run} of {len(one.records)}", *map(_count, counts)]
-    if beside is None:
-        return markdown_row([*cells, *[_count(0)] * 3])
-    others = [beside.cells_run, beside.counted("within"), beside.counted("above", "below")]
-    return markdown_row([*cells, *map(_count, others)])
+    others = (0, 0, 0) if beside is None else (beside.cells_run, *beside.counts[:2])
+    cells = [one.experiment.name, f"{one.cells_run} of {len(one.records)}"]
+    return markdown_row([*cells, *map(_count, (*one.counts, *others))])
 
 
 def _count(number: int) -> str:

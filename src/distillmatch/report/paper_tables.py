@@ -141,6 +141,12 @@ class Reproduced:
         return sum(entry.verdict in verdicts for entry in self.entries)
 
     @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Count the published figures that are within, beyond, not judged, and not yet run."""
+        beyond = self.counted("above", "below")
+        return self.counted("within"), beyond, self.counted("unjudged"), self.counted("open")
+
+    @property
     def cells_run(self) -> int:
         """Count the cells with at least one run."""
         return sum(bool(record.results) for record in self.records)

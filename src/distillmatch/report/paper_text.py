@@ -153,6 +153,11 @@ def markdown_row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def unbroken(text: str) -> str:
+    """Return text that stays on one line, however narrow a table."""
+    return text.replace(" ", "\u00a0")
+
+
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: "\\" + character for character in "&%$#_{}"},

@@ -8,12 +8,11 @@ from distillmatch.report.paper_tables import (
     METRICS,
     Entry,
     Paper,
-    Record,
     config_key,
     shown_here,
     shown_published,
 )
-from distillmatch.report.paper_text import markdown_row
+from distillmatch.report.paper_text import RELEASE, markdown_row, unbroken
 
 Answer = Literal["within", "nearer", "no nearer", "not yet run"]
 ANSWERS: dict[Answer, str] = {
@@ -53,7 +52,7 @@ def beyond_part(paper: Paper) -> str:
     lead = f"Figures beyond two published deviations with our readings: {len(found)}."
     if not found:
         return lead
-    heads = ["cell", "metric", "published", "here", "release’s readings", ""]
+    heads = ["cell", "metric", "published", "here", RELEASE, ""]
     return "\n".join(
         [
             f"{lead} With the release’s: {counts}.",
@@ -80,12 +79,8 @@ def figures_beyond(paper: Paper) -> Iterator[Beyond]:
                 key = config_key(record.cell.config), entry.metric
                 if entry.verdict in ("above", "below") and key not in seen:
                     seen.add(key)
-                    place = f"{one.experiment.name}, {_cell(record)}"
+                    place = f"{one.experiment.name}, {record.cell.name}"
                     yield Beyond(place, entry, other.entry(entry.metric) if other else None)
-
-
-def _cell(record: Record) -> str:
-    return f"{record.cell.row}/{record.cell.column}"
 
 
 def _row(one: Beyond) -> str:
@@ -93,5 +88,5 @@ def _row(one: Beyond) -> str:
         shown_published(one.entry),
         *(shown_here(of, mark=True) for of in (one.entry, one.by_release)),
     ]
-    whole = [figure.replace(" ", "\u00a0") for figure in figures]
-    return markdown_row([one.place, METRICS[one.entry.metric], *whole, ANSWERS[one.answer]])
+    words = one.place, METRICS[one.entry.metric]
+    return markdown_row([*words, *map(unbroken, figures), ANSWERS[one.answer]])

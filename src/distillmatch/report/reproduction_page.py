@@ -21,7 +21,7 @@ from distillmatch.report.paper_tables import (
     shown_here,
     shown_published,
 )
-from distillmatch.report.paper_text import markdown_row
+from distillmatch.report.paper_text import RELEASE, markdown_row, unbroken
 from distillmatch.report.reproduction_bars import Bar, bars, release_bars
 from distillmatch.report.reproduction_beyond import beyond_part
 from distillmatch.report.rerun import cell_line, experiment_line, run_line
@@ -92,7 +92,7 @@ def _table(one: Reproduced, by_release: Reproduced | None) -> Iterator[str]:
     for metric in metrics:
         name = METRICS[metric]
         heads += [f"{name} published", "here"] if metric in printed else [name]
-        heads += [] if by_release is None else ["release’s readings"]
+        heads += [] if by_release is None else [RELEASE]
     yield from _head(heads)
     for number, record in enumerate(one.records):
         cells = _begin(record)
@@ -131,7 +131,7 @@ def _begin(record: Record) -> list[str]:
 
 def _row(cells: list[str]) -> str:
     """Return a row whose figures stay on one line each, however narrow the table."""
-    return markdown_row([*cells[:TEXTS], *(cell.replace(" ", "\u00a0") for cell in cells[TEXTS:])])
+    return markdown_row([*cells[:TEXTS], *map(unbroken, cells[TEXTS:])])
 
 
 def _head(names: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ def experiment_line(one: Reproduced) -> str:
 
 def cell_line(one: Reproduced, record: Record) -> str:
     """Return the line that runs one cell and its bound, with the seeds that were run."""
-    name = f"{record.cell.row}/{record.cell.column}"
+    name = record.cell.name
     return _suite_line(one.experiment, name, list(record.results))
 
 

@@ -48,6 +48,11 @@ class Cell:
     config: RunConfig
     published: dict[str, Published]
 
+    @property
+    def name(self) -> str:
+        """What the cell is called where one is chosen: ROW/COLUMN."""
+        return f"{self.row}/{self.column}"
+
 
 @dataclass(frozen=True)
 class Experiment:

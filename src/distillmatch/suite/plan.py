@@ -51,7 +51,7 @@ def plan(
 
 def is_named(cell: Cell, name: str) -> bool:
     """Tell whether a cell is meant by its row, as `/column`, or by both as `row/column`."""
-    return name in (cell.row, f"/{cell.column}", f"{cell.row}/{cell.column}")
+    return name in (cell.row, f"/{cell.column}", cell.name)
 
 
 def _configs(
