@@ -33,7 +33,7 @@ READINGS: dict[str, tuple[object, object]] = {
     "base_distillation": (False, True),
     "ensemble_share": ("new-model", "past-model"),
     "dr_distillation": ("per-task", "per-task"),
-    "strong_statistics": ("apart", "together"),
+    "strong_statistics": ("apart", "unlabeled"),
     "distillation_scale": ("one", "temperature-squared"),
     "teacher_start": ("fresh", "past"),
     "labeled_statistics": ("together", "apart"),

@@ -91,12 +91,15 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
     ):
         experiment = load_experiment(name)
         for column in experiment.columns:
-            of_column = [c.config for c in experiment.cells if c.column == column]
-            ours, release, nearly, *single = of_column
+            of_column = {c.row: c.config for c in experiment.cells if c.column == column}
+            strong = of_column.pop("release, strong views normalised with all", None)
+            ours, release, nearly, *single = of_column.values()
             assert ours == cell_of(table, column, place).config
             assert release == ours.replace(preset="release")
+            together = {"strong_statistics": "together"}
             points = {"last_batches": "filled", "accepted_statistics": "unlabeled"}
-            assert nearly == release.replace(**points)
+            assert nearly == release.replace(**points, **together)
+            assert strong is None or strong == release.replace(**together)
             changed += [
                 {key for key, value in config.model_dump().items() if value != getattr(ours, key)}
                 for config in single

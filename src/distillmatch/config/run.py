@@ -45,7 +45,7 @@ RELEASE: dict[str, Any] = {
     "negative_rule": "regrouped",
     "base_distillation": True,
     "ensemble_share": "past-model",
-    "strong_statistics": "together",
+    "strong_statistics": "unlabeled",
     "distillation_scale": "temperature-squared",
     "teacher_start": "past",
     "labeled_statistics": "apart",
