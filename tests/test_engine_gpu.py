@@ -36,6 +36,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in method_names()),
     ("dm", {"gate": "features", "weight_averaging": 0.8}),
     ("dm", {"gate": "ensemble"}),
+    ("dm", {"gate": "newness"}),
     ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
     ("dm", {"pseudo_label_views": 3}),
     ("dm", {"strong_statistics": "unlabeled"}),

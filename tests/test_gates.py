@@ -31,9 +31,9 @@ RATE = 0.3
 ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
 
 
-def colored() -> Dataset:
+def colored(per_class: int = 14) -> Dataset:
     """Make noisy images of which each class has a shade of its own."""
-    made = make_dataset(classes=6, per_class=14, parents=3, noise=True)
+    made = make_dataset(classes=6, per_class=per_class, parents=3, noise=True)
 
     def part(of: Part) -> Part:
         shades = 34 * of.labels[:, None, None, None] + np.array([0, 20, 60])

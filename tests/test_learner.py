@@ -230,6 +230,7 @@ def test_the_same_tasks_give_the_same_learner() -> None:
     [
         ({"method": "offline"}, "needs all images of earlier tasks"),
         ({"options": {"gate": "truth"}}, "nobody knows"),
+        ({"options": {"gate": "truth-new"}}, "nobody knows"),
         ({"options": {"gatee": "softmax"}}, "unknown name 'gatee'"),
         ({"options": {"tasks": 3}}, "unknown name 'tasks'"),
         ({"options": ["gate"]}, "names with values"),

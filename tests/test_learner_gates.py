@@ -97,7 +97,12 @@ def test_the_energy_that_is_refused_is_that_of_the_classifier() -> None:
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("e2e", None), ("dm", {"gate": "everything"}), ("dm", {"pseudo_labels": False})],
+    [
+        ("e2e", None),
+        ("dm", {"gate": "everything"}),
+        ("dm", {"gate": "newness"}),
+        ("dm", {"pseudo_labels": False}),
+    ],
 )
 def test_rejecting_by_what_gives_no_scores_is_refused(method: str, options: Any) -> None:
     learner = small_learner(method, epochs=1, options=options).fit(*task(SHARK, count=2))

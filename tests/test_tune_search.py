@@ -16,7 +16,7 @@ from distillmatch.engine import Placement
 from distillmatch.engine.factory import NetworkFactory
 from distillmatch.errors import ConfigError
 from distillmatch.methods.dm import DistillMatch
-from distillmatch.methods.gates import Gate as AnyGate
+from distillmatch.methods.gate import Gate as AnyGate
 from distillmatch.suite.search import Search, coordinate, grid, number_of_trials, sampled
 from distillmatch.suite.space import (
     PAPER,

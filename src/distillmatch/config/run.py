@@ -22,9 +22,23 @@ from distillmatch.config.base import (
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 Preset = Literal["protocol", "release"]
-Gate = Literal["detector", "softmax", "energy", "features", "ensemble", "everything", "truth"]
+Gate = Literal[
+    "detector",
+    "softmax",
+    "energy",
+    "features",
+    "ensemble",
+    "newness",
+    "everything",
+    "truth",
+    "truth-new",
+]
 CALIBRATED_GATES = ("detector", "energy", "features", "ensemble")
-"""The gates whose threshold is set by scores of images."""
+"""The gates whose threshold is set by scores of familiar images."""
+STRANGER_GATES = (*CALIBRATED_GATES, "newness")
+"""The gates whose threshold can be set by scores of strangers."""
+ORACLES = ("truth", "truth-new")
+"""The gates that look at the classes of unlabelled images, for diagnosis only."""
 Similarity = Literal["cosine", "inner", "euclidean", "scaled-cosine"]
 TaskWeights = Literal["equal", "class-share"]
 EpsilonRule = Literal["highest", "lowest-halved", "none"]
@@ -32,6 +46,7 @@ NewClassShare = Literal["new-model", "past-model"]
 Statistics = Literal["apart", "together"]
 StrongStatistics = Literal[Statistics, "unlabeled"]
 LastBatches = Literal["filled", "short"]
+TeacherStart = Literal["fresh", "past"]
 InitialWeights = Literal["normal", "uniform"]
 OptionValue = bool | int | float | str
 
@@ -198,8 +213,8 @@ class RunConfig(StreamConfig):
     )
     gate: Gate = Field(
         "detector",
-        description="DM: what decides that an unlabelled image is of a past class; truth is an "
-        "oracle, for diagnosis only",
+        description="DM: what decides that an unlabelled image is of a past class; truth and "
+        "truth-new are oracles, for diagnosis only",
     )
     gate_confidence: Share = Field(0.9, description="DM: threshold of gate softmax")
     true_positive_rate: Share | None = Field(
@@ -238,7 +253,7 @@ class RunConfig(StreamConfig):
     distillation_scale: Literal["one", "temperature-squared"] = Field(
         "one", description="E2E, DR: factor of the distillation of past tasks, 1 or T²"
     )
-    teacher_start: Literal["fresh", "past"] = Field(
+    teacher_start: TeacherStart = Field(
         "fresh", description="DR, GD: what the new task's teacher starts from"
     )
     labeled_statistics: Statistics = Field(
@@ -313,10 +328,10 @@ class RunConfig(StreamConfig):
     def _refuse_impossible_training(self) -> Self:
         if self.device == "cpu" and self.precision == "bfloat16":
             raise impossible("precision", "must be 'float32' or 'auto' with device 'cpu'")
-        if self.false_positive_rate is not None and self.gate not in CALIBRATED_GATES:
+        if self.false_positive_rate is not None and self.gate not in STRANGER_GATES:
             raise impossible(
                 "false_positive_rate",
-                f"needs gate {', '.join(map(repr, CALIBRATED_GATES))}, whose threshold is "
+                f"needs gate {', '.join(map(repr, STRANGER_GATES))}, whose threshold is "
                 f"calibrated, not {self.gate!r}",
             )
         return self

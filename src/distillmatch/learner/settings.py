@@ -3,6 +3,7 @@
 from typing import Any
 
 from distillmatch.config import LEARNER_KEYS, RunConfig, StreamConfig
+from distillmatch.config.run import ORACLES
 from distillmatch.errors import ConfigError
 from distillmatch.methods import find_method
 
@@ -33,8 +34,10 @@ def run_config(parameters: dict[str, Any]) -> RunConfig:
         raise ConfigError(
             f"method '{config.method}' needs all images of earlier tasks, and a learner keeps none"
         )
-    if config.gate == "truth":
-        raise ConfigError("gate 'truth' needs the classes of unlabelled images, which nobody knows")
+    if config.gate in ORACLES:
+        raise ConfigError(
+            f"gate '{config.gate}' needs the classes of unlabelled images, which nobody knows"
+        )
     _check_limits(parameters)
     return config
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
-from distillmatch.config.run import CALIBRATED_GATES
+from distillmatch.config.run import CALIBRATED_GATES, ORACLES
 from distillmatch.losses import (
     class_weights,
     consistency_loss,
@@ -23,7 +23,8 @@ from distillmatch.methods.detector import (
     FamiliarityDetector,
     true_positive_rate,
 )
-from distillmatch.methods.gates import GATE, make_gate
+from distillmatch.methods.gate import GATE
+from distillmatch.methods.gates import make_gate
 from distillmatch.methods.method import (
     Batch,
     NetworkBuilder,
@@ -58,14 +59,17 @@ class DistillMatch(KeepsPast):
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
-        self.needs_truth = config.pseudo_labels and config.gate == "truth"
+        self.needs_truth = config.pseudo_labels and config.gate in ORACLES
         detects = config.pseudo_labels and config.gate in ("detector", "ensemble")
         self.detector = FamiliarityDetector(self) if detects else None
         self.gate = make_gate(config, self, self.detector) if config.pseudo_labels else None
         self.weights = torch.ones(1)
 
     def trainings(self, task: TaskInfo) -> list[Training]:
-        """Train the classifier, fine-tune it, then train the detector for the next task."""
+        """Train the classifier, fine-tune it, then train the detector for the next task.
+
+        A gate that learns from the task's own images does so before.
+        """
         schedule = main_schedule(self.config, HIGH_RATE, fine_tuned=task.coreset)
         consistent = self.uses_consistency(task)
 
@@ -105,7 +109,7 @@ class DistillMatch(KeepsPast):
             trainings[-1] = replace(
                 trainings[-1], after=lambda passes: gate.calibrate(passes, task)
             )
-        return trainings
+        return trainings if self.gate is None else [*self.gate.trainings(task), *trainings]
 
     def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
@@ -272,7 +276,7 @@ class DistillMatch(KeepsPast):
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score test images by the gate as it will stand in the next task."""
-        if self.gate is None or (self.gate.learns and task.last):
+        if self.gate is None or not self.gate.judges_tests or (self.gate.learns and task.last):
             return None
         return self.gate.ask(images, task.seen, "classifier")[1].get(GATE)
 

@@ -1,15 +1,10 @@
-"""Gates: what decides that an unlabelled image is of a past class, so that it is labelled."""
-
-from abc import ABC, abstractmethod
-from typing import ClassVar
+"""The gates: the paper's detector, what stands in its place for study, and oracles."""
 
 import torch
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError
 from distillmatch.losses import (
-    accepted,
     class_means,
     energy_score,
     pseudo_labels,
@@ -17,8 +12,6 @@ from distillmatch.losses import (
     shrunk_covariance,
     softmax_confidence,
     standardized_sum,
-    threshold_at_fpr,
-    threshold_at_tpr,
     whitening,
 )
 from distillmatch.methods.detector import (
@@ -26,99 +19,22 @@ from distillmatch.methods.detector import (
     DETECTOR_LOGITS,
     FamiliarityDetector,
     held_out_images,
-    true_positive_rate,
 )
-from distillmatch.methods.method import ImageSet, Method, Passes, Scores, TaskInfo
+from distillmatch.methods.gate import GATE, Gate, ThresholdGate
+from distillmatch.methods.method import Method, Passes, Scores, TaskInfo, Training
+from distillmatch.methods.parts import HIGH_RATE
+from distillmatch.methods.schedule import detector_schedule
+from distillmatch.methods.teacher import new_task_loss, start_network
 from distillmatch.networks import Network
 
-GATE = "gate"
 TRUTH = "truth"
 JUDGES = "judges"
 FEATURES = "features"
+NEWNESS = "newness"
 MEANS, WITHIN = "class means", "whitening within classes"
 BACKGROUND_MEAN, BACKGROUND = "background mean", "whitening of the background"
-
-
-class Gate(ABC):
-    """Scores images by what was learned up to the last task, and accepts some.
-
-    One that `learns` can score only after its calibration, for which the last task has no use.
-    """
-
-    learns: ClassVar[bool] = False
-
-    def __init__(self, method: Method) -> None:
-        self.method = method
-
-    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
-        """Set what the next task needs, once all networks of this one are trained."""
-        return
-
-    def prepare(self, passes: Passes, task: TaskInfo) -> None:
-        """Set what a task needs that only its own images tell, before any of them is judged.
-
-        A run that is continued calls it again: it must come to the same by the frozen models.
-        """
-        return
-
-    @abstractmethod
-    def ask(self, images: Tensor, classes: int, network: str) -> tuple[Tensor, Scores]:
-        """Return the logits of a classifier of so many classes, and how familiar images look.
-
-        Both are asked for at once because most gates score by the same forward.
-        """
-
-    @abstractmethod
-    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
-        """Return which unlabelled images are believed to be of past classes."""
-
-
-class ThresholdGate(Gate):
-    """Accepts images whose score reaches a threshold."""
-
-    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
-        """Compare with the threshold."""
-        return accepted(scores[GATE], self.method.values["threshold"])
-
-    def set_threshold(self, passes: Passes, task: TaskInfo, over: ImageSet) -> None:
-        """Set the threshold to the score that δ of some labelled images reach."""
-        scores = self._scores(passes, over, task.seen, "classifier")
-        rate = true_positive_rate(self.method.config, task.number + 1)
-        self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
-
-    def prepare(self, passes: Passes, task: TaskInfo) -> None:
-        """Set the threshold to the score that a share of known strangers reach, if one is given.
-
-        Those are the labelled images of the new classes, of which nothing was learned so far: δ can
-        only be measured on images that most gates' networks were trained on, this on new ones.
-        """
-        rate = self.method.config.false_positive_rate
-        if rate is None or not task.past:
-            return
-        strange = passes.labels("new") >= task.past
-        if not strange.any():
-            # One's own data may bring no new class; then the threshold of δ stays.
-            return
-        scores = self._scores(passes, "new", task.past, "past")
-        known_strangers = scores[strange.repeat(CALIBRATION_VIEWS)]
-        self.method.values["threshold"] = float(threshold_at_fpr(known_strangers, rate))
-
-    def _scores(self, passes: Passes, over: ImageSet, classes: int, network: str) -> Tensor:
-        """Score the views that a threshold is set on."""
-
-        def score(images: Tensor) -> Scores:
-            return {GATE: self.ask(images, classes, network)[1][GATE]}
-
-        return passes.score(score, over, CALIBRATION_VIEWS)[GATE]
-
-    def learned(self, name: str) -> Tensor:
-        """Return what calibration has kept under a name."""
-        if name not in self.method.tensors:
-            raise ConfigError(
-                f"gate '{self.method.config.gate}' must be chosen before the first task is "
-                "learned: of the tasks so far it has learned nothing"
-            )
-        return self.method.tensors[name]
+STRANGERS_ACCEPTED = 0.5
+"""Share of new classes' images that a gate which knows strangers alone is set to accept."""
 
 
 class DetectorGate(ThresholdGate):
@@ -286,6 +202,71 @@ class FeatureGate(ThresholdGate):
         return network
 
 
+class NewnessGate(ThresholdGate):
+    """Accepts all images but those that look like the classes that are new in a task.
+
+    Of past classes there are no images to learn a gate from; of the new ones there are. At the
+    beginning of every task a network that starts as the last classifier learns to tell the new
+    classes apart, and to be unsure of the environment's images (Lee et al. 2019, as GD's teacher),
+    on half of the labels. An image is the more familiar the less sure of any new class it is. The
+    threshold is the score that a share of the held-out images of the new classes reach. Images of
+    classes that come later are accepted: what θₙ₋₁ says of them is part of what it knows. Of a
+    single new class the network is always sure; then everything is accepted.
+    """
+
+    judges_tests = False
+
+    def __init__(self, method: Method) -> None:
+        super().__init__(method)
+        self.new = range(0)
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the network that knows the new classes, where there are past ones beside them."""
+        if not self._known_as_new(task):
+            return []
+        config = self.method.config
+        network = start_network(self.method, task, NEWNESS, "past")
+        return [
+            Training(
+                name=NEWNESS,
+                network=network,
+                loss=lambda batch: new_task_loss(network, batch, task, calibrated=True),
+                schedule=detector_schedule(config, HIGH_RATE),
+                labeled="first-half",
+                clip=config.clip,
+            )
+        ]
+
+    def prepare(self, passes: Passes, task: TaskInfo) -> None:
+        """Set the threshold on the new classes' images that the network has not learned."""
+        self.new = self._known_as_new(task)
+        if self.new:
+            given = self.method.config.false_positive_rate
+            rate = STRANGERS_ACCEPTED if given is None else given
+            self.set_threshold_on_strangers(passes, task, held_out_images(passes), rate)
+
+    def ask(self, images: Tensor, classes: int, network: str) -> tuple[Tensor, Scores]:
+        """Return how unsure of all new classes the network is: less its largest probability."""
+        logits = self.method.networks[network](images)
+        if not self.new:
+            return logits, {}
+        of_new = self.method.networks[NEWNESS](images)[:, self.new.start : self.new.stop]
+        return logits, {GATE: -softmax_confidence(of_new, len(self.new))}
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Compare with the threshold, where there is something to compare."""
+        return super().accepts(scores, task) if self.new else all_accepted(scores)
+
+    def _known_as_new(self, task: TaskInfo) -> range:
+        """Return the classes that images are rejected as in a task: the new ones, if several."""
+        return range(task.past, task.seen) if task.past and task.new > 1 else range(0)
+
+
+def all_accepted(scores: Scores) -> Tensor:
+    """Accept every image that was asked about."""
+    return torch.ones_like(scores["past"][:, 0], dtype=torch.bool)
+
+
 class OpenGate(Gate):
     """Everything is accepted: what the method is without a gate."""
 
@@ -295,7 +276,7 @@ class OpenGate(Gate):
 
     def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
         """Accept all."""
-        return torch.ones_like(scores["past"][:, 0], dtype=torch.bool)
+        return all_accepted(scores)
 
 
 class TruthGate(OpenGate):
@@ -306,15 +287,25 @@ class TruthGate(OpenGate):
         return (scores[TRUTH] >= 0) & (scores[TRUTH] < task.past)
 
 
+class TruthOfNewGate(OpenGate):
+    """An oracle, for diagnosis only: accepts exactly the images that are not of new classes."""
+
+    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
+        """Look at the truth, which the engine gives to methods that declare this need."""
+        return (scores[TRUTH] < task.past) | (scores[TRUTH] >= task.seen)
+
+
 def make_gate(config: RunConfig, method: Method, detector: FamiliarityDetector | None) -> Gate:
     """Return the configured gate."""
     if detector is not None:
         return (EnsembleGate if config.gate == "ensemble" else DetectorGate)(method, detector)
-    gates: dict[str, type[SoftmaxGate | EnergyGate | FeatureGate | OpenGate]] = {
+    gates: dict[str, type[SoftmaxGate | EnergyGate | FeatureGate | NewnessGate | OpenGate]] = {
         "softmax": SoftmaxGate,
         "energy": EnergyGate,
         "features": FeatureGate,
+        "newness": NewnessGate,
         "everything": OpenGate,
         "truth": TruthGate,
+        "truth-new": TruthOfNewGate,
     }
     return gates[config.gate](method)

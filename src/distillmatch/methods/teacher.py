@@ -1,8 +1,9 @@
-"""The teacher of a new task: a network trained on that task alone, for DR and GD."""
+"""Networks trained on a new task alone: the teacher of DR and GD, and how any such one learns."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from distillmatch.config.run import TeacherStart
 from distillmatch.losses import confidence_calibration, weighted_cross_entropy_sum
 from distillmatch.methods.method import Batch, Method, TaskInfo, Training
 from distillmatch.methods.parts import baseline_rate, first_rows, forward_weak
@@ -18,28 +19,34 @@ def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Tra
     Calibrated, it is also taught to be uncertain about all other images: the coreset's and the
     unlabelled ones. Otherwise it meets the latter only where it is to be normalized with them.
     """
-    schedule = main_schedule(method.config, baseline_rate(method.config))
-    network = method.start_afresh(TEACHER, task)
-    # A run that is continued inside a task has no past model yet, and gets its teacher back later.
-    if method.config.teacher_start == "past" and "past" in method.networks:
-        network.load_state_dict(method.networks["past"].state_dict())
-
-    def loss(batch: Batch) -> Tensor:
-        new = batch.labels >= task.past
-        slots = batch.labels - task.past
-        logits = forward_weak(network, batch, task.seen)[:, task.past :]
-        total = weighted_cross_entropy_sum(first_rows(logits, len(slots)), slots, mask=new)
-        supervised = total / new.sum().clamp(min=1)
-        if not calibrated:
-            return supervised
-        others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
-        return supervised + confidence_calibration(logits, others)
-
+    network = start_network(method, task, TEACHER, method.config.teacher_start)
     return Training(
         name="teacher",
         network=network,
-        loss=loss,
-        schedule=schedule,
+        loss=lambda batch: new_task_loss(network, batch, task, calibrated=calibrated),
+        schedule=main_schedule(method.config, baseline_rate(method.config)),
         labeled="labeled" if calibrated else "new",
         unlabeled=calibrated or method.config.new_task_statistics == "together",
     )
+
+
+def start_network(method: Method, task: TaskInfo, name: str, start: TeacherStart) -> nn.Module:
+    """Give a network that is trained anew in every task its first weights: new ones, or θₙ₋₁'s."""
+    network = method.start_afresh(name, task)
+    # A run that is continued inside a task has no past model yet, and gets the network back later.
+    if start == "past" and "past" in method.networks:
+        network.load_state_dict(method.networks["past"].state_dict())
+    return network
+
+
+def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrated: bool) -> Tensor:
+    """Return the cross entropy over the new classes, and how sure it is of others if calibrated."""
+    new = batch.labels >= task.past
+    slots = batch.labels - task.past
+    logits = forward_weak(network, batch, task.seen)[:, task.past :]
+    total = weighted_cross_entropy_sum(first_rows(logits, len(slots)), slots, mask=new)
+    supervised = total / new.sum().clamp(min=1)
+    if not calibrated:
+        return supervised
+    others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
+    return supervised + confidence_calibration(logits, others)
