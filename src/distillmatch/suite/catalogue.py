@@ -159,7 +159,10 @@ def _made_small(config: RunConfig) -> RunConfig:
         "tasks": tasks and max(1, round(quick.tasks * tasks)),
         "coreset": round(quick.coreset * config.coreset),
     }
-    return config.replace(**{**changes, **quick.options})
+    small = config.replace(**{**changes, **quick.options})
+    # A row may be about its rate.
+    rate = config.learning_rate
+    return small if rate is None else small.replace(learning_rate=rate)
 
 
 @cache
