@@ -219,7 +219,7 @@ def test_a_switch_is_true_or_false(switch: bool) -> None:
                 "false_positive_rate needs gate 'detector', 'energy', 'features', 'ensemble', "
                 f"'newness', whose threshold is calibrated, not '{gate}'",
             )
-            for gate in ("softmax", "everything", "truth")
+            for gate in ("softmax", "everything", "truth", "truth-new")
         ),
         ({"weight_averaging": 1.0}, "weight_averaging must be less than 1"),
         ({"consistency": 1}, "consistency must be true or false, not 1"),

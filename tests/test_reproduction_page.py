@@ -130,7 +130,7 @@ def test_runs_by_the_release_stand_beside_ours() -> None:
     heads = [
         line for line in page_of([made("dr", 7.0)], "table-2a").splitlines() if "| row" in line
     ]
-    assert heads and "release’s readings" not in heads[0]
+    assert heads and not any("release’s readings" in head for head in heads)
 
 
 def test_a_figure_over_fewer_seeds_than_were_run_says_so() -> None:
@@ -287,19 +287,15 @@ def test_the_order_of_methods_is_that_of_the_paper() -> None:
     assert words in swapped.figures
 
 
-def test_methods_that_the_paper_does_not_tell_apart_may_change_places() -> None:
-    others = [("dr", 4.3), ("gd", 13.4), ("dm", 21.0)]
+def test_pairs_that_the_paper_does_not_tell_apart_are_named_as_such() -> None:
     learners = [made("base", 3.9, tasks=20), made("e2e", 4.1, tasks=20)]
-    part = bar(bars_of(*learners), "20 tasks: the order")
-    assert part.state == "met within deviations so far"
+    close = bar(bars_of(*learners), "20 tasks: the order")
     words = "otherwise by less than its deviations: A_N of Base and E2E (4.3 ± 0.4 > 4.0 ± 0.3)"
-    assert words in part.figures
-    learners += [made("offline", 57, tasks=20), *(made(m, a, tasks=20) for m, a in others)]
-    assert bar(bars_of(*learners), "20 tasks: the order").state == "met within deviations"
-    learners[-1] = made("dm", 13.0, tasks=20)
+    assert words in close.figures and "otherwise in the paper" not in close.figures
+    learners += [made("gd", 13.4, tasks=20), made("dm", 13.0, tasks=20)]
     both = bar(bars_of(*learners), "20 tasks: the order")
-    assert both.state == "not met"
     assert "otherwise in the paper: A_N of DM and GD" in both.figures and words in both.figures
+    assert close.state == both.state == "not met", "an order is that of the means"
 
 
 def test_figures_that_the_paper_prints_alike_have_no_order() -> None:
@@ -334,7 +330,7 @@ def test_one_run_that_serves_three_columns_is_one_configuration() -> None:
 
 def test_runs_by_the_release_are_judged_apart() -> None:
     base = made("base", 8.0, preset="release", base_distillation=True)
-    results = [base, made("gd", 7.0, preset="release"), made("gd", 21.0), made("base", 8.2)]
+    results = [base, made("dr", 7.0, preset="release"), made("dr", 8.3), made("base", 8.2)]
     paper = paper_of(results, ["table-2a"])
     assert bar(release_bars(paper), "order").state == "not met"
     assert bar(release_bars(paper), "Base: A_N").figures.startswith("table-2a, 10 tasks: 8.0,")

@@ -20,7 +20,7 @@ from distillmatch.methods.detector import (
     FamiliarityDetector,
     held_out_images,
 )
-from distillmatch.methods.gate import GATE, Gate, ThresholdGate
+from distillmatch.methods.gate import GATE, Gate, ThresholdGate, all_accepted
 from distillmatch.methods.method import Method, Passes, Scores, TaskInfo, Training
 from distillmatch.methods.parts import HIGH_RATE
 from distillmatch.methods.schedule import detector_schedule
@@ -260,11 +260,6 @@ class NewnessGate(ThresholdGate):
     def _known_as_new(self, task: TaskInfo) -> range:
         """Return the classes that images are rejected as in a task: the new ones, if several."""
         return range(task.past, task.seen) if task.past and task.new > 1 else range(0)
-
-
-def all_accepted(scores: Scores) -> Tensor:
-    """Accept every image that was asked about."""
-    return torch.ones_like(scores["past"][:, 0], dtype=torch.bool)
 
 
 class OpenGate(Gate):
