@@ -19,7 +19,9 @@ def made_up(method: str, accuracies: list[float], **config: Any) -> dict[str, An
         "uses_truth": given.get("gate") == "truth",
         "config": given,
         "stream": {"source": "made", "seed": given["seed"], "tasks": given["tasks"]},
+        "classes": [f"class {number}" for number in range(2 * len(accuracies))],
         "task_sizes": [2] * len(accuracies),
+        "complete": True,
         "metrics": {
             "A_N": accuracies[-1],
             "omega": None,

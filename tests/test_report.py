@@ -16,7 +16,6 @@ from made_up import made_up_ledger, made_up_result
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
-from distillmatch.report.comparison import with_omega
 from distillmatch.report.paper_agreement import agreement_file
 from distillmatch.report.paper_figures import (
     experiment_figures,
@@ -37,7 +36,6 @@ from distillmatch.report.paper_tables import (
     unlabeled_per_task,
 )
 from distillmatch.report.paper_text import latex, latex_escaped, markdown, tidy_csv
-from distillmatch.run.result import STREAM_KEYS
 from distillmatch.suite.catalogue import Cell, Experiment, Published, at_scale, load_experiment
 from distillmatch.suite.ledger import Ledger
 
@@ -98,47 +96,6 @@ def test_a_result_that_is_given_twice_counts_once_and_a_part_of_a_run_not_at_all
     assert len(paper.reproduced[0].records[0].results) == 1
     assert len(paper.results) == 2, "the unfinished run is listed among the runs"
     assert not paper.others
-
-
-def test_omega_comes_from_the_bound_of_the_same_stream_whatever_is_unlabelled() -> None:
-    bound = run("offline", order="parent", tasks=None)
-    learner = run("dm", unlabeled="positive", coreset=400, tasks=None)
-    elsewhere = run("dm", seed=2, unlabeled="positive", coreset=400, tasks=None)
-    assert "unlabeled" not in STREAM_KEYS
-    _, filled, without = with_omega([bound, learner, elsewhere])
-    shares = [
-        100 * a / b
-        for a, b in zip(
-            learner["metrics"]["accuracies"], bound["metrics"]["accuracies"], strict=True
-        )
-    ]
-    assert filled["metrics"]["omega"] == pytest.approx(fmean(shares))
-    assert filled["metrics"]["omega_curve"][3] == pytest.approx(fmean(shares[:4]))
-    assert without["metrics"]["omega"] is None, "seed 2 has no bound here"
-
-
-def test_of_two_bounds_the_one_trained_alike_counts() -> None:
-    long, short, learner = run("offline"), run("offline", epochs=20), run("dm", epochs=20)
-    short["metrics"]["accuracies"] = [value / 2 for value in long["metrics"]["accuracies"]]
-    for bounds in ([long, short], [short, long]):
-        filled = with_omega([*bounds, learner])[2]
-        first = learner["metrics"]["accuracies"][0] / short["metrics"]["accuracies"][0]
-        assert filled["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
-
-
-@pytest.mark.parametrize(
-    "other", [{"initial_weights": "uniform"}, {"last_batches": "short"}, {"base_clip": 1.0}]
-)
-def test_runs_that_are_trained_otherwise_have_a_bound_that_is_too(other: dict[str, Any]) -> None:
-    bounds = [run("offline"), run("offline", **other)]
-    bounds[1]["metrics"]["accuracies"] = [v / 2 for v in bounds[0]["metrics"]["accuracies"]]
-    learners = [run("dm"), run("dm", **other)]
-    for given in (bounds, bounds[::-1]):
-        filled = with_omega([*given, *learners])[2:]
-        for learner, bound in zip(filled, bounds, strict=True):
-            pairs = (r["metrics"]["accuracies"][0] for r in (learner, bound))
-            first = next(pairs) / next(pairs)
-            assert learner["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
 
 
 def test_base_runs_once_for_all_unlabelled_streams() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from distillmatch.run.result import complete_record
 Result = dict[str, Any]
 
 BOUNDS = ("offline", "offline-unlabeled")
+CUT_KEYS = ("tasks", "task_sizes")
+"""What cuts the classes of a stream into tasks, in whatever order they come."""
 
 NAMES = {
     "base": "Base",
@@ -106,27 +109,42 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     """Fill in Ω and its curve where a bound on the same stream is among the results.
 
     Of several bounds, the one counts that was trained most alike: with the same network first of
-    all, then as long, then from weights drawn in the same way.
+    all, then as long, then from weights drawn in the same way. One that cuts the classes into more
+    tasks than a run does serves where none cuts them alike.
     """
-    bounds: dict[str, Result] = {}
+    bounds: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         if result["method"] == "offline":
             for key in _bound_keys(result):
-                bounds.setdefault(key, result)
+                bounds[key].append(result)
     filled = []
     for result in results:
-        found = (bounds[key] for key in _bound_keys(result) if key in bounds)
-        bound = next(found, None)
-        offline = [] if bound is None else bound["metrics"]["accuracies"]
-        accuracies = result["metrics"]["accuracies"]
+        found = [bound for key in _bound_keys(result) for bound in bounds.get(key, ())]
+        # The sort is stable: among bounds that are cut alike the most alike stays first.
+        found.sort(key=lambda bound: len(bound["task_sizes"]) - len(result["task_sizes"]))
+        curves = (_accuracies_of_bound(bound, result) for bound in found)
+        offline = next((curve for curve in curves if curve is not None), None)
         metrics = dict(result["metrics"])
-        fits = bound is not None and len(offline) == len(accuracies)
-        if metrics["omega"] is None and fits:
-            metrics["omega"] = omega(np.array(accuracies), np.array(offline))
-            curve = omega_curve(np.array(accuracies), np.array(offline))
+        if metrics["omega"] is None and offline is not None:
+            accuracies = np.array(metrics["accuracies"])
+            metrics["omega"] = omega(accuracies, np.array(offline))
+            curve = omega_curve(accuracies, np.array(offline))
             metrics["omega_curve"] = None if curve is None else [float(value) for value in curve]
         filled.append({**result, "metrics": metrics})
     return filled
+
+
+def _accuracies_of_bound(bound: Result, result: Result) -> list[float] | None:
+    """Return the bound's accuracy where each task of a complete run ends, if it has stages there.
+
+    A stage learns the labelled images of all classes so far, however these are cut into tasks.
+    """
+    if bound["classes"] != result["classes"] or not result["complete"]:
+        return None
+    ends = accumulate(bound["task_sizes"])
+    after = dict(zip(ends, bound["metrics"]["accuracies"], strict=False))
+    wanted = list(accumulate(result["task_sizes"]))
+    return [after[end] for end in wanted] if after.keys() >= set(wanted) else None
 
 
 def comparison_table(results: Sequence[Result]) -> Table:
@@ -253,7 +271,7 @@ def _title(result: Result) -> str:
 
 def _bound_keys(result: Result) -> list[str]:
     """Return what a run and its bound have in common: all that can be, then less and less."""
-    stream = repr(sorted(result["stream"].items()))
+    stream = repr(sorted((k, v) for k, v in result["stream"].items() if k not in CUT_KEYS))
     config = complete_record(result["config"])
     alike = ("network", "epochs", "initial_weights", "last_batches", "base_clip")
     trained = [config[key] for key in alike]
