@@ -114,6 +114,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "features", "weight_averaging": 0.8, "true_positive_rate": 0.5}),
     ("dm", {"gate": "everything", "pseudo_label_views": 2}),
     ("dm", {"gate": "newness"}),
+    ("dm", {"gate": "newness-crossed"}),
     ("dm", {"gate": "newness", "coreset": 0, "false_positive_rate": 0.2, "preset": "release"}),
     ("dm", {"gate": "ensemble", "coreset": 0}),
     ("dm", {"gate": "ensemble", "false_positive_rate": 0.4}),

@@ -37,6 +37,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "features", "weight_averaging": 0.8}),
     ("dm", {"gate": "ensemble"}),
     ("dm", {"gate": "newness"}),
+    ("dm", {"gate": "newness-crossed"}),
     ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
     ("dm", {"pseudo_label_views": 3}),
     ("dm", {"strong_statistics": "unlabeled"}),

@@ -101,6 +101,7 @@ def test_the_energy_that_is_refused_is_that_of_the_classifier() -> None:
         ("e2e", None),
         ("dm", {"gate": "everything"}),
         ("dm", {"gate": "newness"}),
+        ("dm", {"gate": "newness-crossed"}),
         ("dm", {"pseudo_labels": False}),
     ],
 )

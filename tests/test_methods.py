@@ -170,6 +170,9 @@ class CountingPasses:
     def note(self, notes: dict[str, Tensor]) -> None:
         raise AssertionError("there is nothing to note")
 
+    def count(self, over: str) -> int:
+        return 5 if over == "unlabeled" else 7
+
     def labels(self, over: str) -> Tensor:
         return torch.tensor([5, 5, 5, 5, 6, 6, 6])
 

@@ -1,5 +1,6 @@
 """The gate that learns what is new in a task, and accepts everything else."""
 
+from math import log
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, TaskOutcome
-from distillmatch.methods import TaskInfo
+from distillmatch.methods import Batch, TaskInfo
 from distillmatch.methods.dm import DistillMatch
+from distillmatch.methods.newness import CrossedNewnessGate
 from distillmatch.streams import build_stream
 
 LABELS = 6
@@ -129,11 +131,80 @@ def test_its_network_starts_as_the_last_classifier_in_every_task() -> None:
         torch.testing.assert_close(tensor, method.networks["past"].state_dict()[name])
 
 
+OF_HALVES = ("newness of even images", "newness of odd images")
+
+
+def test_crossed_no_network_learns_the_unlabelled_images_that_it_judges() -> None:
+    watched = Watched(gate="newness-crossed", epochs=1)
+    watched.run()
+    method, info = watched.method, TaskInfo(1, (2, 2), last=False, coreset=False)
+    generator = torch.Generator().manual_seed(2)
+    images, unlabeled = torch.randn(2, 6, 3, 8, 8, generator=generator)
+    labels, half = torch.tensor([2, 3, 2, 3, 2, 3]), torch.tensor([0, 1, 1, 0, 0, 1])
+    batch = Batch(images, labels, unlabeled, of_unlabeled={"half": half})
+    trainings = [one for one in method.trainings(info) if one.name in OF_HALVES]
+    assert [one.name for one in trainings] == list(OF_HALVES)
+    for learned, training in enumerate(trainings):
+        with torch.no_grad():
+            logits = training.network(torch.cat([images, unlabeled]))[:, 2:4].double()
+            loss = training.loss(batch).item()
+        logs = (logits - logits.exp().sum(dim=1, keepdim=True).log()).tolist()
+        supervised = -sum(logs[i][label - 2] for i, label in enumerate(labels.tolist())) / 6
+        rows = [logs[6 + i] for i in range(6) if half[i] == learned]
+        unsure = -sum(map(sum, rows)) / (2 * len(rows)) - log(2)
+        assert loss == pytest.approx(supervised + unsure, abs=1e-4)
+
+
+def test_crossed_the_network_that_has_not_learned_an_image_judges_it() -> None:
+    watched = Watched(gate="newness-crossed")
+    last = watched.run()[-1].task
+    method, gate = watched.method, watched.method.gate
+    assert gate is not None
+    images = torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    half = torch.arange(40) % 2
+    with torch.no_grad():
+        logits, scores = gate.ask(images, last.past, "past")
+        said = [slow_scores(method.networks[name](images), last) for name in OF_HALVES]
+    assert said[0] != said[1]
+    expected = [said[1 - i % 2][i] for i in range(40)]
+    method.values["threshold"] = threshold = sorted(expected)[20] - 1e-6
+    accepted = gate.accepts({"past": logits, "half": half, **scores}, last).tolist()
+    assert accepted == [score >= threshold for score in expected]
+    assert sum(accepted) == 20
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_crossed_the_images_of_a_task_are_divided_evenly_and_the_new_ones_rejected(
+    views: int,
+) -> None:
+    options = {"epochs": 30, "labels_per_class": 14, "pseudo_label_views": views, "seed": 0}
+    watched = Watched(50, gate="newness-crossed", **options)
+    gate, divided = watched.method.gate, []
+    assert isinstance(gate, CrossedNewnessGate)
+    inner = gate.prepare
+
+    def prepare(passes: Any, info: TaskInfo) -> None:
+        if info.past:
+            divided.append(passes.notes["half"].tolist())
+        inner(passes, info)
+
+    gate.prepare = prepare  # type: ignore[method-assign,assignment]
+    rejected = []
+    for outcome in watched.run():
+        if outcome.judgement is not None:
+            new, refused = of_new_classes(outcome), ~outcome.judgement.accepted
+            rejected.append((refused[new].mean(), refused[~new].mean()))
+    assert [abs(len(half) - 2 * sum(half)) <= 1 for half in divided] == [True, True]
+    assert np.mean([of_new for of_new, _ in rejected]) > 0.3
+    assert all(of_new > others + 0.2 for of_new, others in rejected)
+
+
+@pytest.mark.parametrize("gate", ["newness", "newness-crossed"])
 @pytest.mark.parametrize("sizes", [(2,), (2, 1), (2, 0)])
 def test_without_several_new_classes_beside_past_ones_everything_is_accepted(
-    sizes: tuple[int, ...],
+    sizes: tuple[int, ...], gate: str
 ) -> None:
-    method = Watched(gate="newness").method
+    method = Watched(gate=gate).method
     info = TaskInfo(len(sizes) - 1, sizes, last=False, coreset=False)
     assert [training.name for training in method.trainings(info)] == ["classifier"]
     assert method.gate is not None

@@ -43,6 +43,9 @@ class LabelCounts:
     def note(self, notes: dict[str, Tensor]) -> None:
         raise AssertionError("there is nothing to note")
 
+    def count(self, over: str) -> int:
+        raise AssertionError("there are no images to count")
+
     def labels(self, over: str) -> Tensor:
         raise AssertionError("the labels are counted already")
 

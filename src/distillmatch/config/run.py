@@ -29,13 +29,14 @@ Gate = Literal[
     "features",
     "ensemble",
     "newness",
+    "newness-crossed",
     "everything",
     "truth",
     "truth-new",
 ]
 CALIBRATED_GATES = ("detector", "energy", "features", "ensemble")
 """The gates whose threshold is set by scores of familiar images."""
-STRANGER_GATES = (*CALIBRATED_GATES, "newness")
+STRANGER_GATES = (*CALIBRATED_GATES, "newness", "newness-crossed")
 """The gates whose threshold can be set by scores of strangers."""
 ORACLES = ("truth", "truth-new")
 """The gates that look at the classes of unlabelled images, for diagnosis only."""

@@ -263,6 +263,10 @@ class TaskData:
                 passes.append(score_in_pieces(score, torch.cat(several), self.placement))
         return {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
 
+    def count(self, over: ImageSet) -> int:
+        """Return how many images a set holds."""
+        return len(self.sets[over])
+
     def labels(self, over: ImageSet) -> Tensor:
         """Return the classes of a labelled set's images, in the order in which they are scored."""
         labels = self.sets[over].labels

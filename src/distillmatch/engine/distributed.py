@@ -221,6 +221,10 @@ class SharedPasses:
         """Let what is said of every unlabelled image come with its views from now on."""
         self.data.note(notes)
 
+    def count(self, over: ImageSet) -> int:
+        """Return how many images a set holds."""
+        return self.data.count(over)
+
     def labels(self, over: ImageSet) -> Tensor:
         """Return the classes of a labelled set's images, in the order in which they are scored."""
         return self.data.labels(over)

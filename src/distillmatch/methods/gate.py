@@ -86,7 +86,7 @@ class ThresholdGate(Gate):
             # One's own data may bring no new class; then the threshold stays.
             return
         scores = self._scores(passes, over, task.past, "past")
-        known_strangers = scores[strange.repeat(CALIBRATION_VIEWS)]
+        known_strangers = scores[strange.repeat(CALIBRATION_VIEWS)].flatten()
         self.method.values["threshold"] = float(threshold_at_fpr(known_strangers, rate))
 
     def _scores(self, passes: Passes, over: ImageSet, classes: int, network: str) -> Tensor:

@@ -22,7 +22,7 @@ from distillmatch.methods.detector import (
 )
 from distillmatch.methods.gate import GATE, Gate, ThresholdGate, all_accepted
 from distillmatch.methods.method import Method, Passes, Scores, TaskInfo
-from distillmatch.methods.newness import NewnessGate
+from distillmatch.methods.newness import CrossedNewnessGate, NewnessGate
 from distillmatch.networks import Network
 
 TRUTH = "truth"
@@ -234,6 +234,7 @@ def make_gate(config: RunConfig, method: Method, detector: FamiliarityDetector |
         "energy": EnergyGate,
         "features": FeatureGate,
         "newness": NewnessGate,
+        "newness-crossed": CrossedNewnessGate,
         "everything": OpenGate,
         "truth": TruthGate,
         "truth-new": TruthOfNewGate,

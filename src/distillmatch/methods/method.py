@@ -81,6 +81,9 @@ class Passes(Protocol):
         They are forgotten with the task; `before` makes them again where a run is continued.
         """
 
+    def count(self, over: ImageSet) -> int:
+        """Return how many images a set holds."""
+
     def labels(self, over: ImageSet) -> Tensor:
         """Return the classes of a labelled set's images, in the order in which they are scored."""
 

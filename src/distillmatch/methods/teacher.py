@@ -39,8 +39,18 @@ def start_network(method: Method, task: TaskInfo, name: str, start: TeacherStart
     return network
 
 
-def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrated: bool) -> Tensor:
-    """Return the cross entropy over the new classes, and how sure it is of others if calibrated."""
+def new_task_loss(
+    network: nn.Module,
+    batch: Batch,
+    task: TaskInfo,
+    *,
+    calibrated: bool,
+    unsure_of: Tensor | None = None,
+) -> Tensor:
+    """Return the cross entropy over the new classes, and how sure it is of others if calibrated.
+
+    `unsure_of` marks the unlabelled images that are learned from; without it all of them are.
+    """
     new = batch.labels >= task.past
     slots = batch.labels - task.past
     logits = forward_weak(network, batch, task.seen)[:, task.past :]
@@ -48,5 +58,6 @@ def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrate
     supervised = total / new.sum().clamp(min=1)
     if not calibrated:
         return supervised
-    others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
+    unlabeled = new.new_ones(len(batch.unlabeled)) if unsure_of is None else unsure_of
+    others = torch.cat([~new, unlabeled])
     return supervised + confidence_calibration(logits, others)
