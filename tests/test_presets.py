@@ -217,7 +217,7 @@ def test_a_switch_is_true_or_false(switch: bool) -> None:
             (
                 {"false_positive_rate": 0.2, "gate": gate},
                 "false_positive_rate needs gate 'detector', 'energy', 'features', 'ensemble', "
-                f"'newness', whose threshold is calibrated, not '{gate}'",
+                f"'newness', 'newness-crossed', whose threshold is calibrated, not '{gate}'",
             )
             for gate in ("softmax", "everything", "truth", "truth-new")
         ),
