@@ -23,7 +23,7 @@ from distillmatch.suite.catalogue import (
 from distillmatch.suite.identity import identity
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "suite.md"
-BEYOND = ("additions", "coreset-readings", "gates", "readings")
+BEYOND = ("additions", "coreset-additions", "coreset-readings", "gates", "readings")
 OWN: dict[str, Any] = {
     "title": "thresholds",
     "common": {"source": "shapes", "tasks": 5},
