@@ -90,21 +90,27 @@ def test_the_threshold_is_what_a_share_of_held_out_new_images_reach(
         assert outcome.familiarity is None, "it knows nothing of all classes seen"
 
 
-def test_images_are_accepted_unless_the_network_is_sure_of_a_new_class() -> None:
-    watched = Watched(gate="newness")
+def assert_half_pass(watched: Watched, count: int, names: tuple[str, ...]) -> None:
+    """Compare what the gate accepts of some images with loops, each image by one of the networks."""
     last = watched.run()[-1].task
     method, gate = watched.method, watched.method.gate
     assert gate is not None
-    images = torch.randn(200, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    half = torch.arange(count) % 2
     with torch.no_grad():
         logits, scores = gate.ask(images, last.past, "past")
-        expected = slow_scores(method.networks["newness"](images), last)
+        said = [slow_scores(method.networks[name](images), last) for name in names]
     torch.testing.assert_close(logits, method.networks["past"](images))
+    expected = [said[1 - i % 2 if len(said) == 2 else 0][i] for i in range(count)]
     # Where half of them are accepted, whatever the threshold of the task was.
-    method.values["threshold"] = threshold = sorted(expected)[100] - 1e-6
-    accepted = gate.accepts({"past": logits, **scores}, last).tolist()
+    method.values["threshold"] = threshold = sorted(expected)[count // 2] - 1e-6
+    accepted = gate.accepts({"past": logits, "half": half, **scores}, last).tolist()
     assert accepted == [score >= threshold for score in expected]
-    assert sum(accepted) == 100
+    assert sum(accepted) == count // 2
+
+
+def test_images_are_accepted_unless_the_network_is_sure_of_a_new_class() -> None:
+    assert_half_pass(Watched(gate="newness"), 200, ("newness",))
 
 
 def test_a_network_that_knows_the_new_classes_rejects_them() -> None:
@@ -156,21 +162,7 @@ def test_crossed_no_network_learns_the_unlabelled_images_that_it_judges() -> Non
 
 
 def test_crossed_the_network_that_has_not_learned_an_image_judges_it() -> None:
-    watched = Watched(gate="newness-crossed")
-    last = watched.run()[-1].task
-    method, gate = watched.method, watched.method.gate
-    assert gate is not None
-    images = torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    half = torch.arange(40) % 2
-    with torch.no_grad():
-        logits, scores = gate.ask(images, last.past, "past")
-        said = [slow_scores(method.networks[name](images), last) for name in OF_HALVES]
-    assert said[0] != said[1]
-    expected = [said[1 - i % 2][i] for i in range(40)]
-    method.values["threshold"] = threshold = sorted(expected)[20] - 1e-6
-    accepted = gate.accepts({"past": logits, "half": half, **scores}, last).tolist()
-    assert accepted == [score >= threshold for score in expected]
-    assert sum(accepted) == 20
+    assert_half_pass(Watched(gate="newness-crossed"), 40, OF_HALVES)
 
 
 @pytest.mark.parametrize("views", [1, 2])
