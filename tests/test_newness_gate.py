@@ -91,7 +91,7 @@ def test_the_threshold_is_what_a_share_of_held_out_new_images_reach(
 
 
 def assert_half_pass(watched: Watched, count: int, names: tuple[str, ...]) -> None:
-    """Compare what the gate accepts of some images with loops, each image by one of the networks."""
+    """Compare what the gate accepts of some images with loops, each judged by one network."""
     last = watched.run()[-1].task
     method, gate = watched.method, watched.method.gate
     assert gate is not None

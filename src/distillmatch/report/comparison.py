@@ -120,8 +120,8 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     filled = []
     for result in results:
         found = [bound for key in _bound_keys(result) for bound in bounds.get(key, ())]
-        # The sort is stable: among bounds that are cut alike the most alike stays first.
-        found.sort(key=lambda bound: len(bound["task_sizes"]) - len(result["task_sizes"]))
+        # Those that cut alike come before finer ones, and stay in their order among themselves.
+        found.sort(key=lambda bound: len(bound["task_sizes"]))
         curves = (_accuracies_of_bound(bound, result) for bound in found)
         offline = next((curve for curve in curves if curve is not None), None)
         metrics = dict(result["metrics"])
