@@ -95,9 +95,9 @@ class NewnessGate(ThresholdGate):
 class CrossedNewnessGate(NewnessGate):
     """The same by two networks, each unsure of half of the unlabelled images, judging the rest.
 
-    A network learns by heart which images it is to be unsure of, those of new classes too: of these
-    it is less sure than of the held-out ones that its threshold is set on, and it lets them pass.
-    Of images that it has not learned it is as sure as of held-out ones.
+    A network can learn by heart which images it is to be unsure of, those of new classes too: of
+    these it is less sure than of the held-out ones that its threshold is set on, and lets them
+    pass. Of images that it has not learned it is as sure as of held-out ones.
     """
 
     def trainings(self, task: TaskInfo) -> list[Training]:
