@@ -14,6 +14,12 @@ from distillmatch.suite.plan import plan
 KEEPS = {"dm": 0.9, "gd": 0.82, "dr": 0.6, "e2e": 0.55, "base": 0.3}
 
 
+def made_up_run(method: str, seed: int = 1, **config: Any) -> dict[str, Any]:
+    """Make the result of a run of five tasks, unless told otherwise."""
+    given: dict[str, Any] = {"source": "cifar100", "tasks": 5, **config}
+    return made_up_result(RunConfig(method=method, seed=seed, **given))
+
+
 def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
     """Make the result that a run of this configuration might have given."""
     random = Random(run_name(config))

@@ -4,18 +4,13 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from made_up import made_up_result
+from made_up import made_up_run as run
 
 from distillmatch.config import RunConfig
 from distillmatch.report.comparison import with_omega
 from distillmatch.run.result import STREAM_KEYS
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
-
-
-def run(method: str, seed: int = 1, **config: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"source": "cifar100", "tasks": 5, **config}
-    return made_up_result(RunConfig(method=method, seed=seed, **given))
 
 
 def test_omega_comes_from_the_bound_of_the_same_stream_whatever_is_unlabelled() -> None:

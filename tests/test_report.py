@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from made_up import made_up_ledger, made_up_result
+from made_up import made_up_run as run
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
@@ -51,10 +52,6 @@ def experiment(*cells: Cell, metrics: tuple[str, ...] = ("A_N", "omega")) -> Exp
     rows = tuple(dict.fromkeys(one.row for one in cells))
     columns = tuple(dict.fromkeys(one.column for one in cells))
     return Experiment("made", "A made-up table", "table", "Table 1", metrics, rows, columns, cells)
-
-
-def run(method: str, seed: int = 1, **config: Any) -> dict[str, Any]:
-    return made_up_result(RunConfig(method=method, seed=seed, **{**CIFAR, **config}))
 
 
 @pytest.mark.parametrize(

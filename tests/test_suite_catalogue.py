@@ -102,7 +102,9 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
         for column in experiment.columns:
             of_column = {c.row: c.config for c in experiment.cells if c.column == column}
             by_release = [of_column.pop(row) for row in [*of_column] if row.startswith("release, ")]
-            nearly = of_column.pop("release but for three points", None)
+            nearly = None
+            if name != "many-tasks-readings":
+                nearly = of_column.pop("release but for three points")
             ours, release, *single = of_column.values()
             assert ours == cell_of(table, column, place).config
             assert release == ours.replace(preset="release")
