@@ -232,7 +232,8 @@ def test_killed_workers_and_signals_to_the_command_change_nothing(
 def test_a_second_process_joins_and_the_two_share_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=40)
+    # Runs must last longer than the second after which a process looks at what others have.
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=150)
     command = words(tmp_path, "--seeds", "1,2,3", "--jobs", "1")
     other = subprocess.Popen(
         [sys.executable, "-m", "distillmatch", *command],
