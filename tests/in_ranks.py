@@ -20,7 +20,12 @@ from distillmatch.sources import Dataset
 
 METHODS: dict[str, dict[str, Any]] = {
     "dm": {"epochs": 3},
-    "dm averaged": {"method": "dm", "gate": "features", "weight_averaging": 0.8},
+    "dm averaged": {
+        "method": "dm",
+        "gate": "features",
+        "weight_averaging": 0.8,
+        "strong_labels": "labels-and-pseudo-labels",
+    },
     "gd": {},
     "base": {},
     "e2e": {},

@@ -112,7 +112,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"coreset": 0}),
     ("dm", {"gate": "truth", "coreset_counts": "labels-and-pseudo-labels"}),
     ("dm", {"gate": "features", "weight_averaging": 0.8, "true_positive_rate": 0.5}),
-    ("dm", {"gate": "everything", "pseudo_label_views": 2}),
+    ("dm", {"gate": "everything", "pseudo_label_views": 2, "strong_labels": "labels"}),
     ("dm", {"gate": "newness"}),
     ("dm", {"gate": "newness-crossed"}),
     ("dm", {"gate": "newness", "coreset": 0, "false_positive_rate": 0.2, "preset": "release"}),

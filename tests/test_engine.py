@@ -135,7 +135,16 @@ class Observer(Method):
             self.seen.append(batch)
             return torch.nn.functional.cross_entropy(self.classifier(batch.images), batch.labels)
 
-        return [Training("classifier", self.classifier, loss, Schedule(6, 0.01), strong=True)]
+        return [
+            Training(
+                "classifier",
+                self.classifier,
+                loss,
+                Schedule(6, 0.01),
+                strong=True,
+                strong_labeled=True,
+            )
+        ]
 
 
 def observed(dataset: Dataset, **options: Any) -> list[Batch]:
@@ -177,7 +186,7 @@ def test_the_unlabelled_stream_goes_round_whatever_the_epochs(pairs: list[Batch]
     assert len(set(rounds)) == 4, "every round has an order of its own"
 
 
-def test_strong_and_weak_views_are_of_the_same_unlabelled_images() -> None:
+def test_strong_and_weak_views_are_of_the_same_images() -> None:
     """Of red and blue images; jitter and most strong operations leave the hue."""
     dataset = make_dataset(classes=40, per_class=2, parents=None)
     images = np.full((80, 16, 16, 3), 60, np.uint8)
@@ -190,13 +199,18 @@ def test_strong_and_weak_views_are_of_the_same_unlabelled_images() -> None:
     def is_red(views: Tensor) -> Tensor:
         return views[:, 0].mean((1, 2)) > views[:, 2].mean((1, 2))
 
-    weak = torch.cat([is_red(batch.unlabeled) for batch in batches])
-    strong = torch.cat([is_red(b.strong) for b in batches if b.strong is not None])
-    truth = torch.cat([batch.of_unlabeled["truth"] for batch in batches])
-    assert len(weak) == len(strong) == len(truth) == 6 * 5 * 16
     source = build_stream(dataset, tiny(task_sizes=(40,), labels_per_class=1)).class_order
-    assert torch.equal(weak, torch.tensor([source[slot] % 2 == 0 for slot in truth.tolist()]))
-    assert (weak == strong).float().mean() > 0.75
+    strong = torch.cat([b.strong for b in batches if b.strong is not None])
+    strong_images = torch.cat([b.strong_images for b in batches if b.strong_images is not None])
+    for weak, views, classes in (
+        ([b.unlabeled for b in batches], strong, [b.of_unlabeled["truth"] for b in batches]),
+        ([b.images for b in batches], strong_images, [b.labels for b in batches]),
+    ):
+        colours, truth = is_red(torch.cat(weak)), torch.cat(classes).tolist()
+        assert len(colours) == len(views) == 6 * 5 * len(weak[0])
+        assert torch.equal(colours, torch.tensor([source[slot] % 2 == 0 for slot in truth]))
+        assert (colours == is_red(views)).float().mean() > 0.75
+    assert not any((strong == one).flatten(1).all(dim=1).any() for one in strong_images[:40])
 
 
 class Halving(Method):

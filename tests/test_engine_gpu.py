@@ -41,6 +41,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
     ("dm", {"pseudo_label_views": 3}),
     ("dm", {"strong_statistics": "unlabeled"}),
+    ("dm", {"gate": "everything", "strong_labels": "labels-and-pseudo-labels"}),
     *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
 ]
 

@@ -28,6 +28,7 @@ SHOWN_BY: dict[str, tuple[str, dict[str, Any]]] = {
     "pseudo_label_targets": ("dm", {"true_positive_rate": 1.0}),
     "past_statistics": ("dm", {"true_positive_rate": 1.0}),
     "strong_statistics": ("dm", {"consistency_threshold": 0.2}),
+    "strong_labels": ("dm", {"true_positive_rate": 1.0}),
     "calibration": ("gd", {}),
     "ensemble_share": ("gd", {}),
     "class_balancing": ("gd", {"coreset": 2}),

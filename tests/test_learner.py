@@ -127,7 +127,13 @@ def test_without_new_classes_global_distillation_follows_the_past_model() -> Non
     images, unlabeled = torch.rand(2, 3, 16, 16), torch.rand(3, 3, 16, 16)
     of_images, of_unlabeled = torch.randn(2, 3), torch.randn(3, 3)
     labels = torch.tensor([0, 2])
-    batch = Batch(images, labels, unlabeled, None, {"past": of_images}, {"past": of_unlabeled})
+    batch = Batch(
+        images,
+        labels,
+        unlabeled,
+        of_images={"past": of_images},
+        of_unlabeled={"past": of_unlabeled},
+    )
     info = task_info(1, (3, 0), stored=False)
     [training] = method.trainings(info)
     weights = LabelWeights(config, torch.ones(3))

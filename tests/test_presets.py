@@ -125,6 +125,7 @@ VALUES: dict[str, Any] = {
     "pseudo_label_counts": "epoch",
     "pseudo_label_targets": "soft",
     "pseudo_label_views": 3,
+    "strong_labels": "labels",
     "past_statistics": "all-batches",
     "gate": "energy",
     "gate_confidence": 0.6,

@@ -40,13 +40,14 @@ def with_truth(seed: int, strong: bool) -> Batch:
         batch,
         images=images,
         strong=batch.strong if strong else None,
+        strong_images=images.flip(3) if strong else None,
         of_unlabeled={**batch.of_unlabeled, "truth": truth},
     )
 
 
 def tensors(batch: Batch) -> list[Tensor]:
     views = [batch.images, batch.labels, batch.unlabeled]
-    views += [] if batch.strong is None else [batch.strong]
+    views += [one for one in (batch.strong, batch.strong_images) if one is not None]
     return [*views, *batch.of_images.values(), *batch.of_unlabeled.values()]
 
 
@@ -63,4 +64,4 @@ def test_labels_and_scores_are_copied_by_one_launch_a_type_and_images_one_by_one
     for into, rows in zip(tensors(target), tensors(given), strict=True):
         assert torch.equal(into, rows) and into.stride() == rows.stride()
     # The labels and the truth; three models' logits of all images, and the gate's scores.
-    assert sorted(launches.sizes) == [1] * (2 + strong) + [2, 7]
+    assert sorted(launches.sizes) == [1] * (2 + 2 * strong) + [2, 7]

@@ -82,6 +82,7 @@ def training_of(method: Method, name: str = "classifier", task: TaskInfo = TASK)
 def batch_for(training: Training, seed: int = 0, classes: range = range(7)) -> Batch:
     """The views that a training asked for; the labels are all of some classes, in turn."""
     drawn = random_batch(seed, labeled=8, unlabeled=6)
+    strong_images = random_batch(seed + 1, labeled=8).images if training.strong_labeled else None
     unlabeled = drawn.unlabeled if training.unlabeled else drawn.unlabeled[:0]
     with torch.no_grad():
         return Batch(
@@ -89,6 +90,7 @@ def batch_for(training: Training, seed: int = 0, classes: range = range(7)) -> B
             labels=torch.tensor([classes[n % len(classes)] for n in range(8)]),
             unlabeled=unlabeled,
             strong=drawn.strong if training.strong else None,
+            strong_images=strong_images,
             of_images=training.score_images(drawn.images) if training.score_images else {},
             of_unlabeled=training.score_unlabeled(unlabeled) if training.score_unlabeled else {},
         )

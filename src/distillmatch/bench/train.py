@@ -192,9 +192,7 @@ class _Prepared:
                 training.before(self.data)
         self.steps = self.data.steps(self.training)
         config = self.engine.config
-        self.images_per_step = config.batch + config.unlabeled_batch * (
-            self.training.unlabeled + self.training.strong
-        )
+        self.images_per_step = self.training.views_in_step(config.batch, config.unlabeled_batch)
         self.taker = self.engine.trainer.steps_of(self.training)
         self.epochs = Epochs(self.data, replace(self.training, schedule=Schedule(sys.maxsize, 0.1)))
         self.number = 0
@@ -281,13 +279,16 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
         nonlocal counter
         counter += 1
         rows = torch.randint(len(labeled), (config.batch,), device=placement.device)
-        images = weak_views(all_labeled[rows], view_key(counter, "labelled"), data.normalization)
-        weak, strong = data.nothing(), None
+        chosen = all_labeled[rows]
+        images = weak_views(chosen, view_key(counter, "labelled"), data.normalization)
+        weak, strong, strong_images = data.nothing(), None, None
+        if training.strong_labeled:
+            strong_images = strong_views(chosen, view_key(counter, "taught"), data.normalization)
         if training.unlabeled:
-            chosen = torch.randint(
+            others = torch.randint(
                 len(unlabeled), (config.unlabeled_batch,), device=placement.device
             )
-            pixels = all_unlabeled[chosen]
+            pixels = all_unlabeled[others]
             weak = weak_views(pixels, view_key(counter, "unlabelled"), data.normalization)
             if training.strong:
                 strong = strong_views(pixels, view_key(counter, "strong"), data.normalization)
@@ -296,6 +297,7 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
             labels[rows],
             weak,
             strong,
+            strong_images,
             ask(training.score_images, images),
             ask(training.score_unlabeled, weak),
         )

@@ -207,6 +207,11 @@ class RunConfig(StreamConfig):
         description="DM: weak views of an unlabelled image by whose mean it is labelled, and "
         "accepted or not, once for the whole task; with 1 each view that is learned is by itself",
     )
+    strong_labels: Literal["none", "labels", "labels-and-pseudo-labels"] = Field(
+        "none",
+        description="DM: labels that are learned by a strong view of their image as much as by the "
+        "weak one: none, those of labelled images, or pseudo-labels too",
+    )
     past_statistics: Literal["running", "batch", "all-batches"] = Field(
         "running",
         description="DM, Base: what the last task's networks normalize by: their running "

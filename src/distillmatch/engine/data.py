@@ -74,6 +74,7 @@ class Epoch:
     labels: Tensor
     unlabeled: Tensor
     strong: Tensor | None
+    strong_images: Tensor | None
     of_images: Scores
     of_unlabeled: Scores
 
@@ -86,7 +87,7 @@ class Epoch:
     def tensors(self) -> list[Tensor]:
         """All that the steps read."""
         views = [self.images, self.labels, self.unlabeled]
-        views += [] if self.strong is None else [self.strong]
+        views += [one for one in (self.strong, self.strong_images) if one is not None]
         return [*views, *self.of_images.values(), *self.of_unlabeled.values()]
 
 
@@ -160,7 +161,7 @@ class TaskData:
         bit however an epoch is cut.
         """
         steps = self.steps(training)
-        per_step = self.batch + self.unlabeled_batch * (training.unlabeled + training.strong)
+        per_step = training.views_in_step(self.batch, self.unlabeled_batch)
         fitting = self.limit // VIEWS_SHARE // (per_step * self._view_bytes())
         size = self._piece_size()
         whole = lcm(*(size // gcd(size, batch) for batch in (self.batch, self.unlabeled_batch)))
@@ -192,6 +193,9 @@ class TaskData:
         pixels = chosen.store.deliver(draft.images)
         first = steps.start * self.batch
         images = self._weak(pixels, training.name, number, "labelled", first)
+        strong_images = None
+        if training.strong_labeled:
+            strong_images = self._strong(pixels, training.name, number, "labelled", first)
         unlabeled = self.nothing()
         strong = self.nothing() if training.strong else None
         if draft.unlabeled_images is not None:
@@ -200,14 +204,7 @@ class TaskData:
             first = self._unlabeled_order.images(earlier)
             unlabeled = self._weak(pixels, training.name, number, "unlabelled", first)
             if training.strong:
-                key = view_key(self.seed, "strong", self.task, training.name, number)
-                strong = strong_views(
-                    pixels,
-                    key,
-                    self.normalization,
-                    dtype=self.placement.dtype,
-                    positions=_positions(first, pixels),
-                )
+                strong = self._strong(pixels, training.name, number, "unlabelled", first)
         of_unlabeled: Scores = {} if score_unlabeled is None else score_unlabeled(unlabeled)
         if draft.unlabeled is not None and self.notes:
             rows = self.placement.tensor(draft.unlabeled)
@@ -219,6 +216,7 @@ class TaskData:
             labels=chosen.labels[self.placement.tensor(draft.labeled)],
             unlabeled=unlabeled,
             strong=strong,
+            strong_images=strong_images,
             of_images={} if score_images is None else score_images(images),
             of_unlabeled=of_unlabeled,
         )
@@ -317,6 +315,15 @@ class TaskData:
         key = view_key(self.seed, "weak", purpose, self.task, name, epoch)
         positions = _positions(first, pixels)
         return weak_views(
+            pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
+        )
+
+    def _strong(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
+        # Unlabelled images were the first to have strong views, and their key names no purpose.
+        words = () if purpose == "unlabelled" else (purpose,)
+        key = view_key(self.seed, "strong", *words, self.task, name, epoch)
+        positions = _positions(first, pixels)
+        return strong_views(
             pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
         )
 

@@ -153,6 +153,7 @@ def batches(epoch: Epoch) -> Iterator[Batch]:
             labels=epoch.labels[labeled],
             unlabeled=epoch.unlabeled[unlabeled],
             strong=None if epoch.strong is None else epoch.strong[unlabeled],
+            strong_images=None if epoch.strong_images is None else epoch.strong_images[labeled],
             of_images={name: rows[labeled] for name, rows in epoch.of_images.items()},
             of_unlabeled={name: rows[unlabeled] for name, rows in epoch.of_unlabeled.items()},
         )

@@ -202,5 +202,4 @@ class Trainer:
         self.progress.advance(work, doing)
 
     def _epoch_work(self, training: Training, steps: int) -> float:
-        unlabeled = self.config.unlabeled_batch * (training.unlabeled + training.strong)
-        return steps * (self.config.batch + unlabeled)
+        return steps * training.views_in_step(self.config.batch, self.config.unlabeled_batch)

@@ -39,6 +39,7 @@ from distillmatch.methods.method import (
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
+    Views,
     by_past_statistics,
     fine_tuning,
     first_rows,
@@ -47,6 +48,7 @@ from distillmatch.methods.parts import (
     local_distillation,
     past_logits_of_all,
     supervised_logits,
+    weak_alone,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -83,7 +85,8 @@ class DistillMatch(KeepsPast):
             loss=lambda batch: self.classifier_loss(batch, task),
             schedule=schedule,
             unlabeled=task.past > 0 or consistent,
-            strong=consistent,
+            strong=consistent or self.teaches_strong_guesses(task),
+            strong_labeled=self.config.strong_labels != "none",
             clip=self.config.clip,
             score_images=self.ask_about_labels if task.past else None,
             score_unlabeled=of_classifier if task.past else None,
@@ -115,49 +118,63 @@ class DistillMatch(KeepsPast):
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
         views = forward_views(self.classifier, batch, task.seen, self.config.strong_statistics)
         consistency = None
-        if views.strong is not None:
+        if views.strong is not None and self.uses_consistency(task):
             threshold = self.config.consistency_threshold
             consistency = consistency_loss(views.unlabeled, views.strong, threshold)
-        return self.total(batch, task, self.classifier, views.weak, consistency, "past")
+        return self.total(batch, task, self.classifier, views, consistency, "past")
 
     def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5 without consistency, distilling from the last task's detector."""
         detector = self.networks["detector"]
-        weak = forward_weak(detector, batch, task.seen)
-        return self.total(batch, task, detector, weak, None, DETECTOR_LOGITS)
+        views = weak_alone(batch, forward_weak(detector, batch, task.seen))
+        return self.total(batch, task, detector, views, None, DETECTOR_LOGITS)
 
     def total(
         self,
         batch: Batch,
         task: TaskInfo,
         network: nn.Module,
-        weak: Tensor,
+        views: Views,
         consistency: Tensor | None,
         teacher: str,
     ) -> Tensor:
         """Put the parts of eq. 5 together, those that are switched on.
 
-        `weak` are the network's logits of the labelled and then of the unlabelled images. Eqs. 6
-        and 7 are one sum over both, the pseudo-labels following the labels.
+        `views` are the network's logits. Eqs. 6 and 7 are one sum over labelled and then unlabelled
+        images, the pseudo-labels following the labels. Where labels are learned by strong views
+        too, it is the mean of the sum over weak views and of that over strong ones.
         """
-        labels, softly, accepted = batch.labels, None, None
+        labels, accepted = batch.labels, None
         count: Tensor | int = len(labels)
         if self.gate is not None and task.past and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-        logits = self.of_labels(batch, task, network, weak, accepted)
-        if accepted is not None and self.config.pseudo_label_targets == "hard":
-            labels, count = with_pseudo_labels(labels, guesses, accepted)
-        elif accepted is not None:
+        logits = self.of_labels(batch, task, network, views.weak, accepted)
+        softly = accepted is not None and self.config.pseudo_label_targets == "soft"
+        if accepted is not None and softly:
             count = len(labels) + accepted.sum()
+        elif accepted is not None:
+            labels, count = with_pseudo_labels(labels, guesses, accepted)
+
+        def learned(logits: Tensor) -> Tensor:
+            of_labels = first_rows(logits, len(labels))
+            total = weighted_cross_entropy_sum(of_labels, labels, self.weights)
+            if accepted is None or not softly:
+                return total
             unlabeled, past = logits[len(labels) :], for_labels(batch.of_unlabeled)["past"]
-            softly = soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
+            return total + soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
+
         distilled = None
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
-            distilled = local_distillation(self.config, task, past, weak)
-        total = weighted_cross_entropy_sum(first_rows(logits, len(labels)), labels, self.weights)
+            distilled = local_distillation(self.config, task, past, views.weak)
+        total = learned(logits)
+        if views.strong_images is not None:
+            guessed = logits[len(batch.labels) :]
+            if views.strong is not None and self.teaches_strong_guesses(task):
+                guessed = views.strong
+            total = (total + learned(torch.cat([views.strong_images, guessed]))) / 2
         return distillmatch_loss(
-            total if softly is None else total + softly,
+            total,
             count,
             consistency,
             distilled,
@@ -285,6 +302,11 @@ class DistillMatch(KeepsPast):
         return self.config.consistency and (
             task.past > 0 or self.config.consistency_from == "first-task"
         )
+
+    def teaches_strong_guesses(self, task: TaskInfo) -> bool:
+        """Tell whether pseudo-labels are learned by strong views too in this task."""
+        wanted = self.config.strong_labels == "labels-and-pseudo-labels"
+        return wanted and self.gate is not None and task.past > 0
 
 
 def for_labels(scores: Scores) -> Scores:

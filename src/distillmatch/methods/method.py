@@ -57,14 +57,16 @@ class Batch:
     """What one step learns from.
 
     `images` are weak views of labelled images, `labels` their class slots; `unlabeled` are weak
-    views of unlabelled images and `strong` strong views of the same ones, where the training asked
-    for them. `of_images` and `of_unlabeled` hold what the frozen models said of them.
+    views of unlabelled images. `strong` are strong views of the same unlabelled images and
+    `strong_images` of the same labelled ones, where the training asked for them. `of_images` and
+    `of_unlabeled` hold what the frozen models said of the weak views.
     """
 
     images: Tensor
     labels: Tensor
     unlabeled: Tensor
     strong: Tensor | None = None
+    strong_images: Tensor | None = None
     of_images: Scores = field(default_factory=dict)
     of_unlabeled: Scores = field(default_factory=dict)
 
@@ -110,6 +112,7 @@ class Training:
     labeled: ImageSet = "labeled"
     unlabeled: bool = True
     strong: bool = False
+    strong_labeled: bool = False
     clip: float | None = None
     parameters: Literal["all", "head"] = "all"
     head_statistics: Literal["running", "batch"] = "running"
@@ -123,6 +126,11 @@ class Training:
     def epochs(self) -> int:
         """How many epochs it takes."""
         return self.schedule.epochs
+
+    def views_in_step(self, batch: int, unlabeled_batch: int) -> int:
+        """Return how many views a step takes of batches of so many images."""
+        of_unlabeled = unlabeled_batch * (self.unlabeled + self.strong)
+        return batch * (1 + self.strong_labeled) + of_unlabeled
 
 
 class NetworkBuilder(Protocol):

@@ -46,11 +46,12 @@ class OfflineWithUnlabeled(Offline):
         network = self.start_afresh("classifier", task)
 
         def loss(batch: Batch) -> Tensor:
-            weak, unlabeled, strong = forward_views(network, batch, task.seen)
-            supervised = cross_entropy(first_rows(weak, len(batch.images)), batch.labels)
-            if strong is None:
+            views = forward_views(network, batch, task.seen)
+            supervised = cross_entropy(first_rows(views.weak, len(batch.images)), batch.labels)
+            if views.strong is None:
                 return supervised
-            consistent = consistency_loss(unlabeled, strong, self.config.consistency_threshold)
+            threshold = self.config.consistency_threshold
+            consistent = consistency_loss(views.unlabeled, views.strong, threshold)
             return torch.add(supervised, consistent, alpha=self.config.consistency_weight)
 
         return [

@@ -154,11 +154,20 @@ def supervised_logits(
 
 
 class Views(NamedTuple):
-    """Logits of a step's views: all weak ones, labelled ones first, and what eq. 4 compares."""
+    """Logits of a step's views: all weak ones, labelled ones first, and the strong ones.
+
+    `unlabeled` and `strong` are what eq. 4 compares, `strong_images` those of labelled images.
+    """
 
     weak: Tensor
     unlabeled: Tensor
-    strong: Tensor | None
+    strong: Tensor | None = None
+    strong_images: Tensor | None = None
+
+
+def weak_alone(batch: Batch, weak: Tensor) -> Views:
+    """Return the logits of a step that takes no strong views."""
+    return Views(weak, weak[len(batch.images) :])
 
 
 def forward_views(
@@ -171,18 +180,19 @@ def forward_views(
     test time; `together`, they are normalized with all others and move them too. `unlabeled`, they
     go through it beside the unlabelled weak views, and then all weak views once more without them.
     """
-    if batch.strong is None or no_rows(batch.strong):
-        weak = forward_weak(network, batch, seen)
-        return Views(weak, weak[len(batch.images) :], None)
-    if statistics == "unlabeled":
-        both = network(torch.cat([batch.unlabeled, batch.strong]))[:, :seen]
-        unlabeled, strong = both.split([len(batch.unlabeled), len(batch.strong)])
-        return Views(forward_weak(network, batch, seen), unlabeled, strong)
-    count = len(batch.images) + len(batch.unlabeled)
+    given = {"strong": batch.strong, "strong_images": batch.strong_images}
+    views = {name: one for name, one in given.items() if one is not None and not no_rows(one)}
+    if not views:
+        return weak_alone(batch, forward_weak(network, batch, seen))
+    beside = [batch.unlabeled] if statistics == "unlabeled" else [batch.images, batch.unlabeled]
+    count = sum(map(len, beside))
     with separate_statistics(network, count) if statistics == "apart" else nullcontext():
-        logits = network(torch.cat([batch.images, batch.unlabeled, batch.strong]))[:, :seen]
-    weak, strong = logits.split([count, len(batch.strong)])
-    return Views(weak, weak[len(batch.images) :], strong)
+        logits = network(torch.cat([*beside, *views.values()]))[:, :seen]
+    weak, *cut = logits.split([count, *map(len, views.values())])
+    strong = dict(zip(views, cut, strict=True))
+    if statistics == "unlabeled":
+        return Views(forward_weak(network, batch, seen), weak, **strong)
+    return Views(weak, weak[len(batch.images) :], **strong)
 
 
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:

@@ -70,6 +70,7 @@ _OF_DM = (
     "pseudo_label_counts",
     "pseudo_label_targets",
     "pseudo_label_views",
+    "strong_labels",
     "gate",
     "gate_confidence",
     "true_positive_rate",

@@ -1,0 +1,113 @@
+"""DM with labels that are learned by strong views too, by loops."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from slow import TASK, Row, Rows, slow_consistency, slow_supervised, softmax
+from trainings import (
+    COUNTS,
+    FIRST,
+    WITH_CORESET,
+    LabelCounts,
+    batch_for,
+    loss_of,
+    method_of,
+    rows,
+    slow_distillation,
+    slow_weights,
+    some_of,
+    training_of,
+)
+
+from distillmatch.methods import Batch, Method, TaskInfo, Training
+from distillmatch.methods.parts import forward_views, forward_weak
+
+BOTH = "labels-and-pseudo-labels"
+
+
+def dm_of(task: TaskInfo, counts: Row, **options: Any) -> tuple[Method, Training, Batch]:
+    """DM that accepts every image, with class weights by given counts of labels."""
+    method = method_of(method="dm", gate="everything", coreset=10, **options)
+    training = training_of(method, task=task)
+    assert training.before is not None
+    training.before(LabelCounts(counts))
+    return method, training, batch_for(training, classes=range(task.seen))
+
+
+def test_the_first_task_is_learned_by_both_views_of_labelled_images() -> None:
+    counts = [9.0, 2.0]
+    _, training, batch = dm_of(FIRST, counts, strong_labels=BOTH)
+    assert not training.unlabeled and not training.strong and training.strong_labeled
+    assert batch.strong_images is not None
+    loss = loss_of(training, batch)
+    slow = 0.0
+    for views in (batch.images, batch.strong_images):
+        # Each kind of views is normalized by itself.
+        logits = rows(training.network, views, seen=2)
+        slow += slow_supervised(batch, slow_weights(counts), logits) / 8 / 2
+    assert loss == pytest.approx(slow, rel=1e-9)
+
+
+@pytest.mark.parametrize("targets", ["hard", "soft"])
+@pytest.mark.parametrize("strong_labels", ["labels", BOTH])
+@pytest.mark.parametrize("consistency", [True, False])
+def test_labels_weigh_half_in_each_view_that_they_are_learned_by(
+    consistency: bool, strong_labels: str, targets: str
+) -> None:
+    method, training, batch = dm_of(
+        WITH_CORESET,
+        COUNTS,
+        strong_labels=strong_labels,
+        pseudo_label_targets=targets,
+        consistency=consistency,
+        consistency_threshold=0.2,
+    )
+    assert batch.strong_images is not None
+    loss = loss_of(training, batch)
+    weak = rows(training.network, batch.images, batch.unlabeled)
+    guesses = [softmax(row[:5]) for row in rows(method.networks["past"], batch.unlabeled)]
+    weights = slow_weights(COUNTS)
+    if batch.strong is None:
+        assert strong_labels == "labels" and not consistency
+        strong_images = rows(training.network, batch.strong_images)
+    else:
+        both = rows(training.network, batch.strong, batch.strong_images)
+        strong, strong_images = both[:6], both[6:]
+    by_views = [weak[8:], weak[8:] if strong_labels == "labels" else strong]
+    slow = slow_supervised(batch, weights, weak[:8]) / 2
+    slow += slow_supervised(batch, weights, strong_images) / 2
+    slow += sum(slow_pseudo(logits, guesses, weights, targets) for logits in by_views) / 2
+    slow /= 8 + 6
+    slow += slow_distillation(
+        rows(method.networks["past"], batch.images, batch.unlabeled), weak, "equal", 2.0
+    )
+    if consistency:
+        assert some_of(weak[8:], 0.2)
+        slow += slow_consistency(weak[8:], strong, 0.2)
+    assert loss == pytest.approx(slow, rel=1e-9)
+
+
+def slow_pseudo(logits: Rows, guesses: Rows, weights: Row, targets: str) -> float:
+    """Eq. 7 of images that are all accepted, with hard or soft targets."""
+    total = 0.0
+    for row, guess in zip(logits, guesses, strict=True):
+        label, said = guess.index(max(guess)), softmax(row)
+        taught = guess if targets == "soft" else [float(k == label) for k in range(5)]
+        total -= weights[label] * sum(t * math.log(said[k]) for k, t in enumerate(taught))
+    return total
+
+
+@pytest.mark.parametrize("task", [FIRST, TASK])
+def test_strong_views_of_labelled_images_leave_the_running_statistics_alone(task: TaskInfo) -> None:
+    _, training, batch = dm_of(task, COUNTS[: task.seen], strong_labels=BOTH)
+    network = training.network.train()
+    start = {key: value.clone() for key, value in network.state_dict().items()}
+    with torch.no_grad():
+        forward_weak(network, batch, task.seen)
+        moved = {key: value.clone() for key, value in network.state_dict().items()}
+        network.load_state_dict(start)
+        forward_views(network, batch, task.seen)
+    assert any(not torch.equal(moved[key], start[key]) for key in moved)
+    assert all(torch.equal(moved[key], value) for key, value in network.state_dict().items())
