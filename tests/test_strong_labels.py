@@ -99,6 +99,33 @@ def slow_pseudo(logits: Rows, guesses: Rows, weights: Row, targets: str) -> floa
     return total
 
 
+@pytest.mark.parametrize("statistics", ["together", "unlabeled"])
+def test_strong_views_of_labelled_images_are_normalized_as_those_of_unlabelled_ones(
+    statistics: str,
+) -> None:
+    _, training, batch = dm_of(
+        WITH_CORESET,
+        COUNTS,
+        strong_labels="labels",
+        strong_statistics=statistics,
+        consistency_weight=0.0,
+        distillation=False,
+        pseudo_labels=False,
+    )
+    assert batch.strong is not None and batch.strong_images is not None
+    loss = loss_of(training, batch)
+    strong = batch.strong, batch.strong_images
+    if statistics == "together":
+        weak = together = rows(training.network, batch.images, batch.unlabeled, *strong)
+    else:
+        together = rows(training.network, batch.unlabeled, *strong)
+        weak = rows(training.network, batch.images, batch.unlabeled)
+    weights = slow_weights(COUNTS)
+    slow = slow_supervised(batch, weights, weak[:8]) / 8 / 2
+    slow += slow_supervised(batch, weights, together[-8:]) / 8 / 2
+    assert loss == pytest.approx(slow, rel=1e-9)
+
+
 @pytest.mark.parametrize("task", [FIRST, TASK])
 def test_strong_views_of_labelled_images_leave_the_running_statistics_alone(task: TaskInfo) -> None:
     _, training, batch = dm_of(task, COUNTS[: task.seen], strong_labels=BOTH)

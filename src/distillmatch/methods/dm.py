@@ -144,24 +144,23 @@ class DistillMatch(KeepsPast):
         images, the pseudo-labels following the labels. Where labels are learned by strong views
         too, it is the mean of the sum over weak views and of that over strong ones.
         """
-        labels, accepted = batch.labels, None
+        labels, accepted, soft = batch.labels, None, None
         count: Tensor | int = len(labels)
         if self.gate is not None and task.past and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
         logits = self.of_labels(batch, task, network, views.weak, accepted)
-        softly = accepted is not None and self.config.pseudo_label_targets == "soft"
-        if accepted is not None and softly:
-            count = len(labels) + accepted.sum()
-        elif accepted is not None:
+        if accepted is not None and self.config.pseudo_label_targets == "hard":
             labels, count = with_pseudo_labels(labels, guesses, accepted)
+        elif accepted is not None:
+            soft, count = accepted, len(labels) + accepted.sum()
 
         def learned(logits: Tensor) -> Tensor:
             of_labels = first_rows(logits, len(labels))
             total = weighted_cross_entropy_sum(of_labels, labels, self.weights)
-            if accepted is None or not softly:
+            if soft is None:
                 return total
             unlabeled, past = logits[len(labels) :], for_labels(batch.of_unlabeled)["past"]
-            return total + soft_distillation_sum(unlabeled, past, task.past, self.weights, accepted)
+            return total + soft_distillation_sum(unlabeled, past, task.past, self.weights, soft)
 
         distilled = None
         if self.config.distillation and batch.of_images:
