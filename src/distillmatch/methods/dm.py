@@ -85,7 +85,7 @@ class DistillMatch(KeepsPast):
             loss=lambda batch: self.classifier_loss(batch, task),
             schedule=schedule,
             unlabeled=task.past > 0 or consistent,
-            strong=consistent or self.teaches_strong_guesses(task),
+            strong=consistent or self.learns_strong_pseudo_labels(task),
             strong_labeled=self.config.strong_labels != "none",
             clip=self.config.clip,
             score_images=self.ask_about_labels if task.past else None,
@@ -168,10 +168,10 @@ class DistillMatch(KeepsPast):
             distilled = local_distillation(self.config, task, past, views.weak)
         total = learned(logits)
         if views.strong_images is not None:
-            guessed = logits[len(batch.labels) :]
-            if views.strong is not None and self.teaches_strong_guesses(task):
-                guessed = views.strong
-            total = (total + learned(torch.cat([views.strong_images, guessed]))) / 2
+            unlabeled = logits[len(batch.labels) :]
+            if views.strong is not None and self.learns_strong_pseudo_labels(task):
+                unlabeled = views.strong
+            total = (total + learned(torch.cat([views.strong_images, unlabeled]))) / 2
         return distillmatch_loss(
             total,
             count,
@@ -302,7 +302,7 @@ class DistillMatch(KeepsPast):
             task.past > 0 or self.config.consistency_from == "first-task"
         )
 
-    def teaches_strong_guesses(self, task: TaskInfo) -> bool:
+    def learns_strong_pseudo_labels(self, task: TaskInfo) -> bool:
         """Tell whether pseudo-labels are learned by strong views too in this task."""
         wanted = self.config.strong_labels == "labels-and-pseudo-labels"
         return wanted and self.gate is not None and task.past > 0
