@@ -121,6 +121,13 @@ def test_every_gate_does_without_unlabelled_images(gate: str, views: int) -> Non
     assert len(outcomes) == 3
 
 
+@pytest.mark.parametrize("statistics", ["apart", "unlabeled"])
+def test_strong_labels_are_learned_where_the_environment_shows_nothing(statistics: str) -> None:
+    options = {"gate": "everything", "strong_statistics": statistics, "unlabeled_per_task": 0}
+    outcomes, _ = learned(tiny(strong_labels="labels-and-pseudo-labels", **options))
+    assert len(outcomes) == 3
+
+
 class Observer(Method):
     """Learns by cross entropy and writes down what each step was given.
 
