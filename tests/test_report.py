@@ -29,13 +29,7 @@ from distillmatch.report.paper_layout import grids
 from distillmatch.report.paper_report import paper_of, write_report
 from distillmatch.report.paper_streams import stream_pictures
 from distillmatch.report.paper_svg import looks, ticks
-from distillmatch.report.paper_tables import (
-    Entry,
-    Paper,
-    gather,
-    read_results,
-    unlabeled_per_task,
-)
+from distillmatch.report.paper_tables import Entry, Paper, gather, read_results
 from distillmatch.report.paper_text import latex, latex_escaped, markdown, tidy_csv
 from distillmatch.suite.catalogue import Cell, Experiment, Published, at_scale, load_experiment
 from distillmatch.suite.ledger import Ledger
@@ -108,34 +102,6 @@ def test_base_runs_once_for_all_unlabelled_streams() -> None:
     assert [record.cell.column for record in table.records if record.results] == list(
         table.experiment.columns
     )
-
-
-def test_the_memory_budget_is_read_off_the_line_of_base() -> None:
-    figure = load_experiment("figure-3")
-    results = made_up_ledger([figure], (1,))
-    one = gather([figure], results).reproduced[0]
-    omegas = {
-        record.cell.config.coreset: record.entries[0].mean or 0.0
-        for record in one.records
-        if record.method == "base"
-    }
-    sizes = sorted(omegas)
-    dm = next(record for record in one.records if record.method == "dm")
-    reached = dm.entries[0].mean
-    assert reached is not None
-    place = next(n for n, size in enumerate(sizes) if omegas[size] >= reached)
-    low, high = sizes[place - 1], sizes[place]
-    share = (reached - omegas[low]) / (omegas[high] - omegas[low])
-    stored = low + share * (high - low)
-    assert [entry.mean for entry in dm.entries[1:]] == pytest.approx([stored, stored / 4000])
-    drawing = experiment_figures(gather([figure], results))["figure-3"][0].drawing
-    assert f"DM: {stored:.0f} stored, {stored / 4000:.2f} per image" in drawing
-
-
-def test_a_task_of_the_paper_shows_four_thousand_unlabelled_images() -> None:
-    assert unlabeled_per_task(run("dm", tasks=10)) == 4000
-    assert unlabeled_per_task(run("dm", tasks=10, unlabeled_per_task=100)) == 100
-    assert unlabeled_per_task(run("dm", source="somewhere:else")) is None
 
 
 def whole_paper() -> Paper:

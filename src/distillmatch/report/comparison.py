@@ -21,6 +21,7 @@ from distillmatch.run.result import complete_record
 Result = dict[str, Any]
 
 BOUNDS = ("offline", "offline-unlabeled")
+NOT_OF_BOUNDS = ("bwt", "fgt")
 CUT_KEYS = ("tasks", "task_sizes")
 """What cuts the classes of a stream into tasks, in whatever order they come."""
 
@@ -64,6 +65,18 @@ DETECTOR = {
     "tpr": "TPR",
     "fpr": "FPR",
 }
+
+
+def metric_of(result: Result, metric: str) -> float | None:
+    """Return a figure of a run by the name that tables use; a bound has no BWT and FGT."""
+    if metric == "auroc":
+        seen = [task["detector"]["auroc"] for task in result["tasks"]]
+        known = [value for value in seen if value is not None]
+        return sum(known) / len(known) if known else None
+    if result["method"] in BOUNDS and metric in NOT_OF_BOUNDS:
+        return None
+    value: float | None = result["metrics"].get(metric)
+    return value
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:

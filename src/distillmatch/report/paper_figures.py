@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from distillmatch.metrics import mean_and_deviation, memory_saving
-from distillmatch.report.comparison import BOUNDS, NAMES, Group, Result
+from distillmatch.metrics import mean_and_deviation
+from distillmatch.report.comparison import BOUNDS, NAMES, Group, Result, metric_of
+from distillmatch.report.paper_memory import MEMORY, base_budget
 from distillmatch.report.paper_svg import (
+    LEGEND_LETTERS,
     LINE_HEIGHT,
     WIDTH,
     Axes,
@@ -18,18 +20,12 @@ from distillmatch.report.paper_svg import (
     looks,
     marker,
     padded,
+    shortened,
     svg,
     ticks,
     words,
 )
-from distillmatch.report.paper_tables import (
-    Paper,
-    Record,
-    Reproduced,
-    base_budget,
-    metric_of,
-    unlabeled_per_task,
-)
+from distillmatch.report.paper_tables import Paper, Record, Reproduced, shown_here
 
 # Points of the colour map cividis, which reads the same for colour-blind eyes and in print.
 HEAT = (
@@ -204,7 +200,7 @@ def _series(
 
 def _memory_figure(one: Reproduced) -> Figure | None:
     """Return Base's Ω over coreset sizes, and what other methods' Ω is worth in stored images."""
-    budget = base_budget(one)
+    budget = base_budget(one.records)
     if "equivalent_coreset" not in one.experiment.metrics or len(budget) < 2:
         return None
     levels = []
@@ -244,24 +240,29 @@ def _memory_figure(one: Reproduced) -> Figure | None:
 
 
 def _level_words(record: Record) -> str:
-    stored = next((e.mean for e in record.entries if e.metric == "equivalent_coreset"), None)
+    """Return a method and what it is worth, of several seeds the mean; a long name is cut."""
     name = record.cell.row
-    per_task = unlabeled_per_task(record.results[0])
-    if stored is None:
-        return f"{name}: more than measured"
-    saved = f", {memory_saving(stored, per_task):.2f} per image" if per_task else ""
-    return f"{name}: {stored:.0f} stored{saved}"
+    stored, saved = (record.entry(metric) for metric in MEMORY)
+    worth = "not measured"
+    if stored is not None and stored.mean is not None:
+        worth = f"{shown_here(stored) if stored.at_least else f'{stored.mean:.0f}'} stored"
+        if saved is not None and saved.mean is not None and not saved.at_least:
+            whole = f"{name}: {worth}, {saved.mean:.2f} per image"
+            if len(whole) <= LEGEND_LETTERS:
+                return whole
+    return f"{shortened(name, LEGEND_LETTERS - len(worth) - 2)}: {worth}"
 
 
 def _level(axes: Axes, record: Record, y: float, look: Look) -> str:
-    stored = next((e.mean for e in record.entries if e.metric == "equivalent_coreset"), None)
+    stored = record.entry("equivalent_coreset")
     level = axes.y(y)
     drawn = f'<path class="line" stroke-dasharray="6 4" d="M{axes.left} {level:.1f}H{axes.right}"/>'
-    if stored is not None:
-        x = axes.x(stored)
+    if stored is not None and stored.mean is not None and not stored.at_least:
+        x = axes.x(stored.mean)
+        said = f"{record.cell.row}: Ω {y:.1f}, {stored.mean:.0f} stored"
         drawn += (
             f'<path class="bar" stroke-dasharray="2 3" d="M{x:.1f} {level:.1f}V{axes.bottom}"/>'
-            + marker(x, level, look.marker, f"{record.cell.row}: Ω {y:.1f}, {stored:.0f} stored")
+            + marker(x, level, look.marker, said)
         )
     return drawn
 

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from distillmatch.report.comparison import BOUNDS, SHOWN, Group, Result, code_shown, stored_shown
+from distillmatch.report.comparison import (
+    BOUNDS,
+    SHOWN,
+    Group,
+    Result,
+    code_shown,
+    metric_of,
+    stored_shown,
+)
 from distillmatch.report.paper_figures import Figure, method_name, stream_words
 from distillmatch.report.paper_layout import Grid, Line, Placed
 from distillmatch.report.paper_streams import StreamPicture
@@ -16,7 +24,6 @@ from distillmatch.report.paper_tables import (
     Entry,
     Reproduced,
     Verdict,
-    metric_of,
     shown,
     shown_difference,
     shown_here,

@@ -16,6 +16,7 @@ from distillmatch.report.comparison import FALLBACK, STYLES
 WIDTH = 360
 LEFT, RIGHT, TOP, PLOT_HEIGHT = 44, 14, 62, 190
 LINE_HEIGHT = 19
+LEGEND_LETTERS = 34
 
 # After Okabe and Ito, each with a lighter twin for dark pages: variable, name, light, dark.
 COLORS = {
@@ -206,7 +207,7 @@ def legend(entries: Sequence[tuple[str, str, Look]], top: float) -> tuple[list[s
     for number, (_, name, look) in enumerate(entries):
         x = 16 + (number % columns) * 180
         y = top + number // columns * LINE_HEIGHT + 8
-        text = shortened(name, 22 if columns == 2 else 34)
+        text = shortened(name, 22 if columns == 2 else LEGEND_LETTERS)
         said = f'{with_indices(text)} <tspan class="small">({look.name})</tspan>'
         drawn.append(marker(x, y - 4, look.marker) + f'<text x="{x + 12}" y="{y}">{said}</text>')
     return drawn, ceil(len(entries) / columns) * LINE_HEIGHT + 8

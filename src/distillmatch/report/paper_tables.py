@@ -2,15 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import floor
 from pathlib import Path
 from typing import Literal
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
-from distillmatch.metrics import equivalent_coreset, mean_and_deviation, memory_saving
-from distillmatch.report.comparison import BOUNDS, Group, Result, grouped, with_omega
+from distillmatch.metrics import mean_and_deviation
+from distillmatch.report.comparison import (
+    BOUNDS,
+    NOT_OF_BOUNDS,
+    Group,
+    Result,
+    grouped,
+    metric_of,
+    with_omega,
+)
+from distillmatch.report.paper_memory import MEMORY, Budget, base_budget, worth_in_stored
 from distillmatch.run import read_result
-from distillmatch.sources.shapes import TRAIN_PER_CLASS
 from distillmatch.suite.catalogue import Cell, Experiment, Published
 from distillmatch.suite.identity import bound_config, identity
 from distillmatch.suite.ledger import Ledger, config_of
@@ -44,23 +53,22 @@ MEANINGS = {
     "equivalent_coreset": "images that Base must store for the same Ω",
     "memory_saving": "the same for each unlabelled image of a task",
 }
-NOT_OF_BOUNDS = ("bwt", "fgt")
 UNKNOWN_FIELD = "is no field of a result"
-MEMORY = ("equivalent_coreset", "memory_saving")
-IMAGES_PER_CLASS = {"cifar100": 500, "tiny-imagenet": 500, "shapes": TRAIN_PER_CLASS}
 
 
 @dataclass(frozen=True)
 class Entry:
     """One metric of one cell: the published figure, and that of every seed that was run.
 
-    Some that were published are never measured here, such as the forgetting of a bound.
+    Some that were published are never measured here, such as the forgetting of a bound. `at_least`
+    says that a seed lies beyond all that was measured, so that its value is the least it can be.
     """
 
     metric: str
     published: Published | None
     values: tuple[float, ...]
     measured: bool = True
+    at_least: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -69,8 +77,9 @@ class Entry:
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation over seeds, if there are several."""
-        return mean_and_deviation(self.values)[1] if self.values else None
+        """The standard deviation over seeds, if there are several and all are known."""
+        known = self.values and not self.at_least
+        return mean_and_deviation(self.values)[1] if known else None
 
     @property
     def difference(self) -> float | None:
@@ -81,11 +90,16 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the mean lies within two published deviations of the published mean."""
+        """Whether the mean lies within two published deviations of the published mean.
+
+        Of a mean that may be higher only that can be told, that it lies above them.
+        """
         if self.mean is None:
             return "open" if self.measured else "unjudged"
         difference = self.difference
         if difference is None or self.published is None or self.published.deviation is None:
+            return "unjudged"
+        if difference <= 2 * self.published.deviation + 1e-9 and self.at_least:
             return "unjudged"
         if abs(difference) <= 2 * self.published.deviation + 1e-9:
             return "within"
@@ -248,40 +262,6 @@ def gather(
     return Paper(reproduced, tuple(known), tuple(grouped(others)), beside)
 
 
-def metric_of(result: Result, metric: str) -> float | None:
-    """Return a figure of a run by the name that tables use; a bound has no BWT and FGT."""
-    if metric == "auroc":
-        seen = [task["detector"]["auroc"] for task in result["tasks"]]
-        known = [value for value in seen if value is not None]
-        return sum(known) / len(known) if known else None
-    if result["method"] in BOUNDS and metric in NOT_OF_BOUNDS:
-        return None
-    value: float | None = result["metrics"].get(metric)
-    return value
-
-
-def base_budget(reproduced: Reproduced) -> list[tuple[int, float]]:
-    """Return the Ω of Base at each coreset size that an experiment has and that was run."""
-    found: dict[int, float] = {}
-    for record in reproduced.records:
-        omegas = [metric_of(result, "omega") for result in record.results]
-        known = [value for value in omegas if value is not None]
-        if record.method == "base" and known:
-            found[record.cell.config.coreset] = mean_and_deviation(known)[0]
-    return sorted(found.items())
-
-
-def unlabeled_per_task(result: Result) -> int | None:
-    """Return how many unlabelled images a task shows on average; `None` for unknown sources."""
-    config = config_of(result, Path("result"))
-    images = IMAGES_PER_CLASS.get(config.source)
-    if images is None:
-        return None
-    labeled = config.labels_per_class or round((config.label_fraction or 0.2) * images)
-    count = (images - labeled) * len(result["classes"]) // len(result["task_sizes"])
-    return count if config.unlabeled_per_task is None else min(count, config.unlabeled_per_task)
-
-
 def shown(mean: float | None, deviation: float | None = None, decimals: int = 1) -> str:
     """Return a figure as tables write it, ± the deviation if there is one."""
     if mean is None:
@@ -306,9 +286,11 @@ def shown_published(entry: Entry | None) -> str:
 
 def shown_here(entry: Entry | None, mark: bool = False) -> str:
     """Return the figure that the runs of an entry gave, with the mark of its verdict if asked."""
-    if entry is None or not entry.values:
+    if entry is None or entry.mean is None:
         return shown(None)
     figure = shown(entry.mean, entry.deviation, decimals_of(entry.metric))
+    if entry.at_least:
+        figure = _more_than(entry.mean, entry.metric)
     return f"{figure} {VERDICTS[entry.verdict][0]}" if mark and entry.published else figure
 
 
@@ -316,38 +298,42 @@ def shown_difference(entry: Entry) -> str:
     """Return a difference with its sign."""
     if entry.difference is None:
         return ""
+    if entry.at_least:
+        return _more_than(entry.difference, entry.metric, "+")
     return f"{entry.difference:+.{decimals_of(entry.metric)}f}".replace("-", "−")
+
+
+def _more_than(least: float, metric: str, sign: str = "") -> str:
+    """Return a figure that may be larger, rounded down so that what is said stays true."""
+    decimals = decimals_of(metric)
+    scale = 10.0**decimals
+    return f"> {floor(least * scale + 1e-6) / scale:{sign}.{decimals}f}".replace("-", "−")
 
 
 def _reproduced(experiment: Experiment, runs: dict[str, list[Result]]) -> Reproduced:
     cells = [(cell, tuple(runs.get(config_key(cell.config), ()))) for cell in experiment.cells]
     plain = tuple(Record(cell, results, ()) for cell, results in cells)
-    budget = base_budget(Reproduced(experiment, plain))
+    budget = base_budget(plain)
     records = []
     for cell, results in cells:
         entries = []
         for metric in experiment.metrics:
             if metric in MEMORY and metric not in cell.published and cell.config.method == "base":
                 continue
-            values = [_figure(result, metric, budget) for result in results]
-            known = tuple(value for value in values if value is not None)
-            measured = not (cell.config.method in BOUNDS and metric in NOT_OF_BOUNDS)
-            entries.append(Entry(metric, cell.published.get(metric), known, measured))
+            entries.append(_entry(cell, metric, results, budget))
         records.append(Record(cell, results, tuple(entries)))
     return Reproduced(experiment, tuple(records))
 
 
-def _figure(result: Result, metric: str, budget: Sequence[tuple[int, float]]) -> float | None:
-    if metric not in MEMORY:
-        return metric_of(result, metric)
-    reached = metric_of(result, "omega")
-    if reached is None or not budget:
-        return None
-    stored = equivalent_coreset([size for size, _ in budget], [y for _, y in budget], reached)
-    shown_in_a_task = unlabeled_per_task(result)
-    if stored is None or metric == "equivalent_coreset":
-        return stored
-    return None if shown_in_a_task is None else memory_saving(stored, shown_in_a_task)
+def _entry(cell: Cell, metric: str, results: Sequence[Result], budget: Budget) -> Entry:
+    if metric in MEMORY:
+        found = [worth_in_stored(result, metric, budget) for result in results]
+    else:
+        found = [(metric_of(result, metric), False) for result in results]
+    known = tuple(value for value, _ in found if value is not None)
+    measured = not (cell.config.method in BOUNDS and metric in NOT_OF_BOUNDS)
+    at_least = any(least for _, least in found)
+    return Entry(metric, cell.published.get(metric), known, measured, at_least)
 
 
 def _key_of(result: Result) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from io import StringIO
 
-from distillmatch.report.comparison import SHOWN
+from distillmatch.report.comparison import SHOWN, metric_of
 from distillmatch.report.paper_figures import stream_words
 from distillmatch.report.paper_layout import Grid, Placed, grids
 from distillmatch.report.paper_tables import (
@@ -15,7 +15,6 @@ from distillmatch.report.paper_tables import (
     Paper,
     Record,
     Reproduced,
-    metric_of,
     shown,
     shown_difference,
     shown_here,
@@ -36,6 +35,7 @@ COLUMNS = (
     "seeds",
     "difference",
     "verdict",
+    "at_least",
 )
 OTHERS = "other runs"
 RELEASE = "release’s readings"
@@ -145,7 +145,7 @@ def _csv_figures(entry: Entry) -> list[object]:
         entry.difference,
     ]
     kept = ["" if figure is None else f"{figure:.6g}" for figure in figures]
-    return [entry.metric, *kept, entry.verdict]
+    return [entry.metric, *kept, entry.verdict, "yes" if entry.at_least else ""]
 
 
 def markdown_row(cells: list[str]) -> str:

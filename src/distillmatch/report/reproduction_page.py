@@ -6,7 +6,7 @@ from statistics import fmean
 
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import write_atomically
-from distillmatch.report.comparison import code_shown
+from distillmatch.report.comparison import code_shown, metric_of
 from distillmatch.report.paper_state import replaced_part
 from distillmatch.report.paper_tables import (
     METRICS,
@@ -15,7 +15,6 @@ from distillmatch.report.paper_tables import (
     Record,
     Reproduced,
     decimals_of,
-    metric_of,
     shown,
     shown_difference,
     shown_here,
@@ -111,8 +110,8 @@ def _table_beyond(one: Reproduced) -> Iterator[str]:
     for record in one.records:
         cells = _begin(record)
         first = one.record(experiment.rows[0], record.cell.column)
-        for entry in record.entries:
-            cells += [shown_here(entry), _gain(record, first, entry.metric)]
+        for metric in experiment.metrics:
+            cells += [shown_here(record.entry(metric)), _gain(record, first, metric)]
         yield _row(cells)
     yield ""
     yield f"Δ: difference from the row {experiment.rows[0]}, over the seeds that both have."
