@@ -42,6 +42,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"pseudo_label_views": 3}),
     ("dm", {"strong_statistics": "unlabeled"}),
     ("dm", {"gate": "everything", "strong_labels": "labels-and-pseudo-labels"}),
+    *((name, {"strong_labels": "labels"}) for name in ("base", "e2e", "dr", "gd", "offline")),
     *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
 ]
 

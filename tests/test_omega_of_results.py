@@ -54,6 +54,20 @@ def test_runs_that_are_trained_otherwise_have_a_bound_that_is_too(other: dict[st
             assert learner["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
 
 
+@pytest.mark.parametrize("strong_labels", ["none", "labels"])
+def test_a_bound_that_learns_strong_views_too_is_measured_by_the_papers(strong_labels: str) -> None:
+    usual, strong = run("offline"), run("offline", strong_labels="labels")
+    strong["metrics"]["accuracies"] = [2 * v for v in usual["metrics"]["accuracies"]]
+    learner = run("dm", strong_labels=strong_labels)
+    alone = with_omega([usual, learner])[1]["metrics"]["omega"]
+    for bounds in ([usual, strong], [strong, usual]):
+        *filled, of_learner = with_omega([*bounds, learner])
+        assert of_learner["metrics"]["omega"] == alone
+        omegas = [one["metrics"]["omega"] for one in filled]
+        assert sorted(omegas) == pytest.approx([100, 200])
+    assert with_omega([strong, learner])[1]["metrics"]["omega"] is None
+
+
 def test_a_bound_that_cuts_the_classes_finer_serves_where_none_cuts_them_alike() -> None:
     fine, finer, learner = run("offline", tasks=10), run("offline", tasks=20), run("dm")
     alike = run("offline", epochs=20)

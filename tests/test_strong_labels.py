@@ -1,4 +1,4 @@
-"""DM with labels that are learned by strong views too, by loops."""
+"""Labels that are learned by strong views too, by loops: in DM, then in all other methods."""
 
 import math
 from typing import Any
@@ -13,16 +13,20 @@ from trainings import (
     LabelCounts,
     batch_for,
     loss_of,
+    mean_supervised,
     method_of,
     rows,
     slow_distillation,
+    slow_label_weights,
     slow_weights,
     some_of,
     training_of,
 )
 
+from distillmatch.config import RunConfig
 from distillmatch.methods import Batch, Method, TaskInfo, Training
 from distillmatch.methods.parts import forward_views, forward_weak
+from distillmatch.suite.identity import bound_config, run_name
 
 BOTH = "labels-and-pseudo-labels"
 
@@ -138,3 +142,78 @@ def test_strong_views_of_labelled_images_leave_the_running_statistics_alone(task
         forward_views(network, batch, task.seen)
     assert any(not torch.equal(moved[key], start[key]) for key in moved)
     assert all(torch.equal(moved[key], value) for key, value in network.state_dict().items())
+
+
+OTHERS: dict[str, tuple[dict[str, Any], bool]] = {
+    "Base": ({"method": "base"}, False),
+    "Base that distils": ({"method": "base", "base_distillation": True}, False),
+    "E2E": ({"method": "e2e"}, True),
+    "DR": ({"method": "dr"}, False),
+    "GD": ({"method": "gd"}, True),
+    "UB": ({"method": "offline"}, False),
+}
+"""Options of each method, and whether it weighs classes."""
+
+
+def loss_and_batch(options: dict[str, Any], task: TaskInfo) -> tuple[float, Training, Batch]:
+    training = training_of(method_of(**options), task=task)
+    if training.before is not None:
+        training.before(LabelCounts(COUNTS[: task.seen]))
+    batch = batch_for(training, classes=range(task.seen))
+    return loss_of(training, batch), training, batch
+
+
+@pytest.mark.parametrize("task", [FIRST, TASK])
+@pytest.mark.parametrize("labeled", ["together", "apart"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_methods_learn_labels_by_both_views_and_all_else_as_before(
+    name: str, labeled: str, task: TaskInfo
+) -> None:
+    options, weighs = OTHERS[name]
+    given = {**options, "labeled_statistics": labeled}
+    usual, _, _ = loss_and_batch(given, task)
+    loss, training, batch = loss_and_batch({**given, "strong_labels": "labels"}, task)
+    assert training.strong_labeled and not training.strong
+    assert batch.strong_images is not None
+    beside = [batch.unlabeled] if labeled == "together" else []
+    weak = rows(training.network, batch.images, *beside, seen=task.seen)[:8]
+    strong = rows(training.network, batch.strong_images, seen=task.seen)
+    weights = slow_label_weights(COUNTS[: task.seen]) if weighs else [1.0] * task.seen
+    of_weak, of_strong = (slow_supervised(batch, weights, logits) for logits in (weak, strong))
+    count = 8 + len(batch.unlabeled) if name == "GD" and task.past else 8
+    assert of_weak != pytest.approx(of_strong, rel=0.01)
+    assert loss - usual == pytest.approx((of_strong - of_weak) / 2 / count, rel=1e-7)
+
+
+def test_the_bound_with_unlabelled_images_learns_labels_by_both_views_beside_consistency() -> None:
+    options = {"method": "offline-unlabeled", "consistency_threshold": 0.2}
+    loss, training, batch = loss_and_batch({**options, "strong_labels": "labels"}, TASK)
+    assert batch.strong is not None and batch.strong_images is not None
+    weak = rows(training.network, batch.images, batch.unlabeled)
+    both = rows(training.network, batch.strong, batch.strong_images)
+    slow = (mean_supervised(batch, weak[:8]) + mean_supervised(batch, both[6:])) / 2
+    assert some_of(weak[8:], 0.2)
+    slow += slow_consistency(weak[8:], both[:6], 0.2)
+    assert loss == pytest.approx(slow, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["base", "e2e", "dr", "gd", "offline"])
+def test_what_has_no_pseudo_labels_learns_the_same_whether_they_are_named_or_not(
+    method: str,
+) -> None:
+    losses = [
+        loss_and_batch({"method": method, "strong_labels": value}, TASK)[0]
+        for value in ("labels", BOTH)
+    ]
+    assert losses[0] == losses[1]
+    names = {
+        value: run_name(RunConfig(method=method, strong_labels=value))
+        for value in ("none", "labels", BOTH)
+    }
+    assert names["labels"] == names[BOTH] != names["none"]
+
+
+def test_the_bound_that_omega_is_measured_by_learns_weak_views() -> None:
+    for method in ("dm", "gd", "offline"):
+        config = RunConfig(method=method, strong_labels="labels")
+        assert bound_config(config) == bound_config(RunConfig())

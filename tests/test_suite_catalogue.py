@@ -25,7 +25,7 @@ from distillmatch.suite.identity import identity
 DOCUMENT = Path(__file__).parent.parent / "docs" / "suite.md"
 BEYOND = (
     "additions", "coreset-additions", "coreset-readings", "gates", "many-tasks-readings",
-    "memory", "negative-readings", "readings", "strong-labels",
+    "memory", "negative-readings", "readings", "strong-baselines", "strong-labels",
 )  # fmt: skip
 OWN: dict[str, Any] = {
     "title": "thresholds",

@@ -231,6 +231,7 @@ def _list(items: list[Item]) -> None:
 
 def _check(items: list[Item]) -> None:
     """Print what is wrong with each result and what should be known of it."""
+    from distillmatch.report.comparison import measures_omega
     from distillmatch.run import bound_of
     from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
     from distillmatch.suite.checks import problems_of, remarks_on
@@ -247,7 +248,11 @@ def _check(items: list[Item]) -> None:
         for item in items
         if not item.refusal and not problems_of(item.result, item.name, by_name)
     ]
-    bounds = [bound_of(item.result) for item in sound if _is_bound(item.result)]
+    bounds = [
+        bound_of(item.result)
+        for item in sound
+        if item.result["complete"] and measures_omega(item.result)
+    ]
     console = Console(soft_wrap=True, highlight=False)
     wrong = 0
     for item in items:
@@ -264,7 +269,3 @@ def _check(items: list[Item]) -> None:
     if wrong:
         raise ResultError(f"{wrong} of {len(items)} results are wrong; the lines above say how")
     console.print(f"all {len(items)} results are right", markup=False)
-
-
-def _is_bound(result: Result) -> bool:
-    return bool(result["method"] == "offline" and result["complete"])

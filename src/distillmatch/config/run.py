@@ -209,8 +209,8 @@ class RunConfig(StreamConfig):
     )
     strong_labels: Literal["none", "labels", "labels-and-pseudo-labels"] = Field(
         "none",
-        description="DM: labels that are learned by a strong view of their image as much as by the "
-        "weak one: none, those of labelled images, or pseudo-labels too",
+        description="labels that the classifier learns by a strong view of their image as much as "
+        "by the weak one: none, those of labelled images, or DM's pseudo-labels too",
     )
     past_statistics: Literal["running", "batch", "all-batches"] = Field(
         "running",

@@ -7,8 +7,10 @@ from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
     cross_entropy,
-    forward_weak,
+    forward_views,
+    label_loss,
     local_distillation,
+    over_views,
     past_logits_of_all,
     supervised_logits,
 )
@@ -28,11 +30,15 @@ class Base(KeepsPast):
 
         def loss(batch: Batch) -> Tensor:
             if not distils:
-                return cross_entropy(self.classifier(batch.images)[:, : task.seen], batch.labels)
-            student = forward_weak(self.classifier, batch, task.seen)
-            distilled = local_distillation(self.config, task, past_logits_of_all(batch), student)
-            logits = supervised_logits(self.config, self.classifier, batch, task, student)
-            return cross_entropy(logits, batch.labels) + distilled
+                return label_loss(self.classifier, batch, task.seen)
+            views = forward_views(self.classifier, batch, task.seen)
+            past = past_logits_of_all(batch)
+            distilled = local_distillation(self.config, task, past, views.weak)
+            logits = supervised_logits(self.config, self.classifier, batch, task, views.weak)
+            supervised = over_views(
+                lambda logits: cross_entropy(logits, batch.labels), logits, views.strong_images
+            )
+            return supervised + distilled
 
         return [
             Training(
@@ -41,6 +47,7 @@ class Base(KeepsPast):
                 loss=loss,
                 schedule=schedule,
                 unlabeled=distils,
+                strong_labeled=self.learns_strong_labels,
                 clip=self.config.base_clip,
                 score_images=self.ask_about_labels if distils else None,
                 score_unlabeled=self.ask_about_unlabeled if distils else None,

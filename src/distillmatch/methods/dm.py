@@ -46,6 +46,7 @@ from distillmatch.methods.parts import (
     forward_views,
     forward_weak,
     local_distillation,
+    over_views,
     past_logits_of_all,
     supervised_logits,
     weak_alone,
@@ -86,7 +87,7 @@ class DistillMatch(KeepsPast):
             schedule=schedule,
             unlabeled=task.past > 0 or consistent,
             strong=consistent or self.learns_strong_pseudo_labels(task),
-            strong_labeled=self.config.strong_labels != "none",
+            strong_labeled=self.learns_strong_labels,
             clip=self.config.clip,
             score_images=self.ask_about_labels if task.past else None,
             score_unlabeled=of_classifier if task.past else None,
@@ -166,14 +167,14 @@ class DistillMatch(KeepsPast):
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
             distilled = local_distillation(self.config, task, past, views.weak)
-        total = learned(logits)
+        strong = None
         if views.strong_images is not None:
             unlabeled = logits[len(batch.labels) :]
             if views.strong is not None and self.learns_strong_pseudo_labels(task):
                 unlabeled = views.strong
-            total = (total + learned(torch.cat([views.strong_images, unlabeled]))) / 2
+            strong = torch.cat([views.strong_images, unlabeled])
         return distillmatch_loss(
-            total,
+            over_views(learned, logits, strong),
             count,
             consistency,
             distilled,

@@ -11,9 +11,10 @@ from distillmatch.methods.parts import (
     KeepsPast,
     baseline_rate,
     cross_entropy,
-    forward_weak,
+    forward_views,
     local_distillation,
     meets_unlabeled,
+    over_views,
     past_factor,
     past_logits_of_all,
     supervised_logits,
@@ -36,6 +37,7 @@ class DistillationAndRetrospection(KeepsPast):
             loss=lambda batch: self.loss(batch, task),
             schedule=schedule,
             unlabeled=meets_unlabeled(self.config, task),
+            strong_labeled=self.learns_strong_labels,
             score_images=self.asking(task),
             score_unlabeled=self.asking(task),
         )
@@ -45,9 +47,12 @@ class DistillationAndRetrospection(KeepsPast):
 
     def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Cross entropy, distillation of the past, distillation of the new task as in GD."""
-        student = forward_weak(self.classifier, batch, task.seen)
+        views = forward_views(self.classifier, batch, task.seen)
+        student = views.weak
         logits = supervised_logits(self.config, self.classifier, batch, task, student)
-        supervised = cross_entropy(logits, batch.labels)
+        supervised = over_views(
+            lambda logits: cross_entropy(logits, batch.labels), logits, views.strong_images
+        )
         if not task.past:
             return supervised
         config = self.config

@@ -9,9 +9,10 @@ from distillmatch.methods.parts import (
     LabelWeights,
     baseline_rate,
     fine_tuning,
-    forward_weak,
+    forward_views,
     local_distillation,
     meets_unlabeled,
+    over_views,
     past_factor,
     past_logits_of_all,
     supervised_logits,
@@ -31,9 +32,12 @@ class EndToEnd(KeepsPast):
 
         def supervised(batch: Batch, weights: LabelWeights) -> tuple[Tensor, Tensor]:
             """Return the cross entropy, and the logits of all weak views."""
-            student = forward_weak(self.classifier, batch, task.seen)
-            logits = supervised_logits(self.config, self.classifier, batch, task, student)
-            return weights.loss(logits, batch.labels) / len(batch.labels), student
+            views = forward_views(self.classifier, batch, task.seen)
+            logits = supervised_logits(self.config, self.classifier, batch, task, views.weak)
+            total = over_views(
+                lambda logits: weights.loss(logits, batch.labels), logits, views.strong_images
+            )
+            return total / len(batch.labels), views.weak
 
         def loss(batch: Batch) -> Tensor:
             total, student = supervised(batch, weights)
@@ -49,6 +53,7 @@ class EndToEnd(KeepsPast):
             loss=loss,
             schedule=schedule,
             unlabeled=meets_unlabeled(self.config, task),
+            strong_labeled=self.learns_strong_labels,
             score_images=self.ask_past if task.past else None,
             score_unlabeled=self.ask_past if task.past else None,
             before=weights.count,

@@ -17,8 +17,9 @@ from distillmatch.methods.parts import (
     LabelWeights,
     baseline_rate,
     fine_tuning,
-    forward_weak,
+    forward_views,
     meets_unlabeled,
+    over_views,
     past_logits_of_all,
     supervised_logits,
     weights_before_fine_tuning,
@@ -45,6 +46,7 @@ class GlobalDistillation(KeepsPast):
             loss=lambda batch: self.loss(batch, task, weights),
             schedule=schedule,
             unlabeled=meets_unlabeled(self.config, task),
+            strong_labeled=self.learns_strong_labels,
             score_images=self.asking(task),
             score_unlabeled=self.asking_both(task),
             before=weights.count,
@@ -101,10 +103,13 @@ class GlobalDistillation(KeepsPast):
         self, batch: Batch, task: TaskInfo, weights: LabelWeights
     ) -> tuple[Tensor, Tensor]:
         """Return cross entropy and Q together, and the logits of all weak views."""
-        student = forward_weak(self.classifier, batch, task.seen)
+        views = forward_views(self.classifier, batch, task.seen)
+        student = views.weak
         labeled, unlabeled = torch.split(student, [len(batch.images), len(batch.unlabeled)])
         logits = supervised_logits(self.config, self.classifier, batch, task, labeled)
-        supervised = weights.loss(logits, batch.labels)
+        supervised = over_views(
+            lambda logits: weights.loss(logits, batch.labels), logits, views.strong_images
+        )
         if not task.past:
             return supervised / len(labeled), student
         if task.new:

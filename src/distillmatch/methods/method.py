@@ -168,6 +168,11 @@ class Method(ABC):
         """The network that predicts."""
         return self.networks["classifier"]
 
+    @property
+    def learns_strong_labels(self) -> bool:
+        """Whether labelled images are to be learned by strong views of them too."""
+        return self.config.strong_labels != "none"
+
     @abstractmethod
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Return what is trained in a task, in order; called before anything of it runs."""

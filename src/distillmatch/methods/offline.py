@@ -7,7 +7,14 @@ from torch import Tensor
 
 from distillmatch.losses import consistency_loss
 from distillmatch.methods.method import Batch, Method, TaskInfo, Training
-from distillmatch.methods.parts import HIGH_RATE, cross_entropy, first_rows, forward_views
+from distillmatch.methods.parts import (
+    HIGH_RATE,
+    cross_entropy,
+    first_rows,
+    forward_views,
+    label_loss,
+    over_views,
+)
 from distillmatch.methods.schedule import main_schedule
 
 
@@ -22,16 +29,14 @@ class Offline(Method):
         schedule = main_schedule(self.config, HIGH_RATE)
         network = self.start_afresh("classifier", task)
 
-        def loss(batch: Batch) -> Tensor:
-            return cross_entropy(network(batch.images)[:, : task.seen], batch.labels)
-
         return [
             Training(
                 name="classifier",
                 network=network,
-                loss=loss,
+                loss=lambda batch: label_loss(network, batch, task.seen),
                 schedule=schedule,
                 unlabeled=False,
+                strong_labeled=self.learns_strong_labels,
                 clip=self.config.base_clip,
             )
         ]
@@ -47,7 +52,11 @@ class OfflineWithUnlabeled(Offline):
 
         def loss(batch: Batch) -> Tensor:
             views = forward_views(network, batch, task.seen)
-            supervised = cross_entropy(first_rows(views.weak, len(batch.images)), batch.labels)
+            supervised = over_views(
+                lambda logits: cross_entropy(logits, batch.labels),
+                first_rows(views.weak, len(batch.images)),
+                views.strong_images,
+            )
             if views.strong is None:
                 return supervised
             threshold = self.config.consistency_threshold
@@ -61,6 +70,7 @@ class OfflineWithUnlabeled(Offline):
                 loss=loss,
                 schedule=schedule,
                 strong=True,
+                strong_labeled=self.learns_strong_labels,
                 clip=self.config.clip,
             )
         ]

@@ -195,6 +195,23 @@ def forward_views(
     return Views(weak, weak[len(batch.images) :], **strong)
 
 
+def over_views(loss: Callable[[Tensor], Tensor], weak: Tensor, strong: Tensor | None) -> Tensor:
+    """Return a loss of the logits of weak views, or its mean with that of strong ones if given."""
+    return loss(weak) if strong is None else (loss(weak) + loss(strong)) / 2
+
+
+def label_loss(network: nn.Module, batch: Batch, seen: int) -> Tensor:
+    """Return the mean cross entropy of labelled images, by strong views too where there are any."""
+
+    def loss(logits: Tensor) -> Tensor:
+        return cross_entropy(logits, batch.labels)
+
+    if batch.strong_images is None:
+        return loss(network(batch.images)[:, :seen])
+    views = forward_views(network, batch, seen)
+    return over_views(loss, first_rows(views.weak, len(batch.labels)), views.strong_images)
+
+
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
     """Return what a frozen model said of the labelled and then of the unlabelled views."""
     return torch.cat([batch.of_images[name], batch.of_unlabeled[name]])

@@ -127,7 +127,7 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     """
     bounds: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        if result["method"] == "offline":
+        if measures_omega(result):
             for key in _bound_keys(result):
                 bounds[key].append(result)
     filled = []
@@ -145,6 +145,12 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
             metrics["omega_curve"] = None if curve is None else [float(value) for value in curve]
         filled.append({**result, "metrics": metrics})
     return filled
+
+
+def measures_omega(result: Result) -> bool:
+    """Tell whether a run is a bound that Ω is measured by: the paper's, that learns weak views."""
+    config = complete_record(result["config"])
+    return bool(result["method"] == "offline" and config["strong_labels"] == "none")
 
 
 def _accuracies_of_bound(bound: Result, result: Result) -> list[float] | None:
