@@ -126,6 +126,15 @@ def test_a_plan_without_bounds_has_those_that_are_asked_for() -> None:
     assert [run.config.method for run in runs] == ["dm"] * 3
 
 
+def test_cells_come_in_the_order_in_which_they_are_named() -> None:
+    names = ["DM/20 tasks", "Base", "/5 tasks"]
+    runs = plan([load_experiment("table-2a")], [1], cells=names, bounds=False)
+    assert [(run.config.method, run.config.tasks) for run in runs] == [
+        ("offline", 5), ("dm", 20), *(("base", tasks) for tasks in (5, 10, 20)),
+        *((method, 5) for method in ("e2e", "dr", "gd", "dm")),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["DM/11 tasks", "5 tasks", "dm", "/DM", ""])
 def test_a_cell_that_no_experiment_has_is_refused(name: str) -> None:
     sentence = f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with"

@@ -70,6 +70,12 @@ def test_the_longest_runs_come_first(tmp_path: Path) -> None:
     assert first is not None and first.name == "longer"
 
 
+def test_runs_come_in_the_order_given_where_that_is_asked(tmp_path: Path) -> None:
+    methods = ("base", "offline-unlabeled", "e2e", "dm")
+    queue = Queue(jobs_in(tmp_path, *methods), None, nothing, in_order=True)
+    assert [job.config.method for job in iter(queue.take, None)] == list(methods)
+
+
 def test_methods_are_said_to_cost_what_their_runs_took_alone() -> None:
     folder = Path(__file__).parent.parent / "results"
     base, dr, dm = (

@@ -50,6 +50,12 @@ def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         help="run no bound that is not asked for itself: results whose bound the ledger does not "
         "have are without Ω until it does",
     )
+    parser.add_argument(
+        "--in-order",
+        action="store_true",
+        help="run in the order in which experiments and cells are named, bounds first, and not the "
+        "longest first: what matters most is done if time runs out",
+    )
     add_suite_options(parser)
     parser.add_argument(
         "--work",
@@ -78,13 +84,13 @@ def run(arguments: argparse.Namespace) -> None:
     work: Path = arguments.work.resolve()
     jobs, ledger = planned_jobs(arguments, work), Ledger(ledger_folder(arguments))
     if arguments.dry_run:
-        _print_plan(Queue(jobs, ledger, _tell))
+        _print_plan(Queue(jobs, ledger, _tell, in_order=arguments.in_order))
         return
     if not excludes(work):
         _tell(f"{work} is on a file system without locks: let no second process join")
     progress = SuiteProgress()
     try:
-        queue = Queue(jobs, ledger, progress.tell)
+        queue = Queue(jobs, ledger, progress.tell, in_order=arguments.in_order)
         make_engine(arguments, queue, work, progress.show).run()
     except Interrupted as stop:
         _tell(str(stop))

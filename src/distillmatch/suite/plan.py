@@ -29,8 +29,9 @@ def plan(
     """Return the runs of some experiments, bounds first, so that others find theirs in the ledger.
 
     Without `seeds`, each experiment's own. With `methods`, only the cells of these; with `cells`,
-    only those that `is_named` finds by one of them. The bound of every class order among them is in
-    the plan too, because Ω needs it, unless there are to be no `bounds` but those asked for.
+    only those that `is_named` finds by one of them, in the order of these names. The bound of every
+    class order among them is in the plan too, because Ω needs it, unless there are to be no
+    `bounds` but those asked for.
     """
     chosen = None if methods is None else set(methods)
     named = None if cells is None else tuple(cells)
@@ -63,14 +64,15 @@ def _configs(
     bounds: bool,
 ) -> list[RunConfig]:
     """Return the runs of one experiment with one seed, each with its bound, if any, before it."""
+    cells = [cell for cell in experiment.cells if methods is None or cell.config.method in methods]
+    if names is not None:
+        named = [cell for name in names for cell in cells if is_named(cell, name)]
+        cells = list({cell.name: cell for cell in named}.values())
     configs = []
-    for cell in experiment.cells:
-        if (methods is None or cell.config.method in methods) and (
-            names is None or any(is_named(cell, name) for name in names)
-        ):
-            config = cell.config.replace(seed=seed)
-            configs += [bound_config(config)] if bounds else []
-            configs.append(shared_config(config))
+    for cell in cells:
+        config = cell.config.replace(seed=seed)
+        configs += [bound_config(config)] if bounds else []
+        configs.append(shared_config(config))
     return configs
 
 

@@ -67,14 +67,16 @@ def expected_cost(config: RunConfig) -> float:
 
 
 class Queue:
-    """Hands out runs, longest first, and keeps how each of them stands.
+    """Hands out runs, longest first or in the order given, and keeps how each of them stands.
 
     Without a ledger, results stay in the runs' folders alone. A run whose worker was lost is handed
     out again; one that failed is not.
     """
 
-    def __init__(self, jobs: Sequence[Job], ledger: Ledger | None, tell: Tell) -> None:
-        ordered = sorted(jobs, key=lambda job: -expected_cost(job.config))
+    def __init__(
+        self, jobs: Sequence[Job], ledger: Ledger | None, tell: Tell, *, in_order: bool = False
+    ) -> None:
+        ordered = jobs if in_order else sorted(jobs, key=lambda job: -expected_cost(job.config))
         self.entries = {job.name: Entry(job, expected_cost(job.config)) for job in ordered}
         self.ledger = ledger
         self.tell = tell
