@@ -40,7 +40,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--reproduction",
         type=Path,
         metavar="FILE",
-        help="bring the tables, bars and runs in this page up to date",
+        help="bring the tables, bars and runs in this page up to date, with the reasons in the "
+        "ledger's reasons.yaml, if there is one, beside figures that differ",
     )
     parser.set_defaults(run=run)
 
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.report.paper_state import FIGURE, update_readme
     from distillmatch.report.paper_tables import read_results
     from distillmatch.report.reproduction_page import update_page
+    from distillmatch.report.reproduction_reasons import FILE, read_reasons
 
     if arguments.out is None and arguments.readme is None and arguments.reproduction is None:
         raise ConfigError("nothing to write: give --out DIR, --readme FILE or --reproduction FILE")
@@ -67,7 +69,9 @@ def run(arguments: argparse.Namespace) -> None:
         update_readme(arguments.readme, paper)
         print(f"state: {arguments.readme}, {arguments.readme.parent / FIGURE}")
     if arguments.reproduction is not None:
-        update_page(arguments.reproduction, paper)
+        reasons = ledger_folder(arguments) / FILE
+        known = read_reasons(reasons) if reasons.exists() else []
+        update_page(arguments.reproduction, paper, known)
         print(f"reproduction: {arguments.reproduction}")
 
 

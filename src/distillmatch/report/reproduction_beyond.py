@@ -1,6 +1,6 @@
 """Figures beyond two published deviations, and what the release's readings make of each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,8 @@ from distillmatch.report.paper_tables import (
     shown_published,
 )
 from distillmatch.report.paper_text import RELEASE, markdown_row, unbroken
+from distillmatch.report.reproduction_reasons import Given, Reason, reason_for, reason_lines
+from distillmatch.suite.catalogue import Cell
 
 Answer = Literal["within", "nearer", "no nearer", "not yet run"]
 ANSWERS: dict[Answer, str] = {
@@ -28,9 +30,15 @@ ANSWERS: dict[Answer, str] = {
 class Beyond:
     """A figure that differs by more than two published deviations, and the same by the release."""
 
-    place: str
+    experiment: str
+    cell: Cell
     entry: Entry
     by_release: Entry | None
+
+    @property
+    def place(self) -> str:
+        """Where the paper prints it."""
+        return f"{self.experiment}, {self.cell.name}"
 
     @property
     def answer(self) -> Answer:
@@ -44,8 +52,8 @@ class Beyond:
         return "nearer" if theirs < ours else "no nearer"
 
 
-def beyond_part(paper: Paper) -> str:
-    """Return how many such figures there are, and a table of all."""
+def beyond_part(paper: Paper, reasons: Sequence[Reason] = ()) -> str:
+    """Return how many such figures there are, their reasons where known, and a table of all."""
     found = list(figures_beyond(paper))
     answers = [one.answer for one in found]
     counts = ", ".join(f"{answers.count(a)} {said}" for a, said in ANSWERS.items() if a in answers)
@@ -53,15 +61,26 @@ def beyond_part(paper: Paper) -> str:
     if not found:
         return lead
     heads = ["cell", "metric", "published", "here", RELEASE, ""]
+    kinds = "|---|---|---:|---:|---:|---|"
+    rows, known = [_row(one) for one in found], []
+    if reasons:
+        given = [
+            reason_for(reasons, one.experiment, one.cell.row, one.cell.column, one.entry.metric)
+            for one in found
+        ]
+        known = ["", *reason_lines(given)]
+        heads, kinds = [*heads, "reason"], f"{kinds}---|"
+        rows = [[*row, _reason_words(one)] for row, one in zip(rows, given, strict=True)]
     return "\n".join(
         [
             f"{lead} With the release’s: {counts}.",
+            *known,
             "",
             "<details><summary>Each of them</summary>",
             "",
             markdown_row(heads),
-            "|---|---|---:|---:|---:|---|",
-            *(_row(one) for one in found),
+            kinds,
+            *map(markdown_row, rows),
             "",
             "</details>",
         ]
@@ -79,14 +98,18 @@ def figures_beyond(paper: Paper) -> Iterator[Beyond]:
                 key = config_key(record.cell.config), entry.metric
                 if entry.verdict in ("above", "below") and key not in seen:
                     seen.add(key)
-                    place = f"{one.experiment.name}, {record.cell.name}"
-                    yield Beyond(place, entry, other.entry(entry.metric) if other else None)
+                    by_release = other.entry(entry.metric) if other else None
+                    yield Beyond(one.experiment.name, record.cell, entry, by_release)
 
 
-def _row(one: Beyond) -> str:
+def _reason_words(given: Given | None) -> str:
+    return "–" if given is None else f"{given.reason.name}, {given.state}"
+
+
+def _row(one: Beyond) -> list[str]:
     figures = [
         shown_published(one.entry),
         *(shown_here(of, mark=True) for of in (one.entry, one.by_release)),
     ]
     words = one.place, METRICS[one.entry.metric]
-    return markdown_row([*words, *map(unbroken, figures), ANSWERS[one.answer]])
+    return [*words, *map(unbroken, figures), ANSWERS[one.answer]]

@@ -1,0 +1,124 @@
+"""Why figures differ from the published ones: what is known of each, in a file of the ledger."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from distillmatch.config import read_yaml
+from distillmatch.config.base import Config
+from distillmatch.errors import ConfigError
+from distillmatch.report.paper_tables import METRICS
+from distillmatch.suite.catalogue import load_experiment
+
+FILE = "reasons.yaml"
+State = Literal["shown", "partly", "likely", "open"]
+STATES: dict[State, str] = {
+    "shown": "shown by runs",
+    "partly": "shown by runs for a part of it",
+    "likely": "likely, not yet shown",
+    "open": "open",
+}
+"""How sure a reason is, the surest first."""
+
+
+class Figures(Config):
+    """Figures that a reason is given for; of what is not named, all are meant."""
+
+    state: State
+    experiments: tuple[str, ...]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    def mean(self, experiment: str, row: str, column: str, metric: str) -> bool:
+        """Tell whether a figure is among them."""
+        named = ((self.rows, row), (self.columns, column), (self.metrics, metric))
+        return experiment in self.experiments and all(
+            not names or name in names for names, name in named
+        )
+
+
+class _Written(Config):
+    says: str
+    see: str
+    of: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What is known of why some figures differ, in a sentence, and where more is said of it."""
+
+    name: str
+    says: str
+    see: str
+    of: tuple[Figures, ...]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The reason of one figure, and how sure it is there."""
+
+    reason: Reason
+    state: State
+
+
+def read_reasons(path: Path) -> list[Reason]:
+    """Read a file of reasons; what is wrong with it is said in one sentence."""
+    read = read_yaml(path)
+    if not isinstance(read, dict):
+        raise ConfigError(f"{path}: expected reasons by their names")
+    found = []
+    for name, values in read.items():
+        where = f"{path}: {name}"
+        written = _Written.from_mapping(values, where)
+        figures = tuple(Figures.from_mapping(one, where) for one in written.of)
+        for one in figures:
+            _refuse_unknown(one, where)
+        found.append(Reason(str(name), " ".join(written.says.split()), written.see, figures))
+    return found
+
+
+def reason_for(
+    reasons: Iterable[Reason], experiment: str, row: str, column: str, metric: str
+) -> Given | None:
+    """Return the first reason that is given for a figure."""
+    for reason in reasons:
+        for figures in reason.of:
+            if figures.mean(experiment, row, column, metric):
+                return Given(reason, figures.state)
+    return None
+
+
+def reason_lines(given: Sequence[Given | None]) -> list[str]:
+    """Return how sure the reasons of some figures are, and a table of the reasons."""
+    states = [one.state for one in given if one is not None]
+    counts = [f"{states.count(state)} {said}" for state, said in STATES.items() if state in states]
+    without = given.count(None)
+    counts += [f"{without} without any"] if without else []
+    reasons = {one.reason.name: one.reason for one in given if one is not None}
+    lines = [f"Their reasons: {', '.join(counts)}.", ""]
+    lines += ["| reason | " + " | ".join(STATES) + " | |", "|---|" + "---:|" * len(STATES) + "---|"]
+    for name, reason in reasons.items():
+        of = [one.state for one in given if one is not None and one.reason.name == name]
+        figures = " | ".join(str(of.count(state) or "–") for state in STATES)
+        lines.append(f"| [{name}](#{reason.see}) | {figures} | {reason.says} |")
+    return lines
+
+
+def _refuse_unknown(figures: Figures, where: str) -> None:
+    """Refuse names that no experiment has: a reason would be given for nothing."""
+    try:
+        known = [load_experiment(name) for name in figures.experiments]
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    for kind, names, there in (
+        ("row", figures.rows, {row for one in known for row in one.rows}),
+        ("column", figures.columns, {column for one in known for column in one.columns}),
+        ("metric", figures.metrics, set(METRICS)),
+    ):
+        for name in names:
+            if name not in there:
+                raise ConfigError(
+                    f"{where}: unknown {kind} '{name}'; expected one of {', '.join(sorted(there))}"
+                )
