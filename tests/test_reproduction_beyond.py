@@ -49,7 +49,9 @@ def test_the_release_brings_a_figure_within_or_nearer_or_neither(
 def test_what_is_within_or_published_without_a_deviation_is_no_such_figure() -> None:
     paper = paper_of([made("dm", 38.0), made("offline", 20.0, seed=2)], ["table-2a"])
     assert not list(figures_beyond(paper))
-    assert beyond_part(paper).endswith(": 0.")
+    assert beyond_part(paper) == (
+        "Figures beyond two published deviations: 0 of 1 with our readings."
+    )
 
 
 def test_a_figure_that_several_tables_print_comes_once() -> None:
@@ -59,13 +61,14 @@ def test_a_figure_that_several_tables_print_comes_once() -> None:
 
 def test_the_part_counts_them_and_lists_each_with_both_figures() -> None:
     results = [
-        made("dm", 40.0), made("dm", 39.4, preset="release"), made("gd", 30.0),
+        made("dm", 40.0), made("dm", 39.4, preset="release"), made("gd", 30.0), made("base", 8.2),
         made("dr", 7.0), made("dr", 8.4, preset="release"),
     ]  # fmt: skip
     text = beyond_part(paper_of(results, ["table-2a"])).replace("\u00a0", " ")
     assert text.startswith(
-        "Figures beyond two published deviations with our readings: 3. With the release’s: "
-        "1 within them, 1 nearer, but still beyond them, 1 not yet run."
+        "Figures beyond two published deviations: 3 of 4 with our readings, 1 of 2 with the "
+        "release’s. Of the former 3, with the release’s: 1 within them, 1 nearer, but still beyond "
+        "them, 1 not yet run."
     )
     assert [line for line in text.splitlines() if line.startswith("| table-2a")] == [
         "| table-2a, DR/10 tasks | A_N | 8.3 ± 0.3 | 7.0 ▼ | 8.4 ● | within them |",

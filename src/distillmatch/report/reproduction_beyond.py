@@ -1,6 +1,6 @@
 """Figures beyond two published deviations, and what the release's readings make of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ from distillmatch.report.paper_tables import (
     METRICS,
     Entry,
     Paper,
+    Reproduced,
     config_key,
     shown_here,
     shown_published,
@@ -57,9 +58,11 @@ def beyond_part(paper: Paper, reasons: Sequence[Reason] = ()) -> str:
     found = list(figures_beyond(paper))
     answers = [one.answer for one in found]
     counts = ", ".join(f"{answers.count(a)} {said}" for a, said in ANSWERS.items() if a in answers)
-    lead = f"Figures beyond two published deviations with our readings: {len(found)}."
+    lead = f"Figures beyond two published deviations: {_share(paper.of_paper)} with our readings"
+    if any(one.cells_run for one in paper.by_release):
+        lead += f", {_share(paper.by_release)} with the release’s"
     if not found:
-        return lead
+        return f"{lead}."
     heads = ["cell", "metric", "published", "here", RELEASE, ""]
     kinds = "|---|---|---:|---:|---:|---|"
     rows, known = [_row(one) for one in found], []
@@ -73,7 +76,7 @@ def beyond_part(paper: Paper, reasons: Sequence[Reason] = ()) -> str:
         rows = [[*row, _reason_words(one)] for row, one in zip(rows, given, strict=True)]
     return "\n".join(
         [
-            f"{lead} With the release’s: {counts}.",
+            f"{lead}. Of the former {len(found)}, with the release’s: {counts}.",
             *known,
             "",
             "<details><summary>Each of them</summary>",
@@ -100,6 +103,19 @@ def figures_beyond(paper: Paper) -> Iterator[Beyond]:
                     seen.add(key)
                     by_release = other.entry(entry.metric) if other else None
                     yield Beyond(one.experiment.name, record.cell, entry, by_release)
+
+
+def _share(reproduced: Iterable[Reproduced]) -> str:
+    """Return how many of the figures that can be judged are beyond, each counted once."""
+    verdicts = {
+        (config_key(record.cell.config), entry.metric): entry.verdict
+        for one in reproduced
+        for record in one.records
+        for entry in record.entries
+        if entry.verdict in ("within", "above", "below")
+    }
+    beyond = sum(verdict != "within" for verdict in verdicts.values())
+    return f"{beyond} of {len(verdicts)}"
 
 
 def _reason_words(given: Given | None) -> str:
