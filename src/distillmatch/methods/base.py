@@ -6,13 +6,10 @@ from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
-    cross_entropy,
     forward_views,
     label_loss,
     local_distillation,
-    over_views,
     past_logits_of_all,
-    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -34,11 +31,7 @@ class Base(KeepsPast):
             views = forward_views(self.classifier, batch, task.seen)
             past = past_logits_of_all(batch)
             distilled = local_distillation(self.config, task, past, views.weak)
-            logits = supervised_logits(self.config, self.classifier, batch, task, views.weak)
-            supervised = over_views(
-                lambda logits: cross_entropy(logits, batch.labels), logits, views.strong_images
-            )
-            return supervised + distilled
+            return self.supervised_loss(batch, task, views.weak, views.strong_images) + distilled
 
         return [
             Training(

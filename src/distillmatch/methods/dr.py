@@ -10,14 +10,11 @@ from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
     baseline_rate,
-    cross_entropy,
     forward_views,
     local_distillation,
     meets_unlabeled,
-    over_views,
     past_factor,
     past_logits_of_all,
-    supervised_logits,
 )
 from distillmatch.methods.schedule import main_schedule
 from distillmatch.methods.teacher import TEACHER, teacher_training
@@ -49,10 +46,7 @@ class DistillationAndRetrospection(KeepsPast):
         """Cross entropy, distillation of the past, distillation of the new task as in GD."""
         views = forward_views(self.classifier, batch, task.seen)
         student = views.weak
-        logits = supervised_logits(self.config, self.classifier, batch, task, student)
-        supervised = over_views(
-            lambda logits: cross_entropy(logits, batch.labels), logits, views.strong_images
-        )
+        supervised = self.supervised_loss(batch, task, student, views.strong_images)
         if not task.past:
             return supervised
         config = self.config

@@ -12,10 +12,8 @@ from distillmatch.methods.parts import (
     forward_views,
     local_distillation,
     meets_unlabeled,
-    over_views,
     past_factor,
     past_logits_of_all,
-    supervised_logits,
     weights_before_fine_tuning,
 )
 from distillmatch.methods.schedule import main_schedule
@@ -33,10 +31,8 @@ class EndToEnd(KeepsPast):
         def supervised(batch: Batch, weights: LabelWeights) -> tuple[Tensor, Tensor]:
             """Return the cross entropy, and the logits of all weak views."""
             views = forward_views(self.classifier, batch, task.seen)
-            logits = supervised_logits(self.config, self.classifier, batch, task, views.weak)
-            total = over_views(
-                lambda logits: weights.loss(logits, batch.labels), logits, views.strong_images
-            )
+            strong = views.strong_images
+            total = self.supervised_loss(batch, task, views.weak, strong, weights.loss)
             return total / len(batch.labels), views.weak
 
         def loss(batch: Batch) -> Tensor:

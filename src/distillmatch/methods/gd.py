@@ -19,9 +19,7 @@ from distillmatch.methods.parts import (
     fine_tuning,
     forward_views,
     meets_unlabeled,
-    over_views,
     past_logits_of_all,
-    supervised_logits,
     weights_before_fine_tuning,
 )
 from distillmatch.methods.schedule import main_schedule
@@ -106,10 +104,8 @@ class GlobalDistillation(KeepsPast):
         views = forward_views(self.classifier, batch, task.seen)
         student = views.weak
         labeled, unlabeled = torch.split(student, [len(batch.images), len(batch.unlabeled)])
-        logits = supervised_logits(self.config, self.classifier, batch, task, labeled)
-        supervised = over_views(
-            lambda logits: weights.loss(logits, batch.labels), logits, views.strong_images
-        )
+        strong = views.strong_images
+        supervised = self.supervised_loss(batch, task, labeled, strong, weights.loss)
         if not task.past:
             return supervised / len(labeled), student
         if task.new:

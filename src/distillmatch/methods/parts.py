@@ -34,6 +34,8 @@ HIGH_RATE = 0.1
 """Learning rate of DM, Base and the bounds; with a coreset, of every method."""
 LOW_RATE = 0.005
 """Learning rate of GD, DR and E2E without a coreset."""
+LabelLoss = Callable[[Tensor, Tensor], Tensor]
+"""A loss of logits and labels."""
 
 
 class KeepsPast(Method):
@@ -65,6 +67,23 @@ class KeepsPast(Method):
         if not task.past:
             return None
         return self.ask_past if task.new else lambda images: {"past": self.networks["past"](images)}
+
+    def supervised_loss(
+        self,
+        batch: Batch,
+        task: TaskInfo,
+        weak: Tensor,
+        strong: Tensor | None,
+        loss: LabelLoss | None = None,
+    ) -> Tensor:
+        """Return the classifier's loss of labelled images: mean cross entropy unless one is given.
+
+        `weak` are the logits of all weak views, or of labelled images alone; `strong` those of
+        strong views of labelled images, where these are learned by too.
+        """
+        of_labels = loss or cross_entropy
+        logits = supervised_logits(self.config, self.classifier, batch, task, weak)
+        return over_views(lambda logits: of_labels(logits, batch.labels), logits, strong)
 
     def end_task(self, task: TaskInfo) -> None:
         """Keep the classifier."""
