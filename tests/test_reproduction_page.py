@@ -15,11 +15,11 @@ from distillmatch.cli import main, make_parser
 from distillmatch.cli.options import config_from
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
+from distillmatch.report.paper_reasons import read_reasons, with_reasons
 from distillmatch.report.paper_report import paper_of
 from distillmatch.report.paper_tables import Paper, gather, read_results
 from distillmatch.report.reproduction_bars import Bar, bars, release_bars
 from distillmatch.report.reproduction_page import MADE, PARTS, page_with
-from distillmatch.report.reproduction_reasons import read_reasons
 from distillmatch.report.rerun import cell_line, experiment_line, run_line
 from distillmatch.run.result import recorded_config
 from distillmatch.suite.catalogue import experiment_names, load_experiment
@@ -61,7 +61,8 @@ def row(page: str, *begin: str) -> list[str]:
 def test_the_page_is_up_to_date() -> None:
     text = PAGE.read_text("utf-8")
     reasons = read_reasons(ROOT / "results" / "reasons.yaml")
-    new = page_with(text, paper_of(read_results([ROOT / "results"])), PAGE, reasons)
+    paper = with_reasons(paper_of(read_results([ROOT / "results"])), reasons)
+    new = page_with(text, paper, PAGE)
     assert new == text, (
         "docs/reproduction.md is out of date: run `distillmatch report --reproduction "
         "docs/reproduction.md`"

@@ -40,19 +40,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--reproduction",
         type=Path,
         metavar="FILE",
-        help="bring the tables, bars and runs in this page up to date, with the reasons in the "
-        "ledger's reasons.yaml, if there is one, beside figures that differ",
+        help="bring the tables, bars and runs in this page up to date",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the results and write what was asked for."""
+    from distillmatch.report.paper_reasons import FILE, read_reasons, with_reasons
     from distillmatch.report.paper_report import check_folder, paper_of, write_report
     from distillmatch.report.paper_state import FIGURE, update_readme
     from distillmatch.report.paper_tables import read_results
     from distillmatch.report.reproduction_page import update_page
-    from distillmatch.report.reproduction_reasons import FILE, read_reasons
 
     if arguments.out is None and arguments.readme is None and arguments.reproduction is None:
         raise ConfigError("nothing to write: give --out DIR, --readme FILE or --reproduction FILE")
@@ -63,15 +62,16 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.ledger is not None or not given:
         given.append(ledger_folder(arguments))
     paper = paper_of(read_results(given), arguments.experiments, arguments.scale)
+    reasons = ledger_folder(arguments) / FILE
+    if reasons.parent in given and reasons.exists():
+        paper = with_reasons(paper, read_reasons(reasons))
     if arguments.out is not None:
         print(f"report: {write_report(paper, arguments.out, data)}")
     if arguments.readme is not None:
         update_readme(arguments.readme, paper)
         print(f"state: {arguments.readme}, {arguments.readme.parent / FIGURE}")
     if arguments.reproduction is not None:
-        reasons = ledger_folder(arguments) / FILE
-        known = read_reasons(reasons) if reasons.exists() else []
-        update_page(arguments.reproduction, paper, known)
+        update_page(arguments.reproduction, paper)
         print(f"reproduction: {arguments.reproduction}")
 
 

@@ -17,6 +17,7 @@ from distillmatch.report.comparison import (
 )
 from distillmatch.report.paper_figures import Figure, method_name, stream_words
 from distillmatch.report.paper_layout import Grid, Line, Placed
+from distillmatch.report.paper_reasons import STATES, Given, by_reason, counted_states
 from distillmatch.report.paper_streams import StreamPicture
 from distillmatch.report.paper_tables import (
     METRICS,
@@ -160,8 +161,31 @@ def _verdict_html(entry: Entry) -> str:
     mark, meaning = VERDICTS[entry.verdict]
     return (
         f'<span class="verdict {entry.verdict}" title="{meaning}"><span aria-hidden="true">{mark}'
-        f"</span> {shown_difference(entry)} {WORDS[entry.verdict]}</span>"
+        f"</span> {shown_difference(entry)} {WORDS[entry.verdict]}</span>{_why_html(entry)}"
     )
+
+
+def _why_html(entry: Entry) -> str:
+    if entry.why is None:
+        return ""
+    says = escape(entry.why.reason.says)
+    return f'<span class="why" title="{says}">{escape(str(entry.why))}</span>'
+
+
+def reasons_html(given: Sequence[Given | None]) -> str:
+    """Return a table of the reasons why figures differ, with how many figures each has."""
+    head = _heads(["Reason", *STATES, "What is known"])
+    lines = []
+    for reason, of in by_reason(given).items():
+        counts = "".join(
+            f'<td data-value="{count}">{count or "–"}</td>' for count in counted_states(of).values()
+        )
+        name, says = escape(reason.name), with_indices(reason.says)
+        lines.append(
+            f'<tr><th scope="row" data-value="{name}">{name}</th>{counts}'
+            f'<td class="text" data-value="{escape(reason.says)}">{says}</td></tr>'
+        )
+    return table_html("Figures by reason", head, "\n".join(lines))
 
 
 def overview_html(reproduced: Sequence[Reproduced]) -> str:

@@ -24,14 +24,17 @@ from distillmatch.report.paper_html import (
     metric_html,
     others_html,
     overview_html,
+    reasons_html,
     runs_html,
     streams_html,
     with_indices,
 )
 from distillmatch.report.paper_layout import grids
+from distillmatch.report.paper_reasons import STATES, counted_states
 from distillmatch.report.paper_streams import StreamPicture
 from distillmatch.report.paper_svg import DARK, LIGHT, STYLE, looks, marker
 from distillmatch.report.paper_tables import MEANINGS, METRICS, Paper, Reproduced, Verdict
+from distillmatch.report.reproduction_beyond import figures_beyond
 
 COUNTED: tuple[tuple[tuple[Verdict, ...], str, str, str], ...] = (
     (("within",), "●", "within two deviations", "within"),
@@ -59,6 +62,7 @@ def page(paper: Paper, pictures: Sequence[StreamPicture]) -> str:
         switches=_switches(paper),
         key=_key(paper),
         overview=overview_html(paper.reproduced) + figures_html(agreement_figures(paper)),
+        reasons=_reasons(paper),
         experiments="\n".join(
             _section(one, paper.beside(one), figures[one.experiment.name])
             for one in paper.reproduced
@@ -155,6 +159,19 @@ def _section(one: Reproduced, beside: Reproduced | None, figures: Sequence[Figur
         f'<section id="{name}"><p class="source"><code>{name}</code>{source}</p>'
         f"<h2>{escape(experiment.title)}</h2>{note}\n"
         f"{tables}</section>"
+    )
+
+
+def _reasons(paper: Paper) -> str:
+    given = [one.entry.why for one in figures_beyond(paper)]
+    if not any(given):
+        return ""
+    counts = counted_states(given)
+    said = ", ".join(f"{counts[state]} {words}" for state, words in STATES.items() if counts[state])
+    return (
+        '<section id="reasons"><h2>Why figures differ</h2><p class="note">What is known of each '
+        "figure beyond two published deviations, with how sure that is; a figure that several "
+        f"tables print is counted once. Reasons: {said}.</p>{reasons_html(given)}</section>"
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
@@ -24,6 +24,9 @@ from distillmatch.suite.catalogue import Cell, Experiment, Published
 from distillmatch.suite.identity import bound_config, identity
 from distillmatch.suite.ledger import Ledger, config_of
 from distillmatch.suite.schema import schema_problems
+
+if TYPE_CHECKING:
+    from distillmatch.report.paper_reasons import Given
 
 Verdict = Literal["within", "above", "below", "unjudged", "open"]
 VERDICTS: dict[Verdict, tuple[str, str]] = {
@@ -62,6 +65,7 @@ class Entry:
 
     Some that were published are never measured here, such as the forgetting of a bound. `at_least`
     says that a seed lies beyond all that was measured, so that its value is the least it can be.
+    `why` is what is known of why it differs from the published figure.
     """
 
     metric: str
@@ -69,6 +73,7 @@ class Entry:
     values: tuple[float, ...]
     measured: bool = True
     at_least: bool = False
+    why: "Given | None" = None
 
     @property
     def mean(self) -> float | None:

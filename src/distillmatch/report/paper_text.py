@@ -36,6 +36,8 @@ COLUMNS = (
     "difference",
     "verdict",
     "at_least",
+    "reason",
+    "reason_state",
 )
 OTHERS = "other runs"
 RELEASE = "release’s readings"
@@ -66,7 +68,7 @@ def markdown(paper: Paper) -> str:
                 shown_here(entry),
                 str(len(entry.values)),
                 shown_difference(entry) or "–",
-                " ".join(VERDICTS[entry.verdict]) if judged else "–",
+                _judged(entry) if judged else "–",
             ]
             cells += [] if others is None else [shown_here(others[number][1], mark=True)]
             lines.append(markdown_row(cells))
@@ -123,6 +125,12 @@ def tidy_csv(paper: Paper) -> str:
     return text.getvalue()
 
 
+def _judged(entry: Entry) -> str:
+    """Return the verdict on a figure in words, and the reason of one that differs."""
+    said = " ".join(VERDICTS[entry.verdict])
+    return said if entry.why is None else f"{said}: {entry.why}"
+
+
 def _figures(one: Reproduced) -> Iterator[tuple[Record, Entry]]:
     for record in one.records:
         for entry in record.entries:
@@ -145,7 +153,8 @@ def _csv_figures(entry: Entry) -> list[object]:
         entry.difference,
     ]
     kept = ["" if figure is None else f"{figure:.6g}" for figure in figures]
-    return [entry.metric, *kept, entry.verdict, "yes" if entry.at_least else ""]
+    why = ["", ""] if entry.why is None else [entry.why.reason.name, entry.why.state]
+    return [entry.metric, *kept, entry.verdict, "yes" if entry.at_least else "", *why]
 
 
 def markdown_row(cells: list[str]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from distillmatch.report.paper_reasons import STATES, Given, by_reason, counted_states
 from distillmatch.report.paper_tables import (
     METRICS,
     Entry,
@@ -14,7 +15,6 @@ from distillmatch.report.paper_tables import (
     shown_published,
 )
 from distillmatch.report.paper_text import RELEASE, markdown_row, unbroken
-from distillmatch.report.reproduction_reasons import Given, Reason, reason_for, reason_lines
 from distillmatch.suite.catalogue import Cell
 
 Answer = Literal["within", "nearer", "no nearer", "not yet run"]
@@ -53,7 +53,7 @@ class Beyond:
         return "nearer" if theirs < ours else "no nearer"
 
 
-def beyond_part(paper: Paper, reasons: Sequence[Reason] = ()) -> str:
+def beyond_part(paper: Paper) -> str:
     """Return how many such figures there are, their reasons where known, and a table of all."""
     found = list(figures_beyond(paper))
     answers = [one.answer for one in found]
@@ -66,14 +66,11 @@ def beyond_part(paper: Paper, reasons: Sequence[Reason] = ()) -> str:
     heads = ["cell", "metric", "published", "here", RELEASE, ""]
     kinds = "|---|---|---:|---:|---:|---|"
     rows, known = [_row(one) for one in found], []
-    if reasons:
-        given = [
-            reason_for(reasons, one.experiment, one.cell.row, one.cell.column, one.entry.metric)
-            for one in found
-        ]
-        known = ["", *reason_lines(given)]
+    given = [one.entry.why for one in found]
+    if any(given):
+        known = ["", *_reason_lines(given)]
         heads, kinds = [*heads, "reason"], f"{kinds}---|"
-        rows = [[*row, _reason_words(one)] for row, one in zip(rows, given, strict=True)]
+        rows = [[*row, str(one or "–")] for row, one in zip(rows, given, strict=True)]
     return "\n".join(
         [
             f"{lead}. Of the former {len(found)}, with the release’s: {counts}.",
@@ -118,8 +115,18 @@ def _share(reproduced: Iterable[Reproduced]) -> str:
     return f"{beyond} of {len(verdicts)}"
 
 
-def _reason_words(given: Given | None) -> str:
-    return "–" if given is None else f"{given.reason.name}, {given.state}"
+def _reason_lines(given: Sequence[Given | None]) -> Iterator[str]:
+    """Return how sure the reasons of some figures are, and a table of the reasons."""
+    counts = [f"{count} {STATES[state]}" for state, count in counted_states(given).items() if count]
+    without = given.count(None)
+    counts += [f"{without} without any"] if without else []
+    yield f"Their reasons: {', '.join(counts)}."
+    yield ""
+    yield markdown_row(["reason", *STATES, ""])
+    yield "|---|" + "---:|" * len(STATES) + "---|"
+    for reason, of in by_reason(given).items():
+        figures = [str(count or "–") for count in counted_states(of).values()]
+        yield markdown_row([f"[{reason.name}](#{reason.see})", *figures, reason.says])
 
 
 def _row(one: Beyond) -> list[str]:

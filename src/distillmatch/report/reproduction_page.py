@@ -23,7 +23,6 @@ from distillmatch.report.paper_tables import (
 from distillmatch.report.paper_text import RELEASE, markdown_row, unbroken
 from distillmatch.report.reproduction_bars import Bar, bars, release_bars
 from distillmatch.report.reproduction_beyond import beyond_part
-from distillmatch.report.reproduction_reasons import Reason
 from distillmatch.report.rerun import cell_line, experiment_line, run_line
 from distillmatch.suite.identity import run_name
 from distillmatch.suite.ledger import config_of
@@ -33,19 +32,19 @@ TEXTS = 2
 MADE = "made by distillmatch report --reproduction"
 
 
-def page_with(text: str, paper: Paper, where: Path, reasons: Sequence[Reason] = ()) -> str:
+def page_with(text: str, paper: Paper, where: Path) -> str:
     """Return the page with each of its parts made anew; all else stays as it is."""
     for name, part in PARTS.items():
         marks = f"<!-- {name}: {MADE} -->", f"<!-- {name}: end -->"
-        text = replaced_part(text, marks, part(paper, reasons), where)
+        text = replaced_part(text, marks, part(paper), where)
     return text
 
 
-def update_page(path: Path, paper: Paper, reasons: Sequence[Reason] = ()) -> None:
-    """Bring the parts of a page up to date; `reasons` say why figures differ."""
+def update_page(path: Path, paper: Paper) -> None:
+    """Bring the parts of a page up to date."""
     with explain_disk_errors("reading it", path):
         text = path.read_text(encoding="utf-8")
-    write_atomically(path, page_with(text, paper, path, reasons), "writing the reproduction")
+    write_atomically(path, page_with(text, paper, path), "writing the reproduction")
 
 
 def _bars_part(reached: Sequence[Bar]) -> str:
@@ -196,11 +195,11 @@ def _runs_part(paper: Paper) -> str:
     )
 
 
-PARTS: dict[str, Callable[[Paper, Sequence[Reason]], str]] = {
-    "bars": lambda paper, _: _bars_part(bars(paper)),
-    "bars by the release": lambda paper, _: _bars_part(release_bars(paper)),
+PARTS: dict[str, Callable[[Paper], str]] = {
+    "bars": lambda paper: _bars_part(bars(paper)),
+    "bars by the release": lambda paper: _bars_part(release_bars(paper)),
     "beyond": beyond_part,
-    "tables": lambda paper, _: _tables_part(paper),
-    "runs": lambda paper, _: _runs_part(paper),
+    "tables": _tables_part,
+    "runs": _runs_part,
 }
 """The parts that a page must have, by the word in their marks."""

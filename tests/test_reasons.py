@@ -1,18 +1,26 @@
 """Why figures differ: every one beyond two published deviations has a reason in the ledger."""
 
+import csv
+import json
+from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from made_up import made_up_result
 from test_reproduction_beyond import made
 
 from distillmatch.cli import main
+from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
+from distillmatch.report.paper_page import page
+from distillmatch.report.paper_reasons import read_reasons, reason_for, with_reasons
 from distillmatch.report.paper_report import paper_of
 from distillmatch.report.paper_tables import read_results
+from distillmatch.report.paper_text import markdown, tidy_csv
 from distillmatch.report.reproduction_beyond import Beyond, beyond_part, figures_beyond
-from distillmatch.report.reproduction_reasons import Given, read_reasons, reason_for
 
 ROOT = Path(__file__).parent.parent
 BY_OTHER_RUNS = ("last-classes", "short-batches")
@@ -26,29 +34,27 @@ HOLDS = {
 """How sure a reason may be said to be, by what the release's readings make of the figure."""
 
 
-def reasons_of_the_ledger() -> list[tuple[Beyond, Given | None]]:
+@cache
+def figures_of_the_ledger() -> tuple[Beyond, ...]:
     reasons = read_reasons(ROOT / "results" / "reasons.yaml")
     paper = paper_of(read_results([ROOT / "results"]))
-    return [
-        (one, reason_for(reasons, one.experiment, one.cell.row, one.cell.column, one.entry.metric))
-        for one in figures_beyond(paper)
-    ]
+    return tuple(figures_beyond(with_reasons(paper, reasons)))
 
 
 def test_every_figure_beyond_two_deviations_has_a_reason_and_every_reason_a_figure() -> None:
-    found = reasons_of_the_ledger()
-    assert not [f"{one.place} {one.entry.metric}" for one, given in found if given is None]
-    used = {given.reason.name for _, given in found if given is not None}
+    found = figures_of_the_ledger()
+    assert not [f"{one.place} {one.entry.metric}" for one in found if one.entry.why is None]
+    used = {one.entry.why.reason.name for one in found if one.entry.why is not None}
     written = yaml.safe_load((ROOT / "results" / "reasons.yaml").read_text("utf-8"))
     assert used == set(written)
 
 
 def test_no_reason_is_said_to_be_surer_than_the_runs_make_it() -> None:
-    for one, given in reasons_of_the_ledger():
-        assert given is not None
-        if given.reason.name not in BY_OTHER_RUNS:
-            said = f"{one.place} {one.entry.metric}: {given.reason.name}, {given.state}"
-            assert given.state in HOLDS[one.answer], said
+    for one in figures_of_the_ledger():
+        why = one.entry.why
+        assert why is not None
+        if why.reason.name not in BY_OTHER_RUNS:
+            assert why.state in HOLDS[one.answer], f"{one.place} {one.entry.metric}: {why}"
 
 
 def write(folder: Path, **reasons: Any) -> Path:
@@ -89,7 +95,8 @@ def test_the_part_counts_reasons_and_names_one_beside_each_figure(tmp_path: Path
         tmp_path, detector=reason({**OF_DM, "state": "partly"}, says="Its head\n  counts.")
     )
     results = [made("dm", 40.0), made("gd", 30.0)]
-    text = beyond_part(paper_of(results, ["table-2a"]), read_reasons(path))
+    paper = with_reasons(paper_of(results, ["table-2a"]), read_reasons(path))
+    text = beyond_part(paper)
     lines = text.replace("\u00a0", " ").splitlines()
     assert "Their reasons: 1 shown by runs for a part of it, 1 without any." in lines
     assert "| [detector](#there) | – | 1 | – | – | Its head counts. |" in lines
@@ -133,3 +140,45 @@ def test_a_ledger_with_wrong_reasons_leaves_the_page_as_it_is(
     assert main(["report", "--ledger", str(tmp_path), "--reproduction", str(page)]) == 2
     assert "expected reasons by their names" in capsys.readouterr().err
     assert page.read_text("utf-8") == "as it was"
+
+
+def test_a_figure_has_its_reason_in_every_table_that_prints_it(tmp_path: Path) -> None:
+    path = write(tmp_path, detector=reason({**OF_DM, "experiments": ["table-6"]}))
+    results = [made("dm", 40.0), made("base", 8.2)]
+    paper = with_reasons(paper_of(results, ["table-2a", "table-3a", "table-6"]), read_reasons(path))
+    found = {
+        one.experiment.name: [str(e.why) for r in one.records for e in r.entries if e.why]
+        for one in paper.reproduced
+    }
+    assert found == {name: ["detector, likely"] for name in ("table-2a", "table-3a", "table-6")}
+
+
+def test_reports_name_the_reason_beside_the_figure_and_count_it_once(tmp_path: Path) -> None:
+    says = "Its head <counts> & more."
+    path = write(tmp_path, detector=reason({**OF_DM, "state": "partly"}, says=says))
+    results = [made("dm", 40.0), made("gd", 30.0)]
+    paper = with_reasons(paper_of(results, ["table-2a", "table-6"]), read_reasons(path))
+    html = page(paper, [])
+    assert html.count('title="Its head &lt;counts&gt; &amp; more.">detector, partly</span>') == 2
+    section = html.split('<section id="reasons">')[1].split("</section>")[0]
+    assert "Reasons: 1 shown by runs for a part of it." in section
+    assert '<td data-value="1">1</td>' in section and says not in section
+    assert markdown(paper).count("higher: detector, partly |") == 2
+    rows = list(csv.DictReader(StringIO(tidy_csv(paper))))
+    given = {(r["method"], r["reason"], r["reason_state"]) for r in rows if r["mean"]}
+    assert given == {("dm", "detector", "partly"), ("gd", "", "")}
+    assert '<section id="reasons">' not in page(paper_of(results, ["table-2a"]), [])
+
+
+def test_reasons_of_a_ledger_are_not_those_of_other_results(tmp_path: Path) -> None:
+    for name in ("ledger", "mine"):
+        (tmp_path / name).mkdir()
+        result = made_up_result(RunConfig(method="dm", source="cifar100", tasks=10))
+        result["metrics"]["A_N"] = 70.0
+        (tmp_path / name / "dm.json").write_text(json.dumps(result), encoding="utf-8")
+    write(tmp_path / "ledger", detector=reason(OF_DM))
+    ledger = ["--ledger", str(tmp_path / "ledger")]
+    for words, found in ((ledger, True), ([str(tmp_path / "mine")], False)):
+        out = tmp_path / f"out-{found}"
+        assert main(["report", *words, "--experiments", "table-2a", "--out", str(out)]) == 0
+        assert ("detector, likely" in (out / "report.html").read_text("utf-8")) == found

@@ -1,14 +1,14 @@
 """Why figures differ from the published ones: what is known of each, in a file of the ledger."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from distillmatch.config import read_yaml
 from distillmatch.config.base import Config
 from distillmatch.errors import ConfigError
-from distillmatch.report.paper_tables import METRICS
+from distillmatch.report.paper_tables import METRICS, Paper, Record, Reproduced, config_key
 from distillmatch.suite.catalogue import load_experiment
 
 FILE = "reasons.yaml"
@@ -62,6 +62,9 @@ class Given:
     reason: Reason
     state: State
 
+    def __str__(self) -> str:
+        return f"{self.reason.name}, {self.state}"
+
 
 def read_reasons(path: Path) -> list[Reason]:
     """Read a file of reasons; what is wrong with it is said in one sentence."""
@@ -90,20 +93,49 @@ def reason_for(
     return None
 
 
-def reason_lines(given: Sequence[Given | None]) -> list[str]:
-    """Return how sure the reasons of some figures are, and a table of the reasons."""
+def with_reasons(paper: Paper, reasons: Sequence[Reason]) -> Paper:
+    """Give each figure beyond two published deviations its reason, in every table that prints it.
+
+    A figure is the same wherever it is printed, so that its reason may name any of these tables.
+    """
+    known: dict[tuple[str, str], Given] = {}
+    for one in paper.of_paper:
+        for record in one.records:
+            place = one.experiment.name, record.cell.row, record.cell.column
+            for entry in record.entries:
+                given = reason_for(reasons, *place, entry.metric)
+                if given is not None:
+                    known.setdefault((config_key(record.cell.config), entry.metric), given)
+
+    def explained(record: Record) -> Record:
+        key = config_key(record.cell.config)
+        entries = tuple(
+            replace(entry, why=known.get((key, entry.metric)))
+            if entry.verdict in ("above", "below")
+            else entry
+            for entry in record.entries
+        )
+        return replace(record, entries=entries)
+
+    def with_explained(one: Reproduced) -> Reproduced:
+        return replace(one, records=tuple(map(explained, one.records)))
+
+    return replace(paper, reproduced=tuple(map(with_explained, paper.reproduced)))
+
+
+def by_reason(given: Iterable[Given | None]) -> dict[Reason, list[Given]]:
+    """Put those of one reason together, in the order of their first appearance."""
+    found: dict[Reason, list[Given]] = {}
+    for one in given:
+        if one is not None:
+            found.setdefault(one.reason, []).append(one)
+    return found
+
+
+def counted_states(given: Iterable[Given | None]) -> dict[State, int]:
+    """Count how many are how sure."""
     states = [one.state for one in given if one is not None]
-    counts = [f"{states.count(state)} {said}" for state, said in STATES.items() if state in states]
-    without = given.count(None)
-    counts += [f"{without} without any"] if without else []
-    reasons = {one.reason.name: one.reason for one in given if one is not None}
-    lines = [f"Their reasons: {', '.join(counts)}.", ""]
-    lines += ["| reason | " + " | ".join(STATES) + " | |", "|---|" + "---:|" * len(STATES) + "---|"]
-    for name, reason in reasons.items():
-        of = [one.state for one in given if one is not None and one.reason.name == name]
-        figures = " | ".join(str(of.count(state) or "–") for state in STATES)
-        lines.append(f"| [{name}](#{reason.see}) | {figures} | {reason.says} |")
-    return lines
+    return {state: states.count(state) for state in STATES}
 
 
 def _refuse_unknown(figures: Figures, where: str) -> None:
