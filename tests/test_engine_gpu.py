@@ -66,7 +66,11 @@ def test_a_captured_step_does_what_the_eager_step_does(
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [*((name, {}) for name in method_names()), ("dm", {"preset": "release", "coreset": 6})],
+    [
+        *((name, {}) for name in method_names()),
+        ("dm", {"preset": "release", "coreset": 6}),
+        *((name, {"strong_labels": "labels"}) for name in ("gd", "offline")),
+    ],
 )
 def test_every_method_learns_in_bfloat16(name: str, options: dict[str, Any]) -> None:
     losses = losses_of(
