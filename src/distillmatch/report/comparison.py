@@ -205,11 +205,15 @@ def stored_shown(result: Result) -> str:
 
 
 def code_shown(result: Result) -> str:
-    """Return the commit in short, and whether that is all of the code that ran."""
+    """Return the commit in short, and whether that is all of the code that ran.
+
+    Where only a copy ran, its files are named as git does, to be compared with the commit's.
+    """
     commit = result["commit"]
     if commit["id"] == "unknown":
         return "unknown commit"
-    beside = {True: " with changes", False: "", None: ", changes unknown"}[commit["dirty"]]
+    copied = f", tree {commit['tree'][:8]}" if "tree" in commit else ", changes unknown"
+    beside = {True: " with changes", False: "", None: copied}[commit["dirty"]]
     return f"{commit['id'][:8]}{beside}"
 
 

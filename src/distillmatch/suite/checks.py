@@ -7,6 +7,7 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.run import Bound
+from distillmatch.run.machine import tree_in_history
 from distillmatch.run.result import STREAM_KEYS, Tally, config_recorded
 from distillmatch.suite.identity import identity, run_name
 from distillmatch.suite.plan import PlannedRun
@@ -48,7 +49,11 @@ def remarks_on(result: Result, planned: Mapping[str, PlannedRun]) -> list[str]:
     elif commit["dirty"]:
         remarks.append("it was made with changes beside its commit")
     elif commit["dirty"] is None:
-        remarks.append("whether there were changes beside its commit is not known")
+        committed = tree_in_history(commit["id"]) if "tree" in commit else None
+        if committed is None:
+            remarks.append("whether there were changes beside its commit is not known")
+        elif committed != commit["tree"]:
+            remarks.append("the code that made it is not that of its commit")
     if result["uses_truth"]:
         remarks.append("its method was given the truth")
     if run_name(config_recorded(result["config"])) not in planned:

@@ -30,6 +30,7 @@ FIELDS = {
     "machine.cores": "whole number or null",
     "commit.id": "text",
     "commit.dirty": "true or false or null",
+    "commit.tree": "text",
     "complete": "true or false",
     "metrics.A_N": "number",
     "metrics.omega": "number or null",
@@ -63,7 +64,7 @@ FIELDS = {
 }
 """The kind of each; `[]` stands for each entry of a list, `*` for names that depend on the run."""
 
-OPTIONAL = ("pretrained_sha256",)
+OPTIONAL = ("pretrained_sha256", "commit.tree")
 """Fields that results made before they existed do without."""
 
 _OPEN = tuple(name.removesuffix(".*") for name in FIELDS if name.endswith(".*"))
