@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -47,6 +48,14 @@ def test_every_figure_beyond_two_deviations_has_a_reason_and_every_reason_a_figu
     used = {one.entry.why.reason.name for one in found if one.entry.why is not None}
     written = yaml.safe_load((ROOT / "results" / "reasons.yaml").read_text("utf-8"))
     assert used == set(written)
+
+
+def test_every_reason_points_to_a_heading_of_the_page() -> None:
+    text = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+    reasons = read_reasons(ROOT / "results" / "reasons.yaml")
+    assert not [one.see for one in reasons if one.see not in anchors]
 
 
 def test_no_reason_is_said_to_be_surer_than_the_runs_make_it() -> None:
@@ -161,7 +170,7 @@ def test_reports_name_the_reason_beside_the_figure_and_count_it_once(tmp_path: P
     html = page(paper, [])
     assert html.count('title="Its head &lt;counts&gt; &amp; more.">detector, partly</span>') == 2
     section = html.split('<section id="reasons">')[1].split("</section>")[0]
-    assert "Reasons: 1 shown by runs for a part of it." in section
+    assert "Reasons: 1 shown by runs for a part of it, 1 without any." in section
     assert '<td data-value="1">1</td>' in section and says not in section
     assert markdown(paper).count("higher: detector, partly |") == 2
     rows = list(csv.DictReader(StringIO(tidy_csv(paper))))

@@ -38,6 +38,11 @@ LabelLoss = Callable[[Tensor, Tensor], Tensor]
 """A loss of logits and labels."""
 
 
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross entropy of a batch."""
+    return functional.cross_entropy(logits, labels)
+
+
 class KeepsPast(Method):
     """A method that keeps the classifier of the last task, to ask it while the next is learned.
 
@@ -74,16 +79,15 @@ class KeepsPast(Method):
         task: TaskInfo,
         weak: Tensor,
         strong: Tensor | None,
-        loss: LabelLoss | None = None,
+        loss: LabelLoss = cross_entropy,
     ) -> Tensor:
         """Return the classifier's loss of labelled images: mean cross entropy unless one is given.
 
         `weak` are the logits of all weak views, or of labelled images alone; `strong` those of
         strong views of labelled images, where these are learned by too.
         """
-        of_labels = loss or cross_entropy
         logits = supervised_logits(self.config, self.classifier, batch, task, weak)
-        return over_views(lambda logits: of_labels(logits, batch.labels), logits, strong)
+        return over_views(lambda logits: loss(logits, batch.labels), logits, strong)
 
     def end_task(self, task: TaskInfo) -> None:
         """Keep the classifier."""
@@ -128,11 +132,6 @@ def _normalizing_by_batch(networks: Sequence[nn.Module]) -> Iterator[None]:
 def baseline_rate(config: RunConfig) -> float:
     """Return the paper's learning rate for E2E, DR and GD."""
     return HIGH_RATE if config.coreset else LOW_RATE
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross entropy of a batch."""
-    return functional.cross_entropy(logits, labels)
 
 
 def forward_weak(network: nn.Module, batch: Batch, seen: int) -> Tensor:

@@ -30,7 +30,7 @@ from distillmatch.report.paper_html import (
     with_indices,
 )
 from distillmatch.report.paper_layout import grids
-from distillmatch.report.paper_reasons import STATES, counted_states
+from distillmatch.report.paper_reasons import states_in_words
 from distillmatch.report.paper_streams import StreamPicture
 from distillmatch.report.paper_svg import DARK, LIGHT, STYLE, looks, marker
 from distillmatch.report.paper_tables import MEANINGS, METRICS, Paper, Reproduced, Verdict
@@ -166,12 +166,12 @@ def _reasons(paper: Paper) -> str:
     given = [one.entry.why for one in figures_beyond(paper)]
     if not any(given):
         return ""
-    counts = counted_states(given)
-    said = ", ".join(f"{counts[state]} {words}" for state, words in STATES.items() if counts[state])
     return (
         '<section id="reasons"><h2>Why figures differ</h2><p class="note">What is known of each '
         "figure beyond two published deviations, with how sure that is; a figure that several "
-        f"tables print is counted once. Reasons: {said}.</p>{reasons_html(given)}</section>"
+        "tables print is counted once. Shown: within them with the readings of the authors’ "
+        "release, of which the likeliest is named where all were run together. Reasons: "
+        f"{states_in_words(given)}.</p>{reasons_html(given)}</section>"
     )
 
 

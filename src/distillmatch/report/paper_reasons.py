@@ -138,6 +138,13 @@ def counted_states(given: Iterable[Given | None]) -> dict[State, int]:
     return {state: states.count(state) for state in STATES}
 
 
+def states_in_words(given: Sequence[Given | None]) -> str:
+    """Return how many reasons are how sure, and how many figures have none."""
+    counts = [f"{count} {STATES[state]}" for state, count in counted_states(given).items() if count]
+    without = given.count(None)
+    return ", ".join([*counts, f"{without} without any"] if without else counts)
+
+
 def _refuse_unknown(figures: Figures, where: str) -> None:
     """Refuse names that no experiment has: a reason would be given for nothing."""
     try:

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distillmatch.report.paper_reasons import STATES, Given, by_reason, counted_states
+from distillmatch.report.paper_reasons import (
+    STATES,
+    Given,
+    by_reason,
+    counted_states,
+    states_in_words,
+)
 from distillmatch.report.paper_tables import (
     METRICS,
     Entry,
@@ -117,10 +123,7 @@ def _share(reproduced: Iterable[Reproduced]) -> str:
 
 def _reason_lines(given: Sequence[Given | None]) -> Iterator[str]:
     """Return how sure the reasons of some figures are, and a table of the reasons."""
-    counts = [f"{count} {STATES[state]}" for state, count in counted_states(given).items() if count]
-    without = given.count(None)
-    counts += [f"{without} without any"] if without else []
-    yield f"Their reasons: {', '.join(counts)}."
+    yield f"Their reasons: {states_in_words(given)}."
     yield ""
     yield markdown_row(["reason", *STATES, ""])
     yield "|---|" + "---:|" * len(STATES) + "---|"
