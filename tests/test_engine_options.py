@@ -74,9 +74,10 @@ def test_every_named_value_of_an_option_runs_and_tells(name: str, value: object)
     outcomes, weights = learned_once(given.to_yaml())
     assert len(outcomes) == 3
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())
-    if value != RunConfig.model_fields[name].default:
-        _, usual = learned_once(tiny(method=method, **others).to_yaml())
-        assert not same_weights(usual, weights, "classifier")
+    usual = tiny(method=method, **others)
+    if value != getattr(usual, name):
+        _, by_default = learned_once(usual.to_yaml())
+        assert not same_weights(by_default, weights, "classifier")
 
 
 def test_the_options_of_every_method_are_tried() -> None:

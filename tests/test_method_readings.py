@@ -275,13 +275,16 @@ def test_with_a_coreset_classes_are_weighed_in_fine_tuning_or_before_too(
 
 
 @pytest.mark.parametrize("of", ["classifier", "detector"])
-def test_labels_normalized_apart_leave_the_pseudo_labels_with_the_unlabelled_images(
+def test_labels_normalized_apart_can_leave_the_pseudo_labels_with_the_unlabelled_images(
     of: str,
 ) -> None:
     """Of DM's one sum over both only the labelled rows change."""
     found = []
     for statistics in ("together", "apart"):
-        method = method_of(method="dm", labeled_statistics=statistics, class_balancing=False)
+        method = method_of(
+            method="dm", labeled_statistics=statistics, accepted_statistics="unlabeled",
+            class_balancing=False,
+        )  # fmt: skip
         assert isinstance(method, DistillMatch)
         method.values["threshold"] = -2.0  # no cosine is lower
         training = training_of(method, of)

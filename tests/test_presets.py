@@ -55,6 +55,22 @@ def test_each_reading_has_the_decided_default_and_the_releases_value(name: str) 
     assert getattr(RunConfig(preset="release"), name) == release
 
 
+@pytest.mark.parametrize("change", [{}, {"preset": "release"}])
+def test_accepted_images_are_normalized_with_labelled_ones_that_are_apart(
+    change: dict[str, Any],
+) -> None:
+    """Unless that is said otherwise; a configuration that is changed or read back keeps it."""
+    apart = RunConfig(labeled_statistics="apart", **change)
+    assert apart.accepted_statistics == "labeled"
+    assert RunConfig(**yaml.safe_load(apart.to_yaml())) == apart
+    assert RunConfig().replace(**change, labeled_statistics="apart") == apart
+    assert apart.replace(seed=2).accepted_statistics == "labeled"
+    otherwise = apart.replace(accepted_statistics="unlabeled")
+    assert otherwise.accepted_statistics == "unlabeled"
+    assert otherwise.replace(seed=2).accepted_statistics == "unlabeled"
+    assert otherwise.replace(seed=2, labeled_statistics="apart") == otherwise.replace(seed=2)
+
+
 def test_the_release_preset_changes_nothing_else() -> None:
     ours, release = RunConfig().model_dump(), RunConfig(preset="release").model_dump()
     differing = {name for name in ours if ours[name] != release[name]}

@@ -269,8 +269,8 @@ class RunConfig(StreamConfig):
     )
     accepted_statistics: Literal["unlabeled", "labeled"] = Field(
         "unlabeled",
-        description="DM: where labelled images are normalized apart, what unlabelled ones that are "
-        "accepted are normalized with: all unlabelled images, or the labelled ones",
+        description="DM: what accepted unlabelled images are normalized with: all unlabelled ones, "
+        "or the labelled ones (default: these, where they are normalized apart)",
     )
     new_task_statistics: Statistics = Field(
         "apart",
@@ -302,22 +302,29 @@ class RunConfig(StreamConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_the_preset(cls, values: Any) -> Any:
-        """Take values that are not given from the preset, and the paper's batches of each source.
+    def _fill_in_what_follows(cls, values: Any) -> Any:
+        """Take values that are not given from the preset, and what follows from those that are.
 
         They are stored like given ones, so that a configuration read back is the same.
         """
-        if isinstance(values, dict) and values.get("preset") in PRESETS:
+        if not isinstance(values, dict):
+            return values
+        if values.get("preset") in PRESETS:
             values = {**PRESETS[values["preset"]], **values}
-        if isinstance(values, dict) and values.get("source") == "tiny-imagenet":
-            return {"batch": 32, "unlabeled_batch": 64, **values}
+        if values.get("source") == "tiny-imagenet":
+            values = {"batch": 32, "unlabeled_batch": 64, **values}
+        if values.get("labeled_statistics") == "apart":
+            # A network can tell labelled images, if they are alone, by their statistics.
+            values = {"accepted_statistics": "labeled", **values}
         return values
 
     def _kept(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Let another preset bring its own readings instead of keeping those of the last one."""
+        """Let another preset or normalization bring what follows from it."""
         values = super()._kept(changes)
         if changes.get("preset", self.preset) != self.preset:
             values = {key: value for key, value in values.items() if key not in RELEASE}
+        if changes.get("labeled_statistics", self.labeled_statistics) != self.labeled_statistics:
+            values.pop("accepted_statistics", None)
         return values
 
     @field_validator("options", mode="before")

@@ -101,6 +101,8 @@ LOOKED_AT_BY: dict[str, tuple[str, ...]] = {
     "balanced_trainings": ("e2e", "gd"),
 }
 """Of the options that some of our learners have, which ones; own methods may look at any."""
+BRINGS_OTHERS = ("preset", "labeled_statistics")
+"""The options that others have their default by, in every source."""
 LONGEST = 90
 """Characters of a name; file systems allow 255 bytes, and people read less."""
 
@@ -115,7 +117,8 @@ def shared_config(config: RunConfig) -> RunConfig:
         # Only DM has pseudo-labels.
         values["strong_labels"] = config.strong_labels.removesuffix("-and-pseudo-labels")
     if config.method in LEARNERS:
-        usual = RunConfig(preset=config.preset).model_dump()
+        given = {key: values[key] for key in BRINGS_OTHERS}
+        usual = RunConfig(**given).model_dump()
         looks = {key for key, methods in LOOKED_AT_BY.items() if config.method in methods}
         values |= {key: usual[key] for key in LOOKED_AT_BY.keys() - looks}
     if config.method == BOUND:
@@ -188,8 +191,10 @@ def _is_plain(text: str) -> bool:
 
 def _option_words(values: dict[str, Any]) -> dict[str, str]:
     """Return `key=value` by key for each option that is not as its source and preset have it."""
-    defaults = recorded_config(RunConfig(source=values["source"], preset=values["preset"]))
+    given = {key: values[key] for key in ("source", *BRINGS_OTHERS)}
+    defaults = recorded_config(RunConfig(**given))
     defaults["preset"] = RunConfig().preset
+    defaults["labeled_statistics"] = RunConfig(preset=values["preset"]).labeled_statistics
     return {
         key: f"{key}={_value_word(value)}"
         for key, value in values.items()
