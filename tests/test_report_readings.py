@@ -47,7 +47,7 @@ def cells_of(text: str) -> list[str]:
 
 def test_the_page_says_both_in_one_cell_and_what_that_means(paper: Paper, without: Paper) -> None:
     text = page(paper, [])
-    both = [cell for cell in cells_of(text) if 'class="release"' in cell]
+    both = [cell for cell in cells_of(text) if 'class="beside"' in cell]
     assert len(both) == 2, "A_N of DM and GD; there is no bound for Ω"
     assert f'"here">{accuracy(OURS)}<' in both[1] and f"release {accuracy(RELEASE[0])} " in both[1]
     assert "not yet run" in both[0] and f"release {accuracy(RELEASE[1])} " in both[0]
@@ -118,5 +118,5 @@ def test_an_experiment_that_has_these_readings_itself_says_them_once(tmp_path: P
     paper = paper_of(RELEASE[:1], [str(file)])
     text = page(paper, [])
     assert f'"here">{accuracy(RELEASE[0])}<' in text
-    assert 'class="release"' not in text and RELEASE_KEY not in text
+    assert 'class="beside"' not in text and RELEASE_KEY not in text
     assert "release’s" not in markdown(paper)

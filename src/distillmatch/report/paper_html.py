@@ -116,7 +116,13 @@ def _line_html(line: Line, seeds: int) -> str:
 
 def _cell_html(placed: Placed, seeds: int) -> str:
     record, entry = placed.record, placed.entry
-    beside = _beside_html(placed.by_release)
+    beside = ""
+    if entry.why is not None and entry.why.alone is not None:
+        title = "with the reading alone that the reason names"
+        beside += _beside_html(entry.why.alone, entry.why.reason.name, title)
+    if placed.by_release is not None:
+        title = "with the readings of the authors’ release"
+        beside += _beside_html(placed.by_release, "release", title)
     published = ""
     if entry.published is not None:
         published = f'<span class="paper">paper {shown_published(entry)}</span>'
@@ -140,16 +146,13 @@ def _cell_html(placed: Placed, seeds: int) -> str:
     )
 
 
-def _beside_html(entry: Entry | None) -> str:
-    """Return what a cell says of the same run with the readings of the authors' release."""
-    if entry is None:
-        return ""
-    figure = shown_here(entry)
+def _beside_html(entry: Entry, word: str, title: str) -> str:
+    """Return what a cell says of the same run with other readings."""
     mark, meaning = VERDICTS[entry.verdict]
     count = len(entry.values)
     seeds = f", {count} seeds" if count > 1 else ""
     return (
-        f'<span class="release" title="with the readings of the authors’ release">release {figure} '
+        f'<span class="beside" title="{title}">{escape(word)} {shown_here(entry)} '
         f'<span class="{entry.verdict}" role="img" aria-label="{meaning}">{mark}</span>'
         f"{seeds}</span>"
     )

@@ -170,7 +170,7 @@ def _reasons(paper: Paper) -> str:
         '<section id="reasons"><h2>Why figures differ</h2><p class="note">What is known of each '
         "figure beyond two published deviations, with how sure that is; a figure that several "
         "tables print is counted once. Shown: within them with the readings of the authors’ "
-        "release, of which the likeliest is named where all were run together. Reasons: "
+        "release, all of them or the one that is named, or by the runs’ own figures. Reasons: "
         f"{states_in_words(given)}.</p>{reasons_html(given)}</section>"
     )
 

@@ -5,10 +5,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distillmatch.config import read_yaml
+from pydantic import Field
+
+from distillmatch.config import RunConfig, read_yaml
 from distillmatch.config.base import Config
 from distillmatch.errors import ConfigError
-from distillmatch.report.paper_tables import METRICS, Paper, Record, Reproduced, config_key
+from distillmatch.report.comparison import Result, metric_of
+from distillmatch.report.paper_tables import (
+    METRICS,
+    Entry,
+    Paper,
+    Record,
+    Reproduced,
+    config_key,
+    runs_by_config,
+)
 from distillmatch.suite.catalogue import load_experiment
 
 FILE = "reasons.yaml"
@@ -43,24 +54,38 @@ class _Written(Config):
     says: str
     see: str
     of: tuple[dict[str, Any], ...]
+    reading: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Reason:
-    """What is known of why some figures differ, in a sentence, and where more is said of it."""
+    """What is known of why some figures differ, in a sentence, and where more is said of it.
+
+    `reading` are the options by which runs show whether it is so, if there are such: the cell's own
+    run has what is usual for them.
+    """
 
     name: str
     says: str
     see: str
     of: tuple[Figures, ...]
+    reading: tuple[tuple[str, Any], ...] = ()
+
+    def taken_in(self, config: RunConfig) -> RunConfig | None:
+        """Return the configuration of the run that has this reading, if the reason names one."""
+        return config.replace(**dict(self.reading)) if self.reading else None
 
 
 @dataclass(frozen=True)
 class Given:
-    """The reason of one figure, and how sure it is there."""
+    """The reason of one figure, and how sure it is there.
+
+    `alone` is the figure of runs with the reading that the reason names, if there are such.
+    """
 
     reason: Reason
     state: State
+    alone: Entry | None = None
 
     def __str__(self) -> str:
         return f"{self.reason.name}, {self.state}"
@@ -78,7 +103,14 @@ def read_reasons(path: Path) -> list[Reason]:
         figures = tuple(Figures.from_mapping(one, where) for one in written.of)
         for one in figures:
             _refuse_unknown(one, where)
-        found.append(Reason(str(name), " ".join(written.says.split()), written.see, figures))
+        reading = tuple(written.reading.items())
+        says = " ".join(written.says.split())
+        reason = Reason(str(name), says, written.see, figures, reading)
+        try:
+            reason.taken_in(RunConfig())
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        found.append(reason)
     return found
 
 
@@ -99,6 +131,7 @@ def with_reasons(paper: Paper, reasons: Sequence[Reason]) -> Paper:
     A figure is the same wherever it is printed, so that its reason may name any of these tables.
     """
     known: dict[tuple[str, str], Given] = {}
+    runs = runs_by_config(paper.results)
     for one in paper.of_paper:
         for record in one.records:
             place = one.experiment.name, record.cell.row, record.cell.column
@@ -109,18 +142,28 @@ def with_reasons(paper: Paper, reasons: Sequence[Reason]) -> Paper:
 
     def explained(record: Record) -> Record:
         key = config_key(record.cell.config)
-        entries = tuple(
-            replace(entry, why=known.get((key, entry.metric)))
-            if entry.verdict in ("above", "below")
-            else entry
-            for entry in record.entries
-        )
-        return replace(record, entries=entries)
+
+        def with_reason(entry: Entry) -> Entry:
+            why = known.get((key, entry.metric))
+            if why is None or entry.verdict not in ("above", "below"):
+                return entry
+            config = why.reason.taken_in(record.cell.config)
+            alone = _with_runs(entry, runs.get(config_key(config), ()) if config else ())
+            return replace(entry, why=replace(why, alone=alone))
+
+        return replace(record, entries=tuple(map(with_reason, record.entries)))
 
     def with_explained(one: Reproduced) -> Reproduced:
         return replace(one, records=tuple(map(explained, one.records)))
 
     return replace(paper, reproduced=tuple(map(with_explained, paper.reproduced)))
+
+
+def _with_runs(entry: Entry, results: Sequence[Result]) -> Entry | None:
+    """Return the figure of other runs beside the same published one."""
+    values = [metric_of(result, entry.metric) for result in results]
+    known = tuple(value for value in values if value is not None)
+    return Entry(entry.metric, entry.published, known) if known else None
 
 
 def by_reason(given: Iterable[Given | None]) -> dict[Reason, list[Given]]:

@@ -253,9 +253,7 @@ def gather(
     """Put every result into the cells it belongs to, with Ω where its bound is among them."""
     known = with_omega(_once(results))
     complete = [result for result in known if result["complete"]]
-    by_config: dict[str, list[Result]] = {}
-    for result in sorted(complete, key=lambda result: int(result["seed"])):
-        by_config.setdefault(_key_of(result), []).append(result)
+    by_config = runs_by_config(known)
     shown = (*experiments, *by_release)
     configs = [cell.config for experiment in shown for cell in experiment.cells]
     used = {config_key(one) for config in configs for one in (config, bound_config(config))}
@@ -265,6 +263,15 @@ def gather(
         for some in (experiments, by_release)
     )
     return Paper(reproduced, tuple(known), tuple(grouped(others)), beside)
+
+
+def runs_by_config(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return the complete runs of each configuration by its `config_key`, in order of seeds."""
+    found: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda result: int(result["seed"])):
+        if result["complete"]:
+            found.setdefault(_key_of(result), []).append(result)
+    return found
 
 
 def shown(mean: float | None, deviation: float | None = None, decimals: int = 1) -> str:

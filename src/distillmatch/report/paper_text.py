@@ -38,6 +38,7 @@ COLUMNS = (
     "at_least",
     "reason",
     "reason_state",
+    "reading_alone",
 )
 OTHERS = "other runs"
 RELEASE = "release’s readings"
@@ -153,7 +154,10 @@ def _csv_figures(entry: Entry) -> list[object]:
         entry.difference,
     ]
     kept = ["" if figure is None else f"{figure:.6g}" for figure in figures]
-    why = ["", ""] if entry.why is None else [entry.why.reason.name, entry.why.state]
+    why = ["", "", ""]
+    if entry.why is not None:
+        alone = entry.why.alone and entry.why.alone.mean
+        why = [entry.why.reason.name, entry.why.state, "" if alone is None else f"{alone:.6g}"]
     return [entry.metric, *kept, entry.verdict, "yes" if entry.at_least else "", *why]
 
 

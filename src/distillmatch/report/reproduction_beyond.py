@@ -1,4 +1,4 @@
-"""Figures beyond two published deviations, and what the release's readings make of each."""
+"""Figures beyond two published deviations, and what other readings of the paper make of each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,9 @@ ANSWERS: dict[Answer, str] = {
     "no nearer": "no nearer",
     "not yet run": "not yet run",
 }
-"""How a figure stands with the readings of the authors' release, in words."""
+"""How a figure stands with the readings of the authors' release, or one reading, in words."""
+ALONE = "that reading"
+"""The head of the column of runs that have the reading which a reason names."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,21 @@ class Beyond:
         return f"{self.experiment}, {self.cell.name}"
 
     @property
+    def alone(self) -> Entry | None:
+        """The same with the reading that its reason names."""
+        return None if self.entry.why is None else self.entry.why.alone
+
+    @property
     def answer(self) -> Answer:
         """How the release's readings change it."""
-        other = self.by_release
+        return self._changed_by(self.by_release)
+
+    @property
+    def answer_alone(self) -> Answer:
+        """How the reading that its reason names changes it."""
+        return self._changed_by(self.alone)
+
+    def _changed_by(self, other: Entry | None) -> Answer:
         if other is None or not other.values:
             return "not yet run"
         if other.verdict == "within":
@@ -62,8 +76,6 @@ class Beyond:
 def beyond_part(paper: Paper) -> str:
     """Return how many such figures there are, their reasons where known, and a table of all."""
     found = list(figures_beyond(paper))
-    answers = [one.answer for one in found]
-    counts = ", ".join(f"{answers.count(a)} {said}" for a, said in ANSWERS.items() if a in answers)
     lead = f"Figures beyond two published deviations: {_share(paper.of_paper)} with our readings"
     if any(one.cells_run for one in paper.by_release):
         lead += f", {_share(paper.by_release)} with the release’s"
@@ -74,9 +86,21 @@ def beyond_part(paper: Paper) -> str:
     rows, known = [_row(one) for one in found], []
     given = [one.entry.why for one in found]
     if any(given):
+        named = [one for one in found if one.entry.why and one.entry.why.reason.reading]
+        alone = _counted(one.answer_alone for one in named)
         known = ["", *_reason_lines(given)]
-        heads, kinds = [*heads, "reason"], f"{kinds}---|"
-        rows = [[*row, str(one or "–")] for row, one in zip(rows, given, strict=True)]
+        if named:
+            known += [
+                "",
+                f"Of {len(named)} the reason is a reading that can be taken by itself; with it: "
+                f"{alone}.",
+            ]
+        heads, kinds = [*heads, "reason", ALONE], f"{kinds}---|---:|"
+        rows = [
+            [*row, str(one.entry.why or "–"), unbroken(shown_here(one.alone, mark=True))]
+            for row, one in zip(rows, found, strict=True)
+        ]
+    counts = _counted(one.answer for one in found)
     return "\n".join(
         [
             f"{lead}. Of the former {len(found)}, with the release’s: {counts}.",
@@ -106,6 +130,11 @@ def figures_beyond(paper: Paper) -> Iterator[Beyond]:
                     seen.add(key)
                     by_release = other.entry(entry.metric) if other else None
                     yield Beyond(one.experiment.name, record.cell, entry, by_release)
+
+
+def _counted(answers: Iterable[Answer]) -> str:
+    given = list(answers)
+    return ", ".join(f"{given.count(a)} {said}" for a, said in ANSWERS.items() if a in given)
 
 
 def _share(reproduced: Iterable[Reproduced]) -> str:
