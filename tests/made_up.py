@@ -54,7 +54,13 @@ def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
         "classes": [f"class {number}" for number in range(100)],
         "task_sizes": sizes,
         "versions": {"python": "3", "distillmatch": "0"},
-        "machine": {"device": "CPU", "precision": "float32", "system": "Linux", "cores": 2},
+        "machine": {
+            "device": "CPU",
+            "precision": "float32",
+            "system": "Linux",
+            "cores": 2,
+            "runs_at_once": 1,
+        },
         "commit": {"id": "0123456789abcdef", "dirty": config.seed == 2},
         "complete": complete,
         "metrics": {

@@ -161,6 +161,8 @@ def test_every_run_is_listed_with_where_it_came_from() -> None:
     cells = row(page_of([result], "table-2a"), name)
     assert cells[1:3] == ["40.0", "–"] and cells[4] == f"{result['seconds']['total']:.0f}"
     assert cells[5:] == ["CPU, float32", "01234567"]
+    result["machine"]["runs_at_once"] = 3
+    assert row(page_of([result], "table-2a"), name)[5] == "CPU, float32, 3 runs at once"
 
 
 # Lines that rerun

@@ -27,6 +27,7 @@ from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, LockedError, SourceError, TrainingError
 from distillmatch.run import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.run.checkpoints import Checkpoints
+from distillmatch.run.interruption import StopRequest
 from distillmatch.sources import Dataset, load_source
 from distillmatch.streams import build_stream, save_stream
 
@@ -77,6 +78,47 @@ def test_runs_at_once_end_as_each_does_alone(tmp_path: Path) -> None:
         alone = without_times(run(job.config, dataset=six_classes()))
         assert without_times(results[job.name]) == alone
         assert without_times(read_result(job.out)) == alone
+
+
+class Meeting(NoProgress):
+    """Waits after the first epoch until the others' first epochs are over too, then calls."""
+
+    def __init__(self, barrier: threading.Barrier, call: Callable[[], Any] = bool) -> None:
+        self.barrier: threading.Barrier | None = barrier
+        self.call = call
+
+    def advance(self, done: float, doing: str) -> None:
+        barrier, self.barrier = self.barrier, None
+        if barrier is not None:
+            barrier.wait()
+            self.call()
+
+
+def test_a_result_says_how_many_runs_were_under_way_at_once(tmp_path: Path) -> None:
+    barrier = threading.Barrier(3, timeout=60)
+    jobs = [Job(str(n), small(seed=n), tmp_path / str(n)) for n in range(3)]
+    results, failures = do(jobs, 3, progress=lambda job: Meeting(barrier))
+    assert not failures
+    assert [results[job.name]["machine"]["runs_at_once"] for job in jobs] == [3, 3, 3]
+    alone, _ = do([Job("alone", small(), tmp_path / "alone")], 3)
+    assert alone["alone"]["machine"]["runs_at_once"] == 1
+
+
+def test_a_continued_run_counts_those_that_were_beside_its_first_part(tmp_path: Path) -> None:
+    barrier, stop = threading.Barrier(2, timeout=60), StopRequest()
+    met = Meeting(barrier, lambda: stop.ask("a test"))
+    other = threading.Thread(
+        target=run,
+        args=(small(seed=1), tmp_path / "other"),
+        kwargs={"dataset": six_classes(), "progress": Meeting(barrier)},
+    )
+    other.start()
+    first = tmp_path / "first"
+    with pytest.raises(Interrupted):
+        run(small(), first, dataset=six_classes(), progress=met, stop=stop)
+    other.join(60)
+    assert read_result(tmp_path / "other")["machine"]["runs_at_once"] == 2
+    assert run(small(), first, dataset=six_classes())["machine"]["runs_at_once"] == 2
 
 
 def test_runs_are_under_way_together_and_a_single_one_in_the_calling_thread(tmp_path: Path) -> None:

@@ -178,6 +178,8 @@ def _runs_part(paper: Paper) -> str:
         seconds = f"{result['seconds']['total']:.0f}"
         name = run_name(config_of(result, Path("result")))
         machine = f"{result['machine']['device']}, {result['machine']['precision']}"
+        at_once = result["machine"].get("runs_at_once", 1)
+        machine += f", {at_once} runs at once" if at_once > 1 else ""
         rows.append(markdown_row([name, *figures, seconds, machine, code_shown(result)]))
         lines.append(run_line(result))
     return "\n".join(

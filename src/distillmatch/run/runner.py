@@ -20,6 +20,7 @@ from distillmatch.run.result import Bound, Tally, describe_stream, write_result
 from distillmatch.run.session import Session
 from distillmatch.run.stages import StagedSession
 from distillmatch.run.threads import MOST_AT_ONCE
+from distillmatch.run.under_way import under_way
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, check_source
 
@@ -111,15 +112,16 @@ def run(
             "stop": stop,
         }
         whole = (config, dataset, stream, described)
-        if ranks is not None:
-            with SharedStop(ranks) as given["stop"]:
-                return Session(*whole, ranks=ranks, **given).run_from(found)
-        count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-        if method.independent_tasks and (count > 1 or found.stages is not None):
-            session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)
-        else:
-            session = Session(*whole, **given)
-        return session.run_from(found)
+        with under_way() as given["runs"]:
+            if ranks is not None:
+                with SharedStop(ranks) as given["stop"]:
+                    return Session(*whole, ranks=ranks, **given).run_from(found)
+            count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
+            if method.independent_tasks and (count > 1 or found.stages is not None):
+                session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)
+            else:
+                session = Session(*whole, **given)
+            return session.run_from(found)
 
 
 def _check_options(

@@ -20,6 +20,7 @@ from distillmatch.run.result import (
     recorded_config,
     write_result,
 )
+from distillmatch.run.under_way import AtOnce
 from distillmatch.run.writer import CheckpointWriter
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
@@ -30,8 +31,9 @@ class Session:
 
     `start` is when the session began, by `time.perf_counter`; between tasks a checkpoint is written
     every `checkpoint_seconds`, unless that is 0. Without a `stop` that it shares with others, it
-    hears of signals itself. With `only` it takes the engine through that task alone. With `ranks`
-    it is one of several that do the same, of which the first has the folder.
+    hears of signals itself. `runs` says how many the process has under way. With `only` it takes
+    the engine through that task alone. With `ranks` it is one of several that do the same, of which
+    the first has the folder.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Session:
         folder: RunFolder | None,
         checkpoint_seconds: float,
         stop: StopRequest | None = None,
+        runs: AtOnce | None = None,
         only: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
@@ -73,9 +76,11 @@ class Session:
         self._start = start
         self._earlier_seconds = 0.0
         self._earlier_peak: int | None = None
+        self._earlier_at_once = 1
         self._checkpoint_seconds = checkpoint_seconds
         self._saved_at = time.monotonic()
         self._stop = stop
+        self._runs = runs
         self._writer: CheckpointWriter | None = None
         self._notes: EpochNotes | None = None
 
@@ -104,6 +109,7 @@ class Session:
         self.tally = Tally.restored(self.tally.task_sizes, values["results"])
         self._earlier_seconds = values["seconds"]
         self._earlier_peak = values["peak_device_bytes"]
+        self._earlier_at_once = values.get("runs_at_once", 1)
 
     def run_from(self, found: Found) -> dict[str, Any]:
         """Go on from what the folder holds, to the result."""
@@ -154,6 +160,7 @@ class Session:
                 seconds[phase] = seconds.get(phase, 0.0) + spent
         return {
             **self.head,
+            "machine": {**self.head["machine"], "runs_at_once": self._at_once()},
             "complete": len(tasks) == len(self.tally.task_sizes),
             "metrics": self.tally.metrics(self.bound),
             **self.tally.matrices(),
@@ -176,6 +183,7 @@ class Session:
             "made_with": self._made_with(),
             "seconds": self._seconds(),
             "peak_device_bytes": self._peak(),
+            "runs_at_once": self._at_once(),
             "results": {**self.tally.matrices(), "tasks": list(self.tally.tasks)},
             "engine": snapshot.values,
         }
@@ -241,6 +249,9 @@ class Session:
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.perf_counter() - self._start
+
+    def _at_once(self) -> int:
+        return max(self._earlier_at_once, 1 if self._runs is None else self._runs.most)
 
     def _peak(self) -> int | None:
         now = self.engine.placement.peak_memory()

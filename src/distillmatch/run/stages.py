@@ -61,6 +61,8 @@ class StagedSession(Session):
             self._take_up(found.checkpoint.values)
         if found.stages is not None:
             self._earlier_seconds = max(self._earlier_seconds, found.stages["seconds"])
+            earlier = found.stages.get("runs_at_once", 1)
+            self._earlier_at_once = max(self._earlier_at_once, earlier)
 
     def run(self) -> dict[str, Any]:
         """Learn the tasks that are left, and return the result."""
@@ -161,7 +163,8 @@ class StagedSession(Session):
     def _keep_head(self) -> None:
         if self.folder is not None:
             kept = {key: self.head[key] for key in ("config", "stream", "pretrained_sha256")}
-            self.folder.write_stages_head({**kept, "seconds": self._seconds()})
+            so_far = {"seconds": self._seconds(), "runs_at_once": self._at_once()}
+            self.folder.write_stages_head({**kept, **so_far})
 
     def _tell(self, sentence: str) -> None:
         if self.folder is not None:

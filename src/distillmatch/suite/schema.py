@@ -28,6 +28,7 @@ FIELDS = {
     "machine.precision": "text",
     "machine.system": "text",
     "machine.cores": "whole number or null",
+    "machine.runs_at_once": "whole number",
     "commit.id": "text",
     "commit.dirty": "true or false or null",
     "commit.tree": "text",
@@ -64,7 +65,7 @@ FIELDS = {
 }
 """The kind of each; `[]` stands for each entry of a list, `*` for names that depend on the run."""
 
-OPTIONAL = ("pretrained_sha256", "commit.tree")
+OPTIONAL = ("pretrained_sha256", "machine.runs_at_once", "commit.tree")
 """Fields that results made before they existed do without."""
 
 _OPEN = tuple(name.removesuffix(".*") for name in FIELDS if name.endswith(".*"))
