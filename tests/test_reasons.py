@@ -67,7 +67,7 @@ def test_no_reason_is_said_to_be_surer_than_the_runs_make_it() -> None:
     for one in figures_of_the_ledger():
         why = one.entry.why
         assert why is not None
-        answer = next(a for a in HOLDS if a in (one.answer, one.answer_alone))
+        answer = next(a for a in HOLDS if a in (one.answer, one.answer_by_reading))
         if why.reason.name not in BY_OWN_FIGURES:
             assert why.state in HOLDS[answer], f"{one.place} {one.entry.metric}: {why}"
 
@@ -132,17 +132,17 @@ def test_a_reading_that_a_reason_names_is_shown_beside_the_figure_where_it_was_r
     results = [made("dm", 40.0), made("dm", 38.0, similarity="scaled-cosine"), made("gd", 30.0)]
     paper = with_reasons(paper_of(results, ["table-2a"]), read_reasons(path))
     gd, dm = figures_beyond(paper)
-    assert (dm.answer_alone, gd.answer_alone) == ("within", "not yet run")
-    assert dm.alone is not None and dm.alone.values == (38.0,)
+    assert (dm.answer_by_reading, gd.answer_by_reading) == ("within", "not yet run")
+    assert dm.by_reading is not None and dm.by_reading.values == (38.0,)
     lines = beyond_part(paper).replace("\u00a0", " ").splitlines()
-    said = "Of 2 the reason is a reading that can be taken by itself; with it: "
+    said = "Of 2 the reason names a reading; with it: "
     assert f"{said}1 within them, 1 not yet run." in lines
     of_gd, of_dm = (line for line in lines if line.startswith("| table-2a"))
     assert of_gd.endswith("| teacher, likely | – |")
     assert of_dm.endswith("| detector, likely | 38.0 ● |")
     assert ">detector 38.0 <" in page(paper, [])
     rows = list(csv.DictReader(StringIO(tidy_csv(paper))))
-    assert {r["reading_alone"] for r in rows if r["method"] == "dm"} == {"38", ""}
+    assert {r["by_reading"] for r in rows if r["method"] == "dm"} == {"38", ""}
 
 
 @pytest.mark.parametrize(

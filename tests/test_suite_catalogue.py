@@ -25,8 +25,7 @@ from distillmatch.suite.identity import identity
 DOCUMENT = Path(__file__).parent.parent / "docs" / "suite.md"
 BEYOND = (
     "additions", "coreset-additions", "coreset-readings", "gates", "many-tasks-readings",
-    "memory", "negative-readings", "readings", "streams-readings", "strong-baselines",
-    "strong-labels",
+    "memory", "readings", "streams-readings", "strong-baselines", "strong-labels",
 )  # fmt: skip
 OWN: dict[str, Any] = {
     "title": "thresholds",
@@ -103,14 +102,13 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
         ("readings", "table-2a", "10 tasks"),
         ("many-tasks-readings", "table-2a", "20 tasks"),
         ("coreset-readings", "table-2c", "Positive"),
-        ("negative-readings", "table-2c", "Negative"),
     ):
         experiment = load_experiment(name)
         for column in experiment.columns:
             of_column = {c.row: c.config for c in experiment.cells if c.column == column}
             by_release = [of_column.pop(row) for row in [*of_column] if row.startswith("release, ")]
             nearly = of_column.pop("release but for three points", None)
-            assert (nearly is None) == (name in ("many-tasks-readings", "negative-readings"))
+            assert (nearly is None) == (name == "many-tasks-readings")
             ours, release, *single = of_column.values()
             assert ours == cell_of(table, column, place).config
             assert release == ours.replace(preset="release")
@@ -119,6 +117,11 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
                 assert nearly == release.replace(**points, strong_statistics="together")
             assert all(len(differences(config, release)) == 1 for config in by_release)
             changed += [differences(config, ours) for config in single]
+    changed += [
+        differences(cell.config, cell_of("table-7", *cell.column.split(", ")).config)
+        for cell in load_experiment("streams-readings").cells
+        if cell.row not in ("our readings", "release")
+    ]
     assert all(len(keys) == 1 for keys in changed)
     usual = RunConfig()
     differing = {key for key, value in RELEASE.items() if value != getattr(usual, key)}
@@ -126,17 +129,19 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
     assert differing.difference(*changed) == {"accepted_statistics"}
 
 
-def test_with_other_streams_labelled_images_are_normalised_apart_in_the_cells_of_the_tables() -> (
-    None
-):
+def test_with_other_streams_each_row_of_the_readings_takes_one_of_them() -> None:
     experiment = load_experiment("streams-readings")
     for column in experiment.columns:
-        ours, release, apart = (c.config for c in experiment.cells if c.column == column)
+        ours, release, apart, *regrouped = (
+            cell.config for cell in experiment.cells if cell.column == column
+        )
         method, stream = column.split(", ")
         assert ours == cell_of("table-7", method, stream).config
         assert release == ours.replace(preset="release")
         assert differences(apart, ours) == {"labeled_statistics"}
         assert apart.accepted_statistics == "labeled"
+        expected = [{"negative_rule"}] if stream == "Negative" else []
+        assert [differences(config, ours) for config in regrouped] == expected
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,12 @@ RELEASE: dict[str, Any] = {
 }
 """The release's reading of every point in which it and the paper differ, or the paper is silent."""
 
+FOLLOWS: dict[str, tuple[str, ...]] = {
+    "preset": tuple(RELEASE),
+    "labeled_statistics": ("accepted_statistics",),
+}
+"""The options that others have their default by, whatever the source, and which these are."""
+
 LEARNER_KEYS = (
     "method",
     "network",
@@ -320,12 +326,13 @@ class RunConfig(StreamConfig):
 
     def _kept(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Let another preset or normalization bring what follows from it."""
-        values = super()._kept(changes)
-        if changes.get("preset", self.preset) != self.preset:
-            values = {key: value for key, value in values.items() if key not in RELEASE}
-        if changes.get("labeled_statistics", self.labeled_statistics) != self.labeled_statistics:
-            values.pop("accepted_statistics", None)
-        return values
+        following = {
+            key
+            for option, keys in FOLLOWS.items()
+            if changes.get(option, getattr(self, option)) != getattr(self, option)
+            for key in keys
+        }
+        return {k: value for k, value in super()._kept(changes).items() if k not in following}
 
     @field_validator("options", mode="before")
     @classmethod

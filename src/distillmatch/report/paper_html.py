@@ -117,9 +117,9 @@ def _line_html(line: Line, seeds: int) -> str:
 def _cell_html(placed: Placed, seeds: int) -> str:
     record, entry = placed.record, placed.entry
     beside = ""
-    if entry.why is not None and entry.why.alone is not None:
-        title = "with the reading alone that the reason names"
-        beside += _beside_html(entry.why.alone, entry.why.reason.name, title)
+    if entry.why is not None and entry.why.by_reading is not None:
+        title = "with the reading that the reason names"
+        beside += _beside_html(entry.why.by_reading, entry.why.reason.name, title)
     if placed.by_release is not None:
         title = "with the readings of the authors’ release"
         beside += _beside_html(placed.by_release, "release", title)

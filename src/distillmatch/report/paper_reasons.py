@@ -10,7 +10,6 @@ from pydantic import Field
 from distillmatch.config import RunConfig, read_yaml
 from distillmatch.config.base import Config
 from distillmatch.errors import ConfigError
-from distillmatch.report.comparison import Result, metric_of
 from distillmatch.report.paper_tables import (
     METRICS,
     Entry,
@@ -18,6 +17,7 @@ from distillmatch.report.paper_tables import (
     Record,
     Reproduced,
     config_key,
+    entry_of,
     runs_by_config,
 )
 from distillmatch.suite.catalogue import load_experiment
@@ -80,12 +80,12 @@ class Reason:
 class Given:
     """The reason of one figure, and how sure it is there.
 
-    `alone` is the figure of runs with the reading that the reason names, if there are such.
+    `by_reading` is the figure of runs with the reading that the reason names, if there are such.
     """
 
     reason: Reason
     state: State
-    alone: Entry | None = None
+    by_reading: Entry | None = None
 
     def __str__(self) -> str:
         return f"{self.reason.name}, {self.state}"
@@ -148,8 +148,9 @@ def with_reasons(paper: Paper, reasons: Sequence[Reason]) -> Paper:
             if why is None or entry.verdict not in ("above", "below"):
                 return entry
             config = why.reason.taken_in(record.cell.config)
-            alone = _with_runs(entry, runs.get(config_key(config), ()) if config else ())
-            return replace(entry, why=replace(why, alone=alone))
+            found = runs.get(config_key(config), ()) if config else ()
+            other = entry_of(found, entry.metric, entry.published)
+            return replace(entry, why=replace(why, by_reading=other if other.values else None))
 
         return replace(record, entries=tuple(map(with_reason, record.entries)))
 
@@ -157,13 +158,6 @@ def with_reasons(paper: Paper, reasons: Sequence[Reason]) -> Paper:
         return replace(one, records=tuple(map(explained, one.records)))
 
     return replace(paper, reproduced=tuple(map(with_explained, paper.reproduced)))
-
-
-def _with_runs(entry: Entry, results: Sequence[Result]) -> Entry | None:
-    """Return the figure of other runs beside the same published one."""
-    values = [metric_of(result, entry.metric) for result in results]
-    known = tuple(value for value in values if value is not None)
-    return Entry(entry.metric, entry.published, known) if known else None
 
 
 def by_reason(given: Iterable[Given | None]) -> dict[Reason, list[Given]]:

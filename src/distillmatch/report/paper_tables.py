@@ -1,7 +1,7 @@
 """The paper's cells with what the runs gave: published beside reproduced, and how they compare."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -274,6 +274,12 @@ def runs_by_config(results: Iterable[Result]) -> dict[str, list[Result]]:
     return found
 
 
+def entry_of(results: Sequence[Result], metric: str, published: Published | None = None) -> Entry:
+    """Return a figure of some runs, that of every seed that has it."""
+    values = [metric_of(result, metric) for result in results]
+    return Entry(metric, published, tuple(value for value in values if value is not None))
+
+
 def shown(mean: float | None, deviation: float | None = None, decimals: int = 1) -> str:
     """Return a figure as tables write it, ± the deviation if there is one."""
     if mean is None:
@@ -338,14 +344,13 @@ def _reproduced(experiment: Experiment, runs: dict[str, list[Result]]) -> Reprod
 
 
 def _entry(cell: Cell, metric: str, results: Sequence[Result], budget: Budget) -> Entry:
-    if metric in MEMORY:
-        found = [worth_in_stored(result, metric, budget) for result in results]
-    else:
-        found = [(metric_of(result, metric), False) for result in results]
+    published = cell.published.get(metric)
+    if metric not in MEMORY:
+        measured = not (cell.config.method in BOUNDS and metric in NOT_OF_BOUNDS)
+        return replace(entry_of(results, metric, published), measured=measured)
+    found = [worth_in_stored(result, metric, budget) for result in results]
     known = tuple(value for value, _ in found if value is not None)
-    measured = not (cell.config.method in BOUNDS and metric in NOT_OF_BOUNDS)
-    at_least = any(least for _, least in found)
-    return Entry(metric, cell.published.get(metric), known, measured, at_least)
+    return Entry(metric, published, known, at_least=any(least for _, least in found))
 
 
 def _key_of(result: Result) -> str:

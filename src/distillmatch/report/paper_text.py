@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from io import StringIO
 
-from distillmatch.report.comparison import SHOWN, metric_of
+from distillmatch.report.comparison import SHOWN
 from distillmatch.report.paper_figures import stream_words
 from distillmatch.report.paper_layout import Grid, Placed, grids
 from distillmatch.report.paper_tables import (
@@ -15,6 +15,7 @@ from distillmatch.report.paper_tables import (
     Paper,
     Record,
     Reproduced,
+    entry_of,
     shown,
     shown_difference,
     shown_here,
@@ -38,7 +39,7 @@ COLUMNS = (
     "at_least",
     "reason",
     "reason_state",
-    "reading_alone",
+    "by_reading",
 )
 OTHERS = "other runs"
 RELEASE = "release’s readings"
@@ -81,7 +82,7 @@ def markdown(paper: Paper) -> str:
             "|---|---|---:|---:|---:|---:|---:|",
         ]
         for group in paper.others:
-            entries = [_entry(group.results, metric) for metric in SHOWN]
+            entries = [entry_of(group.results, metric) for metric in SHOWN]
             figures = [shown(entry.mean, entry.deviation) for entry in entries]
             words = stream_words(group.results[0])
             lines.append(markdown_row([group.name, words, str(len(group.results)), *figures]))
@@ -122,7 +123,7 @@ def tidy_csv(paper: Paper) -> str:
     for group in paper.others:
         place = [OTHERS, group.name, stream_words(group.results[0]), group.method, ""]
         for metric in SHOWN:
-            writer.writerow([*place, *_csv_figures(_entry(group.results, metric))])
+            writer.writerow([*place, *_csv_figures(entry_of(group.results, metric))])
     return text.getvalue()
 
 
@@ -138,11 +139,6 @@ def _figures(one: Reproduced) -> Iterator[tuple[Record, Entry]]:
             yield record, entry
 
 
-def _entry(results: tuple[dict[str, object], ...], metric: str) -> Entry:
-    values = [metric_of(result, metric) for result in results]
-    return Entry(metric, None, tuple(value for value in values if value is not None))
-
-
 def _csv_figures(entry: Entry) -> list[object]:
     published = entry.published
     figures = [
@@ -156,8 +152,8 @@ def _csv_figures(entry: Entry) -> list[object]:
     kept = ["" if figure is None else f"{figure:.6g}" for figure in figures]
     why = ["", "", ""]
     if entry.why is not None:
-        alone = entry.why.alone and entry.why.alone.mean
-        why = [entry.why.reason.name, entry.why.state, "" if alone is None else f"{alone:.6g}"]
+        other = entry.why.by_reading and entry.why.by_reading.mean
+        why = [entry.why.reason.name, entry.why.state, "" if other is None else f"{other:.6g}"]
     return [entry.metric, *kept, entry.verdict, "yes" if entry.at_least else "", *why]
 
 

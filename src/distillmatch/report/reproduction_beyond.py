@@ -31,7 +31,7 @@ ANSWERS: dict[Answer, str] = {
     "not yet run": "not yet run",
 }
 """How a figure stands with the readings of the authors' release, or one reading, in words."""
-ALONE = "that reading"
+BY_READING = "that reading"
 """The head of the column of runs that have the reading which a reason names."""
 
 
@@ -50,9 +50,9 @@ class Beyond:
         return f"{self.experiment}, {self.cell.name}"
 
     @property
-    def alone(self) -> Entry | None:
+    def by_reading(self) -> Entry | None:
         """The same with the reading that its reason names."""
-        return None if self.entry.why is None else self.entry.why.alone
+        return None if self.entry.why is None else self.entry.why.by_reading
 
     @property
     def answer(self) -> Answer:
@@ -60,9 +60,9 @@ class Beyond:
         return self._changed_by(self.by_release)
 
     @property
-    def answer_alone(self) -> Answer:
+    def answer_by_reading(self) -> Answer:
         """How the reading that its reason names changes it."""
-        return self._changed_by(self.alone)
+        return self._changed_by(self.by_reading)
 
     def _changed_by(self, other: Entry | None) -> Answer:
         if other is None or not other.values:
@@ -87,17 +87,13 @@ def beyond_part(paper: Paper) -> str:
     given = [one.entry.why for one in found]
     if any(given):
         named = [one for one in found if one.entry.why and one.entry.why.reason.reading]
-        alone = _counted(one.answer_alone for one in named)
         known = ["", *_reason_lines(given)]
         if named:
-            known += [
-                "",
-                f"Of {len(named)} the reason is a reading that can be taken by itself; with it: "
-                f"{alone}.",
-            ]
-        heads, kinds = [*heads, "reason", ALONE], f"{kinds}---|---:|"
+            counts = _counted(one.answer_by_reading for one in named)
+            known += ["", f"Of {len(named)} the reason names a reading; with it: {counts}."]
+        heads, kinds = [*heads, "reason", BY_READING], f"{kinds}---|---:|"
         rows = [
-            [*row, str(one.entry.why or "–"), unbroken(shown_here(one.alone, mark=True))]
+            [*row, str(one.entry.why or "–"), unbroken(shown_here(one.by_reading, mark=True))]
             for row, one in zip(rows, found, strict=True)
         ]
     counts = _counted(one.answer for one in found)

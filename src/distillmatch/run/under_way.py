@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 
-@dataclass
+@dataclass(eq=False)
 class AtOnce:
     """The most runs that were under way at once while one of them was, with itself."""
 
@@ -29,4 +29,4 @@ def under_way() -> Iterator[AtOnce]:
         yield own
     finally:
         with _counting:
-            _runs[:] = [one for one in _runs if one is not own]
+            _runs.remove(own)

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, get_args
 
 from distillmatch.config import RunConfig
+from distillmatch.config.run import FOLLOWS
 from distillmatch.config.stream import UnlabeledKind
 from distillmatch.methods.parts import HIGH_RATE
 from distillmatch.run.result import recorded_config
@@ -101,8 +102,6 @@ LOOKED_AT_BY: dict[str, tuple[str, ...]] = {
     "balanced_trainings": ("e2e", "gd"),
 }
 """Of the options that some of our learners have, which ones; own methods may look at any."""
-BRINGS_OTHERS = ("preset", "labeled_statistics")
-"""The options that others have their default by, in every source."""
 LONGEST = 90
 """Characters of a name; file systems allow 255 bytes, and people read less."""
 
@@ -117,7 +116,7 @@ def shared_config(config: RunConfig) -> RunConfig:
         # Only DM has pseudo-labels.
         values["strong_labels"] = config.strong_labels.removesuffix("-and-pseudo-labels")
     if config.method in LEARNERS:
-        given = {key: values[key] for key in BRINGS_OTHERS}
+        given = {key: values[key] for key in FOLLOWS}
         usual = RunConfig(**given).model_dump()
         looks = {key for key, methods in LOOKED_AT_BY.items() if config.method in methods}
         values |= {key: usual[key] for key in LOOKED_AT_BY.keys() - looks}
@@ -191,7 +190,7 @@ def _is_plain(text: str) -> bool:
 
 def _option_words(values: dict[str, Any]) -> dict[str, str]:
     """Return `key=value` by key for each option that is not as its source and preset have it."""
-    given = {key: values[key] for key in ("source", *BRINGS_OTHERS)}
+    given = {key: values[key] for key in ("source", *FOLLOWS)}
     defaults = recorded_config(RunConfig(**given))
     defaults["preset"] = RunConfig().preset
     defaults["labeled_statistics"] = RunConfig(preset=values["preset"]).labeled_statistics
