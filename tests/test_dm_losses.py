@@ -143,7 +143,7 @@ def test_the_calibrated_threshold_gives_the_asked_rate_on_fresh_views_of_held_ou
     method.config = RunConfig(true_positive_rate=rate)
     assert training.after is not None
     training.after(data)
-    assert method.values["epsilon"] in EPSILONS
+    assert method.values["epsilon"] in EPSILONS["highest"]
     detector = method.networks["past detector"]
     assert isinstance(detector, Detector)
     scores = []
@@ -155,6 +155,27 @@ def test_the_calibrated_threshold_gives_the_asked_rate_on_fresh_views_of_held_ou
         )
     reached = (torch.cat(scores) >= method.values["threshold"]).double().mean()
     assert float(reached) == pytest.approx(rate, abs=0.03)
+
+
+def test_the_releases_perturbation_is_half_of_the_one_by_which_scores_are_lowest_and_never_none(
+    detector_at_rest: tuple[Method, Training, TaskData],
+) -> None:
+    method, training, data = detector_at_rest
+    method.config = RunConfig(epsilon_rule="lowest-halved")
+    assert training.after is not None
+    training.after(data)
+    detector = method.networks["past detector"]
+    assert isinstance(detector, Detector)
+
+    def mean_score(epsilon: float) -> float:
+        def score(images: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"": perturbed_scores(detector, images, data.classes, [epsilon])}
+
+        return float(data.score(score, "second-half")[""].mean())
+
+    # Of the sizes in the authors' release, in which there is no 0.
+    lowest = min([0.0025, 0.005, 0.001, 0.002, 0.004, 0.08], key=mean_score)
+    assert method.values["epsilon"] == lowest / 2
 
 
 @pytest.mark.parametrize(

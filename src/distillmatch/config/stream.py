@@ -56,7 +56,7 @@ class StreamConfig(Config):
     negative_rule: NegativeRule = Field(
         "other",
         description="unlabeled negative: classes of one other super-class, or, as the authors' "
-        "release does, parents regrouped at random with the task's own among them",
+        "release does, those of a random group that the task's own parent is in",
     )
     random_classes: Count | None = Field(
         None, description="classes in a task's stream with unlabeled random (default: 20)"

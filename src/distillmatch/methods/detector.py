@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from distillmatch.config import RunConfig
+from distillmatch.config.run import EpsilonRule
 from distillmatch.losses import (
     choose_epsilon,
     max_similarity,
@@ -25,8 +26,15 @@ from distillmatch.methods.parts import HIGH_RATE, by_past_statistics
 from distillmatch.methods.schedule import detector_schedule
 from distillmatch.networks import Detector
 
-EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
-"""Sizes of the input perturbation that are tried, in units of the normalised images."""
+EPSILONS: dict[EpsilonRule, tuple[float, ...]] = {
+    "highest": (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+    "lowest-halved": (0.001, 0.002, 0.0025, 0.004, 0.005, 0.08),
+    "none": (0.0,),
+}
+"""Sizes of the input perturbation that each rule tries, in units of the normalised images.
+
+Those of `lowest-halved` are the release's. With 0 among them it would be 0, which moves no score.
+"""
 CALIBRATION_VIEWS = 4
 """Weak views of each held-out image that the threshold is set on."""
 SCORE = "score"
@@ -85,7 +93,7 @@ class FamiliarityDetector:
             return lambda images: {SCORE: perturbed_scores(frozen, images, task.seen, epsilons)}
 
         held_out = held_out_images(passes)
-        tried = (0.0,) if config.epsilon_rule == "none" else EPSILONS
+        tried = EPSILONS[config.epsilon_rule]
         means = passes.score(at(*tried), held_out)[SCORE].mean(dim=0).tolist()
         epsilon = choose_epsilon(tried, means, config.epsilon_rule)
         self.method.values["epsilon"] = epsilon

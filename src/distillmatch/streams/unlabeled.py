@@ -1,5 +1,6 @@
 """Unlabelled kinds: which classes the environment shows while a task is learned."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.randomness import random_integers, shuffled
-from distillmatch.sources.dataset import Dataset
+from distillmatch.sources.dataset import ClassTree, Dataset
 from distillmatch.streams.orders import required_tree
 
 Tasks = Sequence[tuple[int, ...]]
@@ -45,26 +46,34 @@ def _positive(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
 def _negative(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
     """All classes of one other super-class; the super-classes are deranged by the seed.
 
-    The rule `regrouped` is that of the authors' release instead: parents are put together at random
-    in groups as large as the super-classes, and a task sees the group that its parent is in.
+    The rule `regrouped` is that of the authors' release instead: the super-classes are dealt anew
+    to the parents, none of which keeps its own, and a task sees the group that its parent is in.
     """
     tree = required_tree(dataset, "unlabeled 'negative'")
     count = len(tree.super_class_names)
     if config.negative_rule == "regrouped":
-        order = shuffled(range(len(tree.parent_names)), config.seed, "regrouped parents")
+        _refuse_one_that_most_are_in(tree)
+        groups = dealt_anew(tree.super_class_of_parent, config.seed)
+        parents = [tree.parent_of_class[task[0]] for task in tasks]
         return [
-            tuple(
-                c
-                for c, parent in enumerate(tree.parent_of_class)
-                if tree.super_class_of_parent[order[parent]]
-                == tree.super_class_of_parent[order[tree.parent_of_class[task[0]]]]
-            )
-            for task in tasks
+            tuple(c for c, p in enumerate(tree.parent_of_class) if groups[p] == groups[parent])
+            for parent in parents
         ]
     if count < 2:
         raise StreamError("unlabeled 'negative' needs at least two super-classes, not 1")
     other = derangement(count, config.seed)
     return [tree.classes_of_super_class(other[s]) for s in _super_classes(dataset, tasks)]
+
+
+def _refuse_one_that_most_are_in(tree: ClassTree) -> None:
+    """Refuse a tree in which some parent must keep its super-class whatever is dealt."""
+    parents = len(tree.parent_names)
+    largest, held = Counter(tree.super_class_of_parent).most_common(1)[0]
+    if 2 * held > parents:
+        raise StreamError(
+            f"negative_rule 'regrouped' needs super-classes of at most half of the {parents} "
+            f"parents, but '{tree.super_class_names[largest]}' has {held}"
+        )
 
 
 def _random(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
@@ -95,6 +104,22 @@ def derangement(count: int, seed: int) -> list[int]:
         if all(place != item for place, item in enumerate(order)):
             return order
         attempt += 1
+
+
+def dealt_anew(groups: Sequence[int], seed: int) -> list[int]:
+    """Return the groups of all members in a random order in which nobody keeps the own one.
+
+    Who would changes with another member, drawn among those by whom both are then in others. There
+    is one as long as no group has more than half of the members. Redrawing until all are in others
+    would give every such order the same chance, but with few large groups would never end.
+    """
+    dealt = shuffled(groups, seed, "regrouped parents")
+    for place, own in enumerate(groups):
+        if dealt[place] == own:
+            others = [q for q, of in enumerate(groups) if own not in (of, dealt[q])]
+            pick = shuffled(others, seed, "regrouped parents", place)[0]
+            dealt[place], dealt[pick] = dealt[pick], own
+    return dealt
 
 
 def balanced_draws(classes: int, tasks: int, drawn: int, seed: int) -> list[tuple[int, ...]]:
