@@ -165,3 +165,19 @@ def test_a_setting_that_is_no_pair_is_refused(
 ) -> None:
     assert main(["run", "--out", str(tmp_path), "--options", option]) == 2
     assert f"--options takes name=value, not '{option}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("gate=everything", "'dm' has none of the name 'gate'; give it as --gate\n"),
+        ("past_weight=2", "'dm' has none of the name 'past_weight'\n"),
+    ],
+)
+def test_a_setting_for_a_method_that_is_not_ones_own_is_refused(
+    option: str, sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main(["run", "--method", "dm", "--options", option, "--out", str(out)]) == 2
+    assert capsys.readouterr().err.endswith(sentence)
+    assert not out.exists()

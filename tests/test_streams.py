@@ -82,9 +82,20 @@ def test_a_class_is_divided_equally_over_the_tasks_that_show_it(
     for c in range(len(dataset.class_names)):
         of_class = int((dataset.train.labels == c).sum()) - (config.labels_per_class or 0)
         shown_in = [task for task in stream.tasks if c in task.unlabeled_classes]
-        for task in shown_in:
-            shown = int((dataset.train.labels[task.unlabeled] == c).sum())
-            assert shown == of_class // len(shown_in)
+        shown = [int((dataset.train.labels[task.unlabeled] == c).sum()) for task in shown_in]
+        if of_class < len(shown_in):
+            assert sorted(shown) == [0] * (len(shown_in) - of_class) + [1] * of_class
+        elif shown_in:
+            assert shown == [of_class // len(shown_in)] * len(shown_in)
+
+
+def test_classes_of_fewer_images_than_tasks_are_dealt_to_all_tasks_in_turn() -> None:
+    """Six classes of two unlabelled images each: none is lost, and no task is without."""
+    dataset = make_dataset(6, 3)
+    stream = build_stream(dataset, StreamConfig(tasks=6, labels_per_class=1))
+    assert [len(task.unlabeled) for task in stream.tasks] == [2] * 6
+    stream = build_stream(dataset, StreamConfig(tasks=3, labels_per_class=1))
+    assert [len(task.unlabeled) for task in stream.tasks] == [4] * 3
 
 
 @settings(max_examples=60, deadline=None)

@@ -133,10 +133,13 @@ def _divide(
 ) -> list[Indices]:
     """Give each task its share of the unlabelled images; no image goes to two tasks."""
     received: list[list[Indices]] = [[] for _ in streams]
+    dealt = 0
     for c, images in enumerate(rest):
         holders = [i for i, classes in enumerate(streams) if c in classes]
-        for i, share in zip(holders, shares(images, len(holders)), strict=True):
+        for i, share in zip(holders, shares(images, len(holders), dealt), strict=True):
             received[i].append(share)
+        # The next class of so few images begins where this one ended.
+        dealt += len(images) if len(images) < len(holders) else 0
     without_class = np.flatnonzero(dataset.train.labels == UNKNOWN)
     if len(without_class):
         if config.unlabeled != "uniform":

@@ -144,7 +144,13 @@ def balanced_draws(classes: int, tasks: int, drawn: int, seed: int) -> list[tupl
     return [tuple(sorted(hand)) for hand in hands]
 
 
-def shares(images: np.ndarray, holders: int) -> list[np.ndarray]:
-    """Divide a class's images into equal shares; what does not divide evenly is left unused."""
+def shares(images: np.ndarray, holders: int, first: int = 0) -> list[np.ndarray]:
+    """Divide a class's images into equal shares; what does not divide evenly is left unused.
+
+    Where there are fewer images than holders, so that no share would have any, they are dealt one
+    by one, beginning with the holder `first`.
+    """
     size = len(images) // holders if holders else 0
+    if size == 0:
+        return [images[(place := (i - first) % holders) : place + 1] for i in range(holders)]
     return [images[i * size : (i + 1) * size] for i in range(holders)]
