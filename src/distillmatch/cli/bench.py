@@ -4,7 +4,6 @@ import argparse
 import json
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
 from distillmatch.cli.bench_plan import add_plan_parser
@@ -12,6 +11,7 @@ from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
+from distillmatch.terminal import plain_console
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -84,7 +84,7 @@ def run_views(arguments: argparse.Namespace) -> None:
             f"{speed.pillow_images_per_second:,.0f}",
             f"{speed.ratio:.1f}",
         )
-    Console().print(table)
+    plain_console().print(table)
 
 
 def run_train(arguments: argparse.Namespace) -> None:
@@ -130,7 +130,7 @@ def run_train(arguments: argparse.Namespace) -> None:
             "-" if peak is None else f"{peak / 1e6:,.0f}",
             f"{ratio:.2f}",
         )
-    console = Console()
+    console = plain_console()
     console.print(table)
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in measured.shares.items())
     console.print(

@@ -5,10 +5,10 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from distillmatch.errors import ConfigError
+from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.bench.cost import Machine, Point
@@ -88,7 +88,7 @@ def _as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def _show(machine: "Machine", setting: Any, plans: "list[Plan]") -> None:
-    console = Console()
+    console = plain_console()
     table = Table(
         title=f"{setting.method}, {setting.network}, {setting.images:,.0f} images of "
         f"{setting.image_size} px, {setting.classes:,} classes, {setting.tasks} tasks, "
@@ -145,7 +145,7 @@ def _show_check(machines: "dict[str, Machine]", points: "list[Point]", as_json: 
             f"{value:,.4g}",
             f"{100 * (value / point.value - 1):+.1f} %",
         )
-    console = Console()
+    console = plain_console()
     console.print(table)
     for name, machine in machines.items():
         numbers = len(machine.fitted.chosen)

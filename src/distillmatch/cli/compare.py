@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from distillmatch.report.canvas import check_picture_name
+from distillmatch.terminal import plain_console
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -33,8 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_picture_name(arguments.draw)
         require_matplotlib()
     results = read_results(arguments.results)
-    console = Console()
+    console = plain_console()
     console.print(comparison_table(results))
     if arguments.draw:
         draw_comparison(results, arguments.draw)
-        console.print(f"picture: {arguments.draw}", markup=False, highlight=False)
+        console.print(f"picture: {arguments.draw}", highlight=False)

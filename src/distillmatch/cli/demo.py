@@ -7,8 +7,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from distillmatch.cli.own_demo import run_own
 from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.config import RunConfig
@@ -17,6 +15,7 @@ from distillmatch.files import write_atomically
 from distillmatch.report.stream_picture import draw_stream
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
+from distillmatch.terminal import plain_console
 
 METHODS = ("dm", "offline", "gd", "base")
 SETTINGS: dict[str, Any] = {
@@ -75,11 +74,11 @@ def run_paper(out: Path) -> None:
     train(configs, out)
     results = with_omega([read_result(out / config.method) for config in configs])
     results.sort(key=lambda result: -result["metrics"]["A_N"])
-    console = Console()
+    console = plain_console()
     console.print(comparison_table(results))
     draw_comparison(results, out / "accuracy.png")
     page = write_demo_page(results, out)
-    console.print(f"Open {page}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Open {page}", highlight=False, soft_wrap=True)
 
 
 def train(configs: list[RunConfig], out: Path) -> None:

@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from distillmatch.cli.learner_options import add_state
 from distillmatch.errors import ConfigError
 from distillmatch.files import size_shown
+from distillmatch.terminal import plain_console
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     learner = ContinualLearner.load(
         arguments.state, device="cpu", allow_import=arguments.allow_import
     )
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(highlight=False, soft_wrap=True)
     for path, write in ((arguments.onnx, export_onnx), (arguments.torch, export_torch)):
         if path is not None:
             write(learner, path, arguments.pixels)
@@ -43,5 +42,4 @@ def run(arguments: argparse.Namespace) -> None:
                 f"{path}: {len(learner.classes_)} classes, images (count, 3, "
                 f"{learner.image_size_}, {learner.image_size_}) of {arguments.pixels}, "
                 f"{size_shown(path.stat().st_size)}",
-                markup=False,
             )

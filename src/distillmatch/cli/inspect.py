@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from rich.console import Console
+from distillmatch.terminal import plain_console
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(summary, indent=2))
         return
-    console = Console()
+    console = plain_console()
     console.print(state_table(summary))
     if summary["history"]:
         console.print(history_table(summary["history"]))

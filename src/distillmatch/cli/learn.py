@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from distillmatch.cli.learner_options import add_setting_options, settings_of
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.sources.walk import shown
+from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.learner.explanation import Explanation
@@ -141,7 +140,7 @@ def learn_task(
     page = write_learner_page(state, summary, explanation)
     if quiet:
         return explanation
-    console = Console()
+    console = plain_console()
     console.print(history_table(summary["history"]))
     for sentence in (
         lead_sentence(summary),
@@ -151,7 +150,7 @@ def learn_task(
         f"report: {page}",
     ):
         if sentence:
-            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+            console.print(sentence, highlight=False, soft_wrap=True)
     return explanation
 
 

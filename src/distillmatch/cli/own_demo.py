@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
 
 from distillmatch.cli.learn import learn_task
 from distillmatch.cli.own_world import Month, build_world
 from distillmatch.sources.walk import shown
+from distillmatch.terminal import plain_console
 
 SETTINGS: dict[str, Any] = {
     "network": "wrn-10-1",
@@ -30,7 +30,7 @@ def run_own(out: Path) -> None:
     from distillmatch.learner.state import read_state
     from distillmatch.report.learner_picture import TaskShown, draw_learner
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console(highlight=False, soft_wrap=True)
     months, test = build_world(out)
     state = out / "learner"
     begun = (state / HEAD).exists()
@@ -39,7 +39,7 @@ def run_own(out: Path) -> None:
     for month in months:
         if month.name in known:
             continue
-        console.print(f"\n$ {_command(state, month, test, month is months[0])}", markup=False)
+        console.print(f"\n$ {_command(state, month, test, month is months[0])}")
         told = learn_task(
             state,
             labeled=month.labeled,
@@ -57,7 +57,7 @@ def run_own(out: Path) -> None:
         ]
         draw_learner(tasks, out / PICTURE)
     for line in _what_next(out, state, months[-1]):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _command(state: Path, month: Month, test: Path, first: bool) -> str:

@@ -2,15 +2,15 @@
 
 import time
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     TaskProgressColumn,
-    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+
+from distillmatch.terminal import plain_column, plain_console
 
 
 class LiveProgress:
@@ -18,7 +18,7 @@ class LiveProgress:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.console = Console(stderr=True, highlight=False)
+        self.console = plain_console(stderr=True, highlight=False)
         self.bar: RichProgress | None = None
         self.total = self.done = self.done_before = 0.0
         self.said = 0
@@ -32,11 +32,11 @@ class LiveProgress:
         self.began = time.monotonic()
         if self.console.is_terminal:
             self.bar = RichProgress(
-                TextColumn("{task.description}"),
+                plain_column("{task.description}"),
                 BarColumn(),
                 TaskProgressColumn(),
                 TimeElapsedColumn(),
-                TextColumn("left"),
+                plain_column("left"),
                 TimeRemainingColumn(elapsed_when_finished=False),
                 console=self.console,
                 transient=True,
@@ -57,7 +57,6 @@ class LiveProgress:
             left = pace * (self.total - self.done)
             self.console.print(
                 f"{self.title}: {10 * self.said} % done, about {left:.0f} s left, {doing}",
-                markup=False,
                 soft_wrap=True,
             )
 

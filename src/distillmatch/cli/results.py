@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 from rich.table import Table
 
 from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
 from distillmatch.config import RunConfig, parse_yaml
 from distillmatch.errors import ConfigError, ResultError
+from distillmatch.terminal import plain_console
 
 Result = dict[str, Any]
 
@@ -224,7 +224,7 @@ def _list(items: list[Item]) -> None:
             result["machine"]["device"],
             code_shown(result),
         )
-    console = Console()
+    console = plain_console()
     console.print(table)
     console.print(comparison_table([item.result for item in items]))
 
@@ -253,7 +253,7 @@ def _check(items: list[Item]) -> None:
         for item in sound
         if item.result["complete"] and measures_omega(item.result)
     ]
-    console = Console(soft_wrap=True, highlight=False)
+    console = plain_console(soft_wrap=True, highlight=False)
     wrong = 0
     for item in items:
         stream = item.result.get("stream")
@@ -262,10 +262,10 @@ def _check(items: list[Item]) -> None:
             [item.refusal] if item.refusal else problems_of(item.result, item.name, by_name, bound)
         )
         wrong += bool(problems)
-        console.print(f"{item.label}: {'wrong' if problems else 'right'}", markup=False)
+        console.print(f"{item.label}: {'wrong' if problems else 'right'}")
         remarks = [] if problems else remarks_on(item.result, by_name)
         for line in (*problems, *(f"remark: {remark}" for remark in remarks)):
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
     if wrong:
         raise ResultError(f"{wrong} of {len(items)} results are wrong; the lines above say how")
-    console.print(f"all {len(items)} results are right", markup=False)
+    console.print(f"all {len(items)} results are right")

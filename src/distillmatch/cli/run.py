@@ -6,8 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
@@ -15,6 +13,7 @@ from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
 from distillmatch.streams import read_stream, read_stream_config
+from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.engine.distributed import Ranks
@@ -133,10 +132,10 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks | None") -> None:
         if progress is not None:
             progress.stop()
     if not (arguments.quiet or arguments.no_table):
-        console = Console()
+        console = plain_console()
         console.print(task_table(result))
         console.print(comparison_table([result]))
-        console.print(f"result: {arguments.out / 'result.json'}", markup=False, highlight=False)
+        console.print(f"result: {arguments.out / 'result.json'}", highlight=False)
 
 
 def _config(arguments: argparse.Namespace) -> RunConfig:

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from rich.console import Console
-
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
+from distillmatch.terminal import plain_console
 
 NOT_TOGETHER = ("seed", "bound", "at_once")
 """Options of a single run."""
@@ -83,7 +82,7 @@ def run_seeds(
     finally:
         live.stop()
     if results and not (arguments.quiet or arguments.no_table):
-        Console().print(
+        plain_console().print(
             comparison_table([results[job.name] for job in jobs if job.name in results])
         )
     for name, error in failures.items():

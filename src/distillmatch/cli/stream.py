@@ -4,8 +4,6 @@ import argparse
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.config import StreamConfig
 from distillmatch.report.canvas import check_picture_name
@@ -13,6 +11,7 @@ from distillmatch.report.stream_picture import draw_stream
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream, read_stream, save_stream
+from distillmatch.terminal import plain_console
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -40,14 +39,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(stream_summary(dataset, stream), indent=2))
     else:
-        console = Console()
+        console = plain_console()
         console.print(stream_table(dataset, stream, console.width))
-    notes = Console(stderr=True, highlight=False)
+    notes = plain_console(stderr=True, highlight=False)
     for problem in dataset.problems:
-        notes.print(f"left out: {problem}", markup=False, soft_wrap=True)
+        notes.print(f"left out: {problem}", soft_wrap=True)
     if arguments.draw:
         draw_stream(dataset, stream, arguments.draw)
-        notes.print(f"picture: {arguments.draw}", markup=False, soft_wrap=True)
+        notes.print(f"picture: {arguments.draw}", soft_wrap=True)
     if arguments.save:
         save_stream(stream, arguments.save)
-        notes.print(f"saved: {arguments.save}", markup=False, soft_wrap=True)
+        notes.print(f"saved: {arguments.save}", soft_wrap=True)

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from distillmatch.cli import suite_run
 from distillmatch.cli.options import Parser
 from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
+from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.suite.catalogue import Experiment
@@ -72,7 +72,7 @@ def _list_all(arguments: argparse.Namespace) -> None:
     all_runs = _runs_of(experiments, everything)
     for words, runs in (("the paper, shared runs once", paper), ("with ours", all_runs)):
         table.add_row(words, "", "", "", str(len(runs)), str(len(done & runs)))
-    Console().print(table)
+    plain_console().print(table)
 
 
 def _runs_of(experiments: "Sequence[Experiment]", planned: "Sequence[PlannedRun]") -> set[str]:
@@ -116,12 +116,12 @@ def _list_cells(arguments: argparse.Namespace) -> None:
             *figures.values(),
             f"{len(record.results)} of {len(seeds)}",
         )
-    console = Console(highlight=False)
+    console = plain_console(highlight=False)
     console.print(table)
     for line in (experiment.source, experiment.note):
-        console.print(line, markup=False)
+        console.print(line)
     missing = [name for name, result in found.items() if result is None]
     end = ":" if missing else "."
     console.print(f"{len(missing)} of {len(planned)} runs are missing in {ledger.folder}{end}")
     for name in missing:
-        console.print(f"  {name}", markup=False, soft_wrap=True)
+        console.print(f"  {name}", soft_wrap=True)

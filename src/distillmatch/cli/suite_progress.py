@@ -3,8 +3,9 @@
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
+
+from distillmatch.terminal import plain_column, plain_console
 
 if TYPE_CHECKING:
     from distillmatch.suite.queue import Queue
@@ -23,7 +24,7 @@ class SuiteProgress:
     """
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = plain_console(stderr=True, highlight=False)
         self._first: tuple[float, float] | None = None
         self._most_begun = 0
         self._said = ""
@@ -31,11 +32,11 @@ class SuiteProgress:
         self._bar: Progress | None = None
         if self.console.is_terminal:
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                plain_column("{task.description}"),
                 BarColumn(),
                 TaskProgressColumn(),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[left]}"),
+                plain_column("{task.fields[left]}"),
                 console=self.console,
                 transient=True,
             )
@@ -43,7 +44,7 @@ class SuiteProgress:
 
     def tell(self, sentence: str) -> None:
         """Print a sentence."""
-        self.console.print(f"distillmatch: {sentence}", markup=False, soft_wrap=True)
+        self.console.print(f"distillmatch: {sentence}", soft_wrap=True)
 
     def show(self, queue: "Queue") -> None:
         """Show how the runs stand."""
@@ -60,9 +61,7 @@ class SuiteProgress:
         if standing != self._said or now - self._said_at >= LINE_SECONDS:
             self._said, self._said_at = standing, now
             words = [f"{100 * share:.0f} %", left] if left else [f"{100 * share:.0f} %"]
-            self.console.print(
-                f"distillmatch: {standing}: {', '.join(words)}", markup=False, soft_wrap=True
-            )
+            self.console.print(f"distillmatch: {standing}: {', '.join(words)}", soft_wrap=True)
 
     def stop(self) -> None:
         """Show no more."""

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from distillmatch.cli.engines import (
@@ -18,6 +17,7 @@ from distillmatch.cli.options import Parser, add_field_option
 from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
 from distillmatch.cli.suite_progress import SuiteProgress, describe
 from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.run.side_by_side import Job
@@ -131,7 +131,7 @@ def _print_plan(queue: "Queue") -> None:
         table.add_column(name, overflow="fold")
     for name, entry in queue.entries.items():
         table.add_row(name, entry.job.config.method, _standing(entry))
-    console = Console(highlight=False)
+    console = plain_console(highlight=False)
     console.print(table)
     console.print(f"{describe(queue)}, {queue.count('waiting')} to run")
 
@@ -149,8 +149,8 @@ def _report(queue: "Queue", ledger: Path, work: Path) -> None:
     """Say how it ended, and of runs that failed alike once why."""
     from distillmatch.suite.queue import error_file
 
-    console = Console(highlight=False)
-    console.print(f"{describe(queue)}; results are in {ledger}", markup=False, soft_wrap=True)
+    console = plain_console(highlight=False)
+    console.print(f"{describe(queue)}; results are in {ledger}", soft_wrap=True)
     failed: dict[str, list[Job]] = {}
     for name in queue.names("failed"):
         entry = queue.entries[name]
@@ -159,7 +159,7 @@ def _report(queue: "Queue", ledger: Path, work: Path) -> None:
         where = error_file(jobs[0])
         see = where if len(jobs) == 1 else f"{where.name} in each one's folder under {work}"
         sentence = f"failed: {', '.join(job.name for job in jobs)}: {reason} (see {see})"
-        console.print(sentence, markup=False, soft_wrap=True)
+        console.print(sentence, soft_wrap=True)
     if failed:
         raise SystemExit(1)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from distillmatch.cli.engines import (
@@ -18,6 +17,7 @@ from distillmatch.cli.engines import (
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.config import RunConfig
+from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.run.side_by_side import Job
@@ -108,10 +108,10 @@ def run(arguments: argparse.Namespace) -> None:
         _tell(str(stop))
         raise SystemExit(stop.exit_code) from None
     draw_tuning(record, out / PICTURE)
-    console = Console()
+    console = plain_console()
     console.print(trial_table(record))
     for what, name in (("best configuration", BEST), ("picture", PICTURE)):
-        console.print(f"{what}: {arguments.out / name}", markup=False, highlight=False)
+        console.print(f"{what}: {arguments.out / name}", highlight=False)
 
 
 def trial_table(record: dict[str, Any]) -> Table:

@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.config import StreamConfig
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.sources import load_source
+from distillmatch.terminal import plain_console
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -29,6 +28,4 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.report.views_sheet import draw_views_of
 
     draw_views_of(dataset, config.seed, arguments.draw)
-    Console(stderr=True, highlight=False).print(
-        f"picture: {arguments.draw}", markup=False, soft_wrap=True
-    )
+    plain_console(stderr=True, highlight=False).print(f"picture: {arguments.draw}", soft_wrap=True)

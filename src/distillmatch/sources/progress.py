@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    TextColumn,
     TimeRemainingColumn,
 )
+
+from distillmatch.terminal import plain_column, plain_console
 
 PATIENCE = 1.0
 """Seconds of work before anything is drawn."""
@@ -27,14 +27,14 @@ def show_progress(
 
     What was `done` before does not count for the time left.
     """
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     amount: ProgressColumn = DownloadColumn() if in_bytes else MofNCompleteColumn()
     bar = Progress(
-        TextColumn("{task.description}"),
+        plain_column("{task.description}"),
         BarColumn(),
         amount,
         TimeRemainingColumn(),
-        TextColumn("left"),
+        plain_column("left"),
         console=console,
         transient=True,
         disable=not console.is_terminal,

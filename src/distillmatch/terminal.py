@@ -1,0 +1,16 @@
+"""Printing for people: text as it stands, whatever a user has called a class, a run or a folder."""
+
+from rich.console import Console
+from rich.progress import TextColumn
+
+
+def plain_console(stderr: bool = False, highlight: bool = True, soft_wrap: bool = False) -> Console:
+    """Return a console to which `[red]` and `:cat:` in a text or table are letters like others."""
+    return Console(
+        stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, markup=False, emoji=False
+    )
+
+
+def plain_column(text: str) -> TextColumn:
+    """Return a column of a progress bar that shows a description as it stands."""
+    return TextColumn(text, markup=False)

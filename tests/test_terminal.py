@@ -1,0 +1,72 @@
+"""What people read on a terminal: names as they stand, whatever a user has called things."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from folder_images import save
+from made_up import made_up_run
+
+from distillmatch.cli import main
+from distillmatch.cli.progress import LiveProgress
+from distillmatch.sources.progress import show_progress
+
+NAME = "[red]a [/x] :cat:"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def test_names_of_classes_are_shown_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(4):
+        save(tmp_path / "[red]a" / f"{number}.png", (9, 9, number))
+        save(tmp_path / ":cat:" / f"{number}.png", (number, 9, 9))
+    assert main(["stream", "--source", "folder", "--data-dir", str(tmp_path), "--tasks", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "[red]a" in shown and ":cat:" in shown
+
+
+def test_folders_of_runs_and_ledgers_are_shown_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs[" / "z]"
+    run.mkdir(parents=True)
+    (run / "result.json").write_text(json.dumps(made_up_run("base")))
+    assert main(["results", "runs[/z]"]) == 0
+    assert "runs[/z]" in capsys.readouterr().out
+    assert main(["suite", "list", "--ledger", "led[/a]"]) == 0
+    assert "led[/a]" in capsys.readouterr().out
+
+
+def test_names_in_an_experiment_are_shown_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        yaml.safe_dump({"title": f"t {NAME}", "rows": {f"r {NAME}": {}}, "columns": {NAME: {}}})
+    )
+    assert main(["suite", "list", str(path), "--ledger", str(tmp_path / "led[/a]")]) == 0
+    shown = capsys.readouterr().out
+    assert f"t {NAME}" in shown and f"r {NAME}" in shown and "led[/a]" in shown
+
+
+def test_progress_on_a_terminal_shows_names_as_they_stand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    progress = LiveProgress(NAME)
+    progress.start(2)
+    progress.advance(1, "epoch [/b]")
+    progress.stop()
+    shown = capsys.readouterr().err
+    assert NAME in shown and "epoch [/b]" in shown
+    monkeypatch.setattr("distillmatch.sources.progress.PATIENCE", 0.0)
+    with show_progress(NAME, 2) as update:
+        update(1)
+    assert NAME in capsys.readouterr().err
