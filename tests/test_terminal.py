@@ -1,6 +1,8 @@
 """What people read on a terminal: names as they stand, whatever a user has called things."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,20 @@ def test_progress_on_a_terminal_shows_names_as_they_stand(
     with show_progress(NAME, 2) as update:
         update(1)
     assert NAME in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_letters_that_the_terminal_lacks_are_replaced(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(made_up_run("base")))
+    for words, shown in ((["compare", str(tmp_path)], b"A_N"), (["run", "--help"], b"--batch")):
+        written = io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+            try:
+                assert main(words) == 0
+            except SystemExit as end:
+                assert not end.code
+            sys.stdout.flush()
+            assert shown in written.getvalue() and b"?" in written.getvalue()

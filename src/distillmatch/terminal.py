@@ -1,5 +1,8 @@
 """Printing for people: text as it stands, whatever a user has called a class, a run or a folder."""
 
+import io
+import sys
+
 from rich.console import Console
 from rich.progress import TextColumn
 
@@ -14,3 +17,10 @@ def plain_console(stderr: bool = False, highlight: bool = True, soft_wrap: bool 
 def plain_column(text: str) -> TextColumn:
     """Return a column of a progress bar that shows a description as it stands."""
     return TextColumn(text, markup=False)
+
+
+def replace_what_cannot_be_encoded() -> None:
+    """Print a question mark for a letter that the terminal's encoding lacks, and go on."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")

@@ -24,6 +24,7 @@ from distillmatch.cli import (
 )
 from distillmatch.cli.options import Parser
 from distillmatch.errors import DistillMatchError
+from distillmatch.terminal import replace_what_cannot_be_encoded
 
 
 def make_parser() -> Parser:
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; wrong input ends it with one sentence and 2."""
     # Threads of torch that spin while they wait starve each other on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    replace_what_cannot_be_encoded()
     try:
         parsed = make_parser().parse_args(arguments)
         code: int | None = parsed.run(parsed)
