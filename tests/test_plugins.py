@@ -139,6 +139,9 @@ METHODS = "base, dm, dr, e2e, gd, offline, offline-unlabeled"
         ("--source", "nowhere:load", "source 'nowhere:load': there is no module 'nowhere'"),
         ("--source", "own_source:load", "module 'own_source' has no 'load'"),
         ("--source", ":load", "source must be module:name, not ':load'"),
+        ("--source", ".foo:x", "source must be module:name, not '.foo:x'"),
+        ("--source", "nowhere.at_all:x", "source 'nowhere.at_all:x': there is no module 'nowhere'"),
+        ("--method", "../x:y", "method must be module:name, not '../x:y'"),
         ("--network", "resnet", "network must be wrn-DEPTH-WIDTH"),
     ],
 )
@@ -157,6 +160,45 @@ def test_a_wrong_name_is_one_sentence_and_exit_code_2(
     assert sentence in said.err and said.err.startswith("distillmatch: error: ")
     assert said.err.count("\n") == 1 and said.out == ""
     assert not (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("def load(:\n", "SyntaxError: invalid syntax (broken.py, line 1)"),
+        ("import not_there\n", "ModuleNotFoundError: No module named 'not_there'"),
+        ("from os import not_there\n", "ImportError: cannot import name 'not_there' from 'os'"),
+        ("{}['missing']\n", "KeyError: 'missing'"),
+        ("raise SystemExit(0)\n", "SystemExit: 0"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--source", "--method"])
+def test_a_module_that_cannot_be_imported_is_one_sentence_and_exit_code_2(
+    option: str,
+    code: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["run", *SHORT, option, "broken:load", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert f"'broken:load': the import of module 'broken' failed with {reason}" in said
+    assert said.startswith("distillmatch: error: ") and said.count("\n") == 1
+
+
+def test_an_installed_package_that_cannot_be_imported_is_one_sentence(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (installed / "their_package.py").write_text("import not_there\n")
+    monkeypatch.syspath_prepend(installed)
+    assert main(["stream", "--source", "their-stripes"]) == 2
+    said = capsys.readouterr().err
+    assert "the import of module 'their_package' failed with ModuleNotFoundError: No" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", ["past_weight", "=2"])

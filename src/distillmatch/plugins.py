@@ -2,7 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -28,25 +29,38 @@ def find_plugin(group: str, name: str, kind: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{kind} must be one of {names}, or your own as module:name, not '{name}'"
         )
-    return _callable(next(iter(found)).load(), name, kind)
+    point = next(iter(found))
+    with _explained_import(point.module, name, kind):
+        loaded = point.load()
+    return _callable(loaded, name, kind)
 
 
 def _from_module(name: str, kind: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise ConfigError(f"{kind} must be module:name, not '{name}'")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
+    with _explained_import(module_name, name, kind):
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name:
-            raise
-        raise ConfigError(f"{kind} '{name}': there is no module '{module_name}'") from None
-    except ValueError:
-        raise ConfigError(f"{kind} must be module:name, not '{name}'") from None
     if not hasattr(module, attribute):
         raise ConfigError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     return _callable(getattr(module, attribute), name, kind)
+
+
+@contextmanager
+def _explained_import(module: str, name: str, kind: str) -> Iterator[None]:
+    """Turn what stops the import of a user's module, or its early end, into one sentence."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{kind} '{name}': there is no module '{error.name}'") from None
+        raise ConfigError(
+            f"{kind} '{name}': the import of module '{module}' failed with "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _callable(found: object, name: str, kind: str) -> Callable[..., Any]:
