@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from distillmatch.cli import main
@@ -290,3 +292,57 @@ def test_a_run_writes_its_result_and_shows_it(tmp_path: Path) -> None:
     assert Image.open(picture).size[0] > 600
     result: dict[str, Any] = json.loads((tmp_path / "base" / "result.json").read_text())
     assert result["complete"] and len(result["R"]) == 3
+
+
+CUDA_MEMORY = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB\n"
+)
+CUBLAS_MEMORY = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
+NEEDS_LESS = "; a smaller --batch, --unlabeled-batch or --network needs less"
+
+
+def fail_with(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("work", "sentence"),
+    [
+        (
+            lambda: torch.empty(2**60, dtype=torch.uint8),
+            "the memory of the machine ran out when 1152921504606846976 bytes more were asked for",
+        ),
+        (
+            lambda: np.empty(2**60, np.uint8),
+            "the memory of the machine ran out when 1.00 EiB more were asked for",
+        ),
+        (lambda: bytearray(2**60), "the memory of the machine ran out"),
+        (
+            lambda: fail_with(CUDA_MEMORY),
+            "the memory of the GPU ran out when 2.50 GiB more were asked for",
+        ),
+        (lambda: fail_with(CUBLAS_MEMORY), "the memory of the GPU ran out"),
+    ],
+)
+def test_memory_that_runs_out_is_one_sentence_that_says_what_needs_less(
+    work: Callable[[], object],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in ("run", "views"):
+        monkeypatch.setattr(f"distillmatch.cli.{command}.run", lambda parsed: work())
+    assert main(["run", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"distillmatch: error: {sentence}{NEEDS_LESS}\n"
+    assert main(["views", "--draw", str(tmp_path / "views.png")]) == 2
+    assert capsys.readouterr().err == f"distillmatch: error: {sentence}\n"
+
+
+def test_an_error_that_is_not_about_memory_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    monkeypatch.setattr("distillmatch.cli.run.run", lambda parsed: fail_with(error))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        main(["run", "--out", str(tmp_path)])

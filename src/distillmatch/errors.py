@@ -46,6 +46,10 @@ class TrainingError(DistillMatchError):
     """A training could not go on, such as when its loss stopped being a number."""
 
 
+class OutOfMemoryError(DistillMatchError):
+    """The memory of the machine or its GPU does not suffice for what was asked."""
+
+
 class LearnerError(DistillMatchError, ValueError):
     """A learner was given what it cannot use, or a folder holds no learner that can be read."""
 

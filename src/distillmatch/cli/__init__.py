@@ -1,6 +1,8 @@
 """The command line: thin commands over the library."""
 
+import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from errno import EDQUOT, ENOSPC
@@ -23,8 +25,15 @@ from distillmatch.cli import (
     views,
 )
 from distillmatch.cli.options import Parser
-from distillmatch.errors import DistillMatchError
+from distillmatch.errors import DistillMatchError, OutOfMemoryError
 from distillmatch.terminal import replace_what_cannot_be_encoded
+
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+NO_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+"""By these words of torch and its libraries one knows an error that says that memory ran out."""
+
+TRAINING = ("run", "learn", "tune")
+"""The commands with options for the sizes of batches and for the network."""
 
 
 def make_parser() -> Parser:
@@ -50,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replace_what_cannot_be_encoded()
     try:
         parsed = make_parser().parse_args(arguments)
-        code: int | None = parsed.run(parsed)
+        code = _run(parsed)
         sys.stdout.flush()
     except DistillMatchError as error:
         sentence = " ".join(str(error).split())
@@ -70,6 +79,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("distillmatch: interrupted", file=sys.stderr)
         return 130
     return code or 0
+
+
+def _run(parsed: argparse.Namespace) -> int | None:
+    """Run a command and return its exit code; where memory runs out, say what needs less."""
+    try:
+        code: int | None = parsed.run(parsed)
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        if isinstance(error, MemoryError) or NO_MEMORY in said:
+            short = "machine"
+        elif any(words in said for words in NO_GPU_MEMORY):
+            short = "GPU"
+        else:
+            raise
+        asked = re.search(r"allocate ([\d.]+ \w+)", said)
+        sentence = f"the memory of the {short} ran out"
+        sentence += f" when {asked[1]} more were asked for" if asked else ""
+        if parsed.command in TRAINING:
+            sentence += "; a smaller --batch, --unlabeled-batch or --network needs less"
+        raise OutOfMemoryError(sentence) from error
+    return code
 
 
 def _drop_output() -> None:
