@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,45 @@ def test_letters_that_the_terminal_lacks_are_replaced(
                 assert not end.code
             sys.stdout.flush()
             assert shown in written.getvalue() and b"?" in written.getvalue()
+
+
+def test_progress_off_a_terminal_is_a_line_every_tenth_of_the_way_with_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, now = LiveProgress("dm"), [1000.0]
+    monkeypatch.setattr("distillmatch.cli.progress.time.monotonic", lambda: now[0])
+    progress.start(100.0, done=20.0)
+    for seconds, done in ((5, 5.0), (5, 5.0), (20, 35.0), (0, 35.0)):
+        now[0] += seconds
+        progress.advance(done, "task 1")
+    progress.stop()
+    assert capsys.readouterr().err.splitlines() == [
+        "dm: 30 % done, about 70 s left, task 1",
+        "dm: 65 % done, about 23 s left, task 1",
+        "dm: 100 % done, about 0 s left, task 1",
+    ]
+
+
+def test_progress_off_a_terminal_speaks_by_the_clock_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.cli.progress.LINE_SECONDS", 0.02)
+    progress, said = LiveProgress("dm"), ""
+    progress.start(1000.0)
+
+    def wait_for(line: str) -> None:
+        nonlocal said
+        end = time.monotonic() + 10
+        while line not in said and time.monotonic() < end:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+        assert line in said
+
+    wait_for("dm: 0 % done\n")
+    progress.advance(3.0, "task 1")
+    wait_for("dm: 0.3 % done, about ")
+    wait_for(" left, task 1\n")
+    progress.stop()
+    capsys.readouterr()
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
