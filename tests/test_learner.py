@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,10 @@ def test_the_same_tasks_give_the_same_learner() -> None:
         ({"image_size": 4}, "image_size must be at least 8"),
         ({"unlabeled_limit": -1}, "unlabeled_limit"),
         ({"known_rate": 0}, "known_rate"),
+        ({"epochs": np.bool_(True)}, "epochs must be a whole number, not True"),
+        ({"unlabeled_limit": np.bool_(True)}, "unlabeled_limit"),
+        ({"seed": np.str_("1")}, "seed must be a whole number, not '1'"),
+        ({"epochs": np.float64(1.5)}, "epochs must be a whole number"),
     ],
 )
 def test_impossible_parameters_are_refused_when_a_task_comes(
@@ -253,6 +258,22 @@ def test_impossible_parameters_are_refused_when_a_task_comes(
     learner = small_learner("dm").set_params(**parameters)
     with pytest.raises(ConfigError, match=sentence):
         learner.partial_fit(*task(SHARK, count=2))
+
+
+def test_scalars_of_numpy_are_parameters_like_any_others(tmp_path: Path) -> None:
+    given = {
+        "epochs": np.int64(1),
+        "seed": np.uint8(1),
+        "unlabeled_limit": np.int32(9),
+        "known_rate": np.float32(0.5),
+        "examples": np.int64(2),
+        "options": {"momentum": np.float32(0.5)},
+    }
+    learner = small_learner("dm", **given).partial_fit(*task(SHARK, TROUT, count=2))
+    assert learner.get_params()["epochs"] is given["epochs"]
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path).partial_fit(*task(BOAT, count=2))
+    assert loaded.get_params() == learner.get_params() | {"device": "auto"}
 
 
 @pytest.mark.parametrize(
@@ -276,6 +297,8 @@ def test_what_was_learned_with_other_parameters_is_not_mixed(change: dict[str, A
         (images_of(SHARK, count=2), [1.5, 2.0], "continuous"),
         (images_of(SHARK, count=2), [True, False], "string or a whole number"),
         (images_of(SHARK, count=2), [["a"], ["b"]], "one label an image"),
+        (images_of(SHARK, count=2), np.array([2**63, 1], np.uint64), f"2.63 - 1, not {2**63}"),
+        (images_of(SHARK, count=2), [-(2**63) - 1, 1], "must lie between"),
         (images_of(SHARK, count=2), ["a", "unknown"], "may be called 'unknown'"),
     ],
 )

@@ -30,7 +30,7 @@ from distillmatch.learner.learned import Learned
 from distillmatch.learner.parameters import Parameters, not_fitted
 from distillmatch.learner.recognition import familiarity, views_of
 from distillmatch.learner.saved import alone_in, read_learned, write_learned
-from distillmatch.learner.settings import LASTING, run_config
+from distillmatch.learner.settings import LASTING, plain, run_config
 from distillmatch.learner.task import Given, Keeper, learn_task
 from distillmatch.methods import Method
 from distillmatch.streams import Coreset
@@ -94,7 +94,7 @@ class ContinualLearner(Parameters):
         learner is as it was before. With `checkpoint` the task can be continued.
         """
         before = self._learned_or_none()
-        config = self._config(before)
+        config, parameters = self._config(before), plain(self.get_params())
         items, found = labeled_images(images, labels)
         if not len(items):
             raise LearnerError("images must be at least one, not none")
@@ -105,9 +105,11 @@ class ContinualLearner(Parameters):
             name=f"task {number + 1}" if name is None else name,
             images=read_images(items, side),
             labels=found,
-            environment=look_around(unlabeled, side, self.unlabeled_limit, config.seed, number),
-            known_rate=self.known_rate,
-            examples=self.examples,
+            environment=look_around(
+                unlabeled, side, parameters["unlabeled_limit"], config.seed, number
+            ),
+            known_rate=parameters["known_rate"],
+            examples=parameters["examples"],
         )
         self._learned = learn_task(before, config, given, progress, checkpoint)
         return self
@@ -190,7 +192,7 @@ class ContinualLearner(Parameters):
         """Write the learner into a folder of which the caller holds the lock."""
         learned = self._fitted()
         self._config(learned)  # parameters that do not fit would make a folder that nobody can load
-        write_learned(folder, self.get_params(), learned)
+        write_learned(folder, plain(self.get_params()), learned)
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto", *, allow_import: bool = False) -> Self:
@@ -248,7 +250,7 @@ class ContinualLearner(Parameters):
 
     def _config(self, before: Learned | None) -> RunConfig:
         """Return the configuration, or refuse one that is not that of what was learned."""
-        config = run_config(self.get_params())
+        config = run_config(plain(self.get_params()))
         if before is None:
             return config
         there = {name: getattr(before.config, name) for name in LASTING}

@@ -98,6 +98,10 @@ def _label(one: Any) -> Label:
         )
     if isinstance(plain, bool) or not isinstance(plain, int | float):
         raise LearnerError(f"a label must be a string or a whole number, not {plain!r}")
+    if not -(2**63) <= plain < 2**63:
+        raise LearnerError(
+            f"a label that is a whole number must lie between -2^63 and 2^63 - 1, not {int(plain)}"
+        )
     return int(plain)
 
 

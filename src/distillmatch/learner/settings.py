@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from distillmatch.config import LEARNER_KEYS, RunConfig, StreamConfig
 from distillmatch.config.run import ORACLES
 from distillmatch.errors import ConfigError
@@ -24,8 +26,24 @@ LASTING = (
 """
 
 
+def plain(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with NumPy's scalars, which grids of parameters hold, as Python's own."""
+    values = {name: _plain(value) for name, value in parameters.items()}
+    options = values["options"]
+    if isinstance(options, dict):
+        values["options"] = {name: _plain(value) for name, value in options.items()}
+    return values
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def run_config(parameters: dict[str, Any]) -> RunConfig:
-    """Return the configuration, with `options` where it belongs, or say what is wrong."""
+    """Return the configuration of plain parameters, with `options` where it belongs.
+
+    What is wrong with them is said.
+    """
     own = {name: parameters[name] for name in LEARNER_KEYS}
     fields, of_method = _sorted_options(parameters["options"], own["method"])
     config = RunConfig(**own, **fields, options=of_method)
