@@ -68,6 +68,27 @@ def test_a_stream_is_drawn_saved_and_read_back(
     assert "fingerprint" in capsys.readouterr().err
 
 
+def test_options_that_contradict_a_saved_stream_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = str(tmp_path / "stream.json")
+    assert main(["stream", "--seed", "3", "--task-sizes", "50", "10", "--save", saved]) == 0
+    (tmp_path / "other.yaml").write_text("coreset: 60")
+    for words, said in (
+        (["--tasks", "3"], "tasks is 2"),
+        (["--seed", "4"], "seed is 3"),
+        (["--task-sizes", "30,30"], "task_sizes is [50, 10]"),
+        (["--config", str(tmp_path / "other.yaml")], "coreset is 0"),
+    ):
+        capsys.readouterr()
+        assert main(["stream", "--read", saved, *words]) == 2
+        printed = capsys.readouterr()
+        assert f"{said} in {saved}, not " in printed.err and printed.err.count("\n") == 1
+        assert not printed.out
+    for words in (["--tasks", "2"], ["--task-sizes", "50,10"], ["--image-size", "16"]):
+        assert main(["stream", "--read", saved, *words]) == 0
+
+
 def test_a_sheet_of_views_is_drawn(tmp_path: Path) -> None:
     for ending in ("png", "jpg"):
         picture = tmp_path / f"views.{ending}"

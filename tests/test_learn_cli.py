@@ -132,11 +132,18 @@ def impossible_share(world: Path, made: Path) -> list[str]:
     return ["--labeled", str(world / "april"), "--held-out", "1.5"]
 
 
+def share_beside_test(world: Path, made: Path) -> list[str]:
+    write_class(made / "test", "red", 2)
+    return ["--labeled", str(world / "april"), "--test", str(made / "test"), "--held-out", "0.2"]
+
+
 BAD = [no_class_folders, empty_class_folder, broken_label, no_such_folder]
 
 
 @pytest.mark.parametrize(
-    "bad", [*BAD, impossible_rhythm, impossible_share], ids=lambda bad: bad.__name__
+    "bad",
+    [*BAD, impossible_rhythm, impossible_share, share_beside_test],
+    ids=lambda bad: bad.__name__,
 )
 def test_bad_input_gets_one_sentence_and_leaves_the_learner_as_it_was(
     bad: Callable[[Path, Path], list[str]],

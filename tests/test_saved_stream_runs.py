@@ -46,9 +46,11 @@ def test_the_command_learns_a_saved_stream_as_it_was_described(
     train = ["run", "--method", "base", "--network", "wrn-10-1", "--epochs", "1", "--quiet"]
     train += ["--stream", saved, "--out", str(out)]
     assert main([*train, "--tasks", "5"]) == 2
-    assert "tasks is None in" in capsys.readouterr().err
-    assert main(train) == 0
+    assert f"tasks is 2 in {saved}, not 5" in capsys.readouterr().err
+    (tmp_path / "run.yaml").write_text("coreset: 60\ntask-sizes: [50, 10]")
+    assert main([*train, "--config", str(tmp_path / "run.yaml"), "--tasks", "2"]) == 0
     result = json.loads((out / "result.json").read_text())
     assert result["task_sizes"] == [50, 10]
     assert result["config"]["labels_per_class"] == 3 and result["seed"] == 5
+    assert result["config"]["coreset"] == 60 and result["config"]["tasks"] is None
     assert "/" in result["stream"]["fingerprint"]

@@ -48,7 +48,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--held-out",
         type=float,
-        default=0.1,
         metavar="X",
         help="without --test: share of each class that is kept for testing (default: 0.1)",
     )
@@ -99,7 +98,7 @@ def learn_task(
     unlabeled: Sequence[Path],
     name: str | None,
     test: Path | None = None,
-    held_out: float = 0.1,
+    held_out: float | None = None,
     settings: dict[str, Any],
     checkpoint_seconds: float = 60.0,
     drop_unfinished: bool = False,

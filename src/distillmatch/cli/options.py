@@ -81,14 +81,28 @@ def add_field_option(
 
 def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyConfig:
     """Build the configuration from the options that were given, over those of `--config`."""
+    return config_of(given_values(arguments, config), arguments, config)
+
+
+def given_values(arguments: argparse.Namespace, config: type[Config]) -> dict[str, Any]:
+    """Return the values that were given by options, over those of `--config`, unchecked."""
     given = {k: _flat(v) for k, v in vars(arguments).items() if k in config.model_fields}
     if arguments.config is None:
-        return config(**given)
+        return given
     read = read_yaml(arguments.config)
     if not isinstance(read, dict):
-        return config.from_mapping(read, str(arguments.config))
-    named = {str(key).replace("-", "_"): value for key, value in read.items()}
-    return config.from_mapping({**named, **given}, str(arguments.config))
+        config.from_mapping(read, str(arguments.config))  # which says what it expected
+        return given
+    return {**{str(key).replace("-", "_"): value for key, value in read.items()}, **given}
+
+
+def config_of(
+    values: dict[str, Any], arguments: argparse.Namespace, config: type[AnyConfig]
+) -> AnyConfig:
+    """Build the configuration from values, naming the file of `--config` in what is wrong."""
+    if arguments.config is None:
+        return config(**values)
+    return config.from_mapping(values, str(arguments.config))
 
 
 def _flat(value: Any) -> Any:

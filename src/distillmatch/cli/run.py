@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.progress import LiveProgress
+from distillmatch.cli.saved_stream import config_beside
 from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
-from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
-from distillmatch.streams import read_stream, read_stream_config
+from distillmatch.streams import read_stream
 from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
@@ -142,17 +143,8 @@ def _config(arguments: argparse.Namespace) -> RunConfig:
     """Return the configuration, with a saved stream's where that is to be learned."""
     if arguments.stream is None:
         return config_from(arguments, RunConfig)
-    saved = read_stream_config(arguments.stream)
-    for key, value in saved.model_dump().items():
-        # Where things lie, what is stored and what is random in training may differ.
-        if key in (*LOCATION_KEYS, "coreset", "seed"):
-            continue
-        if getattr(arguments, key, value) != value:
-            raise ConfigError(
-                f"{key} is {value!r} in {arguments.stream}, not {getattr(arguments, key)!r}"
-            )
-    given = {**saved.model_dump(), **vars(arguments)}
-    return config_from(argparse.Namespace(**given), RunConfig)
+    # What is stored and what is random in training is the run's own.
+    return config_beside(arguments.stream, arguments, RunConfig, free=("coreset", "seed"))
 
 
 def _tell(sentence: str) -> None:

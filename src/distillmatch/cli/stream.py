@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.saved_stream import config_beside
 from distillmatch.config import StreamConfig
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.report.stream_picture import draw_stream
@@ -21,7 +22,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--draw", type=Path, metavar="FILE", help="write the stream as a picture")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the stream's index lists")
     parser.add_argument(
-        "--read", type=Path, metavar="FILE", help="show a saved stream instead of building one"
+        "--read",
+        type=Path,
+        metavar="FILE",
+        help="show a saved stream instead of building one; what describes it comes from there",
     )
     add_config_options(parser, StreamConfig)
     parser.set_defaults(run=run)
@@ -31,7 +35,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Build or read the stream, then show it in the ways asked for."""
     if arguments.draw:
         check_picture_name(arguments.draw)
-    config = config_from(arguments, StreamConfig)
+    if arguments.read:
+        # Which images there are, the fingerprint judges.
+        images = ("source", "image_size", "bad_images")
+        config = config_beside(arguments.read, arguments, StreamConfig, free=images)
+    else:
+        config = config_from(arguments, StreamConfig)
     dataset = load_source(config)
     stream = (
         read_stream(arguments.read, dataset) if arguments.read else build_stream(dataset, config)

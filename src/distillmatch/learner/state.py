@@ -33,6 +33,9 @@ from distillmatch.run.lock import is_held
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 
+HELD_OUT = 0.1
+"""Share of each class that is measured with where there is no test folder."""
+
 
 def learn(
     state: Path,
@@ -41,7 +44,7 @@ def learn(
     unlabeled: Sequence[Path] = (),
     name: str | None = None,
     test: Path | None = None,
-    held_out: float = 0.1,
+    held_out: float | None = None,
     settings: dict[str, Any] | None = None,
     progress: Progress | None = None,
     checkpoint_seconds: float = 60.0,
@@ -51,10 +54,17 @@ def learn(
     """Learn one task from folders of images, creating the learner in `state` or continuing it.
 
     Accuracy is measured on the folder `test`, else on a share `held_out` of each class in
-    `labeled`, which is not kept. A task that was interrupted is continued by the same call, or,
-    with `drop_unfinished`, begun anew. Whatever fails, the state is as it was. Returns the record.
+    `labeled` (a tenth where not given), which is not kept. A task that was interrupted is continued
+    by the same call, or, with `drop_unfinished`, begun anew. Whatever fails, the state is as it
+    was. Returns the record.
     """
     tell = tell or (lambda sentence: None)
+    if test is not None and held_out is not None:
+        raise LearnerError(
+            f"held_out ({held_out}) cannot be given beside a test folder ({shown(test)}), which is "
+            "what is measured with"
+        )
+    held_out = HELD_OUT if held_out is None else held_out
     if not 0 <= held_out < 1:
         raise LearnerError(f"held_out must be at least 0 and less than 1, not {held_out}")
     if not checkpoint_seconds >= 0:

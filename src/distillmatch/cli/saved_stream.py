@@ -1,0 +1,49 @@
+"""Options beside a saved stream, whose file says what the stream is."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distillmatch.cli.options import AnyConfig, config_of, given_values
+from distillmatch.config import LOCATION_KEYS
+from distillmatch.errors import ConfigError, StreamError
+from distillmatch.files import read_record
+from distillmatch.streams import read_stream_config
+from distillmatch.streams.saved import FORMAT, VERSION
+
+
+def config_beside(
+    path: Path,
+    arguments: argparse.Namespace,
+    config: type[AnyConfig],
+    free: Sequence[str] = (),
+) -> AnyConfig:
+    """Return the configuration with what describes the saved stream at `path`.
+
+    A given value that contradicts it is refused; where things lie and what is `free` may differ.
+    """
+    given = given_values(arguments, config)
+    saved = read_stream_config(path).model_dump()
+    own = {key for key in (*LOCATION_KEYS, *free) if key in given}
+    for key in saved:
+        if key not in given or key in own:
+            continue
+        there = _tasks(path) if key == "tasks" else saved[key]
+        if _listed(given[key]) != _listed(there):
+            raise ConfigError(f"{key} is {_listed(there)!r} in {path}, not {_listed(given[key])!r}")
+    described = {key: value for key, value in saved.items() if key not in own}
+    return config_of({**given, **described}, arguments, config)
+
+
+def _tasks(path: Path) -> int:
+    """Return the number of tasks, which a configuration may leave to its default."""
+    tasks = read_record(path, "saved stream", FORMAT, VERSION, StreamError).get("tasks")
+    if not isinstance(tasks, list):
+        raise StreamError(f"{path}: a part of the saved stream is missing ('tasks')")
+    return len(tasks)
+
+
+def _listed(value: Any) -> Any:
+    """Return a value as options and YAML give it, which know no tuples."""
+    return list(value) if isinstance(value, tuple) else value
