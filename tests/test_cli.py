@@ -297,6 +297,17 @@ def test_a_damaged_result_gets_one_sentence(
     assert printed.err.count("\n") == 1 and not printed.out
 
 
+@pytest.mark.parametrize("name", ["result.json", "learner.json"])
+def test_json_that_is_nested_too_deeply_gets_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("[" * 100_000 + "]" * 100_000)
+    assert main(["compare" if name == "result.json" else "inspect", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "nested too deeply" in printed.err and str(tmp_path / name) in printed.err
+    assert printed.err.count("\n") == 1 and not printed.out
+
+
 def test_a_run_writes_its_result_and_shows_it(tmp_path: Path) -> None:
     words = ["--tasks", "3", "--epochs", "1", "--network", "wrn-10-1", "--labels-per-class", "4"]
     words += ["--device", "cpu", "--unlabeled-per-task", "60"]

@@ -83,6 +83,8 @@ def read_record(
         raise error(f"{path}: {problem.strerror or problem}") from None
     except ValueError:
         raise error(f"{path}: expected a {what} in JSON, found something else") from None
+    except RecursionError:
+        raise error(f"{path}: expected a {what}, found JSON that is nested too deeply") from None
     if not isinstance(record, dict) or record.get("format") != form:
         raise error(f"{path}: expected a {what}, found other JSON")
     if record.get("version") != version:

@@ -101,11 +101,15 @@ class RunFolder:
         if result is not None and result["complete"]:
             self.clear()
             return Found(result=result)
-        for problem in problems:
-            instead = "the run starts over" if checkpoint is None else "the one before it is used"
-            self.tell(f"{problem}; {instead}")
         if checkpoint is None and stages is None and resume == "must":
-            raise RunFolderError(f"{self.path}: there is no run to continue")
+            reason = f": {'; '.join(problems)}" if problems else ""
+            raise RunFolderError(f"{self.path}: there is no run to continue{reason}")
+        if checkpoint is not None:
+            instead = "the one before it is used"
+        else:
+            instead = "the run starts over" if stages is None else "it is not used"
+        for problem in problems:
+            self.tell(f"{problem}; {instead}")
         return Found(checkpoint=checkpoint, stages=stages)
 
     def clear(self) -> None:

@@ -219,8 +219,9 @@ def write_result(result: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path | str) -> dict[str, Any]:
     """Read a result, from its file or its folder."""
+    path = Path(path)
     path = path / "result.json" if path.is_dir() else path
     return read_record(path, "result of a run", FORMAT, VERSION, ResultError)
 
