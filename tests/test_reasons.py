@@ -256,8 +256,14 @@ def test_reasons_of_a_ledger_are_not_those_of_other_results(tmp_path: Path) -> N
         result["metrics"]["A_N"] = 70.0
         (tmp_path / name / "dm.json").write_text(json.dumps(result), encoding="utf-8")
     write(tmp_path / "ledger", detector=reason(OF_DM))
-    ledger = ["--ledger", str(tmp_path / "ledger")]
-    for words, found in ((ledger, True), ([str(tmp_path / "mine")], False)):
-        out = tmp_path / f"out-{found}"
+    ledger, mine = str(tmp_path / "ledger"), str(tmp_path / "mine")
+    cases = [
+        (["--ledger", ledger], True),
+        ([ledger], True),
+        ([mine, ledger], True),
+        ([mine], False),
+    ]
+    for number, (words, found) in enumerate(cases):
+        out = tmp_path / f"out-{number}"
         assert main(["report", *words, "--experiments", "table-2a", "--out", str(out)]) == 0
         assert ("detector, likely" in (out / "report.html").read_text("utf-8")) == found

@@ -273,6 +273,7 @@ def test_a_small_report_reads_the_small_ledger_and_claims_no_published_figure(
         (["--out", "other.json/deep"], "other.json is a file"),
         ([], "nothing to write"),
         (["--out", "out", "--data", "cifar100"], "--data takes SOURCE=DIR"),
+        (["--out", "out", "--data", "moon=empty"], "one of cifar100, folder, shapes"),
         (["good.json", "--out", "out", "--experiments", "table-2z"], "unknown experiment"),
         (["good.json", "--readme", "README.md"], "found no such part"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
 from distillmatch.errors import ConfigError
+from distillmatch.sources import source_names
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -62,9 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.ledger is not None or not given:
         given.append(ledger_folder(arguments))
     paper = paper_of(read_results(given), arguments.experiments, arguments.scale)
-    reasons = ledger_folder(arguments) / FILE
-    if reasons.parent in given and reasons.exists():
-        paper = with_reasons(paper, read_reasons(reasons))
+    files = dict.fromkeys(folder / FILE for folder in given if (folder / FILE).exists())
+    if files:
+        paper = with_reasons(paper, [reason for file in files for reason in read_reasons(file)])
     if arguments.out is not None:
         print(f"report: {write_report(paper, arguments.out, data)}")
     if arguments.readme is not None:
@@ -79,4 +80,9 @@ def _source_folder(word: str) -> tuple[str, Path]:
     source, equals, folder = word.partition("=")
     if not equals or not source or not Path(folder).is_dir():
         raise ConfigError(f"--data takes SOURCE=DIR with a folder that exists, not '{word}'")
+    if ":" not in source and source not in source_names():
+        names = ", ".join(source_names())
+        raise ConfigError(
+            f"--data must name a source, one of {names} or your own as module:name, not '{source}'"
+        )
     return source, Path(folder)
