@@ -149,6 +149,13 @@ def test_the_command_prints_the_plans(capsys: pytest.CaptureFixture[str]) -> Non
         (["--labeled-share", "2"], "labeled_share must be at most 1, not 2.0"),
         (["--network", "wrn-9-1"], "the depth must be 6k + 4"),
         (["--gpus", "0"], "gpus must be more than 0, not 0"),
+        (["--gpus", "1", str(10**20)], "gpus must be at most 1,000,000,000,000, not 1"),
+        (["--images", "inf"], "images must be at most 1,000,000,000,000, not inf"),
+        (["--epochs", "1e308"], "epochs must be at most"),
+        (["--price", "nan"], "price must be more than 0, not nan"),
+        (["--classes", str(10**12)], "classes must be at most 1,000,000, not 1"),
+        (["--image-size", str(10**6)], "image_size must be at most 512, not 1000000"),
+        (["--tasks", "1000", "--classes", "10"], "tasks must be at most the 10 classes, not 1000"),
     ],
 )
 def test_impossible_plans_are_refused(

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from distillmatch.bench.plan import Plan
 
 PRICE = 4.0
+MOST = {"labeled_share": 1, "classes": 1_000_000, "image_size": 512}
+"""What a stream can have, and a network that is built to count its work."""
+MOST_OF_ANYTHING = 10**12
+"""More is no stream, and would end in times that are no numbers."""
 COUNTS = {
     "images": (float, "training images of the whole stream (default: CIFAR-100's 50,000)"),
     "test_images": (float, "test images (default: 10,000)"),
@@ -55,11 +59,13 @@ def add_plan_parser(
 def run_plan(arguments: argparse.Namespace) -> None:
     """Work out a plan for each number of GPUs, or hold the model against its measurements."""
     given = {name: getattr(arguments, name) for name in COUNTS}
-    for name, value in {**given, "price": arguments.price, "gpus": min(arguments.gpus)}.items():
+    numbers = [*given.items(), ("price", arguments.price), *(("gpus", n) for n in arguments.gpus)]
+    for name, value in numbers:
         if value is not None and not value > 0:
             raise ConfigError(f"{name} must be more than 0, not {value}")
-    if given["labeled_share"] is not None and given["labeled_share"] > 1:
-        raise ConfigError(f"labeled_share must be at most 1, not {given['labeled_share']}")
+        most = MOST.get(name, MOST_OF_ANYTHING)
+        if value is not None and value > most:
+            raise ConfigError(f"{name} must be at most {most:,}, not {value}")
     from distillmatch.bench.cost import Setting, read_measured
     from distillmatch.bench.plan import make_plan, read_site
 
@@ -72,6 +78,10 @@ def run_plan(arguments: argparse.Namespace) -> None:
     check_network(arguments.network)
     known = {name: value for name, value in given.items() if value is not None}
     setting = Setting(method=arguments.method, network=arguments.network, **known)
+    if setting.tasks > setting.classes:
+        raise ConfigError(
+            f"tasks must be at most the {setting.classes} classes, not {setting.tasks}"
+        )
     plans = [
         make_plan(machines["h200"], read_site(), setting, gpus, arguments.price)
         for gpus in sorted(set(arguments.gpus))
