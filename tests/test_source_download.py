@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -185,7 +186,7 @@ def test_a_missing_page_is_said_in_one_sentence(target: Path) -> None:
         ),
     ):
         download(url, target, MD5, INSTEAD)
-    assert not target.exists()
+    assert not list(target.parent.iterdir())
 
 
 def test_nobody_answering_is_said_in_one_sentence(target: Path) -> None:
@@ -193,6 +194,42 @@ def test_nobody_answering_is_said_in_one_sentence(target: Path) -> None:
         pass
     with pytest.raises(SourceError, match="Connection refused; give the folder with --data-dir"):
         download(url, target, MD5, INSTEAD)
+    assert not list(target.parent.iterdir())
+
+
+def test_a_part_of_which_something_came_outlives_a_failure(target: Path) -> None:
+    leave_part(target, CONTENT[:HALF])
+    with serving(NotFound) as (url, _), pytest.raises(SourceError, match="HTTP 404"):
+        download(url, target, MD5, INSTEAD)
+    assert part_of(target).read_bytes() == CONTENT[:HALF]
+
+
+def test_who_waits_for_a_download_that_fails_begins_its_own(target: Path) -> None:
+    class FailsOnce(Server):
+        def do_GET(self) -> None:
+            if self.asked:
+                super().do_GET()
+                return
+            self.asked.append(None)
+            time.sleep(0.2)
+            self.send_error(404)
+
+    refused: list[SourceError] = []
+
+    def try_it(url: str) -> None:
+        try:
+            download(url, target, MD5, INSTEAD)
+        except SourceError as error:
+            refused.append(error)
+
+    with serving(FailsOnce) as (url, _):
+        threads = [threading.Thread(target=try_it, args=(url,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert target.read_bytes() == CONTENT and len(refused) == 1
+    assert not part_of(target).exists()
 
 
 def test_a_silent_server_is_given_up(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

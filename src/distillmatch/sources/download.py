@@ -36,15 +36,15 @@ def file_md5(path: Path) -> str:
 def download(url: str, path: Path, md5: str, instead: str) -> None:
     """Bring `url` to `path`, unless it is there; `instead` says what a user without network can do.
 
-    What has come so far is kept beside it with the ending `.part`, and the next call goes on there.
+    What has come so far is kept beside it with the ending `.part`, and the next call goes on there;
+    where nothing has come, nothing is left.
     """
     part = path.with_name(f"{path.name}.part")
     doing = f"downloading {url}"
     with explain_disk_errors(doing, path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file, _alone(file):
+        with _alone_with(part) as file:
             if path.exists():
-                _remove_if_empty(part)
                 return
             for _ in range(_TRIES):
                 if _fetch_rest(url, file, instead):
@@ -124,13 +124,25 @@ def _ends_there(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> boo
 
 
 @contextmanager
-def _alone(file: BinaryIO) -> Iterator[None]:
-    """Wait until no other process downloads the same file."""
-    if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    yield
+def _alone_with(part: Path) -> Iterator[BinaryIO]:
+    """Open the part once no other process downloads the same file; an empty one is removed."""
+    while True:
+        with part.open("ab") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _lies_at(file, part):
+                continue
+            try:
+                yield file
+            finally:
+                if file.seek(0, os.SEEK_END) == 0:
+                    part.unlink(missing_ok=True)
+            return
 
 
-def _remove_if_empty(part: Path) -> None:
-    if part.exists() and part.stat().st_size == 0:
-        part.unlink()
+def _lies_at(file: BinaryIO, part: Path) -> bool:
+    """Tell whether a file still has its name, which who held it before may have taken away."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), part.stat())
+    except FileNotFoundError:
+        return False
