@@ -237,14 +237,27 @@ TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
     ids=["pairs", "tuples", "loader", "lists", "webdataset", "undecoded", "named", "bytes"],
 )
 def test_what_loaders_give_beside_an_image_is_left_out(samples: list[Any]) -> None:
-    found = look_around(iter(samples), 16, 20, 1, 0)
-    np.testing.assert_array_equal(found.images, PIXELS)
-    assert found.seen == len(PIXELS)
+    for given in (iter(samples), samples):
+        found = look_around(given, 16, 20, 1, 0)
+        np.testing.assert_array_equal(found.images, PIXELS)
+        assert found.seen == len(PIXELS)
+    drawn = look_around(samples, 16, 2, 1, 0)
+    assert (len(drawn.images), drawn.seen) == (2, len(PIXELS))
+
+
+def test_a_list_may_mix_folders_with_images_and_batches(tmp_path: Path) -> None:
+    write_images(tmp_path / "few", PIXELS)
+    found = look_around([PIXELS[0], tmp_path, TENSOR, (str(tmp_path), 3)], 16, 20, 1, 0)
+    np.testing.assert_array_equal(found.images, np.concatenate([PIXELS[:1], *[PIXELS] * 3]))
+    with pytest.raises(LearnerError, match="expected unlabelled images there, found nothing"):
+        look_around([PIXELS[0], tmp_path / "nowhere"], 16, 20, 1, 0)
 
 
 def test_bytes_of_a_stream_that_are_no_image_are_counted() -> None:
-    found = look_around(iter([b"rain", encoded(PIXELS[0])]), 16, 20, 1, 0)
-    assert (len(found.images), found.seen, found.unreadable) == (1, 2, 1)
+    samples = [b"rain", encoded(PIXELS[0])]
+    for given in (iter(samples), samples):
+        found = look_around(given, 16, 20, 1, 0)
+        assert (len(found.images), found.seen, found.unreadable) == (1, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +274,8 @@ def test_bytes_of_a_stream_that_are_no_image_are_counted() -> None:
 def test_a_sample_without_an_image_is_refused(sample: Any, sentence: str) -> None:
     with pytest.raises(LearnerError, match=sentence):
         look_around(iter([sample]), 16, 20, 1, 0)
+    with pytest.raises(LearnerError, match=sentence):
+        look_around([sample], 16, 20, 1, 0)
 
 
 def test_a_stream_of_large_images_is_never_held_as_it_came() -> None:

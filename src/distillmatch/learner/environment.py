@@ -61,15 +61,27 @@ def look_around(given: Any, side: int, limit: int, seed: int, task: int) -> Envi
 
 def _opened(given: Any) -> Items:
     """Return a sequence of images; folders in a list stand for all images below them."""
-    paths = given if isinstance(given, list | tuple) else [given]
-    if not all(isinstance(path, str | Path) for path in paths):
+    if isinstance(given, str | Path):
+        return _files_at(given)
+    if isinstance(given, torch.Tensor) or (
+        isinstance(given, np.ndarray) and given.dtype.kind not in "OU"
+    ):
         return open_images(given, WHAT)
-    files: list[ImageFile] = []
-    for path in (Path(path).expanduser() for path in paths):
-        if not path.exists():
-            raise LearnerError(f"{shown(path)}: expected {WHAT} there, found nothing")
-        files += files_below(path) if path.is_dir() else [ImageFile.at(str(path))]
-    return files
+    items: list[Any] = []
+    for sample in given:
+        images = images_in(sample, WHAT)
+        if isinstance(images, str | Path):
+            items.extend(_files_at(images))
+        else:
+            items.extend(open_images(images if is_batch(images) else [images], WHAT))
+    return items
+
+
+def _files_at(place: str | Path) -> list[ImageFile]:
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise LearnerError(f"{shown(path)}: expected {WHAT} there, found nothing")
+    return files_below(path) if path.is_dir() else [ImageFile.at(str(path))]
 
 
 def _chosen(items: Items, side: int, limit: int, seed: int, task: int) -> Environment:
