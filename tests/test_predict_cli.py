@@ -148,6 +148,17 @@ def test_an_unreadable_image_gets_a_row_and_the_others_go_on(
     assert "broken.png" in printed.err and "2 images could not be read" in printed.err
 
 
+def test_where_nothing_could_be_predicted_the_code_is_two(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["predict", str(world / "state"), str(tmp_path / "nowhere.png"), "--csv"]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert [row["error"] for row in rows_of(printed.out)] == ["missing"]
+    assert "1 image could not be read" in printed.err
+    assert main([*words, str(next((world / "test" / "red").iterdir()))]) == 1
+
+
 def test_other_kinds_of_pixels_are_converted(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

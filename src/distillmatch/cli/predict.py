@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a row for every image; return 1 if some could not be read."""
+    """Print a row for every image; return 1 if some could not be read, 2 if none could."""
     if arguments.null and arguments.images not in ([], ["-"]):
         raise ConfigError("-0 is for names on standard input, so no others can be given")
     names = _names(arguments.images, b"\0" if arguments.null else b"\n")
@@ -68,17 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
     out = sys.stdout.buffer
     if arguments.csv:
         out.write(_as_csv(COLUMNS))
-    failed = 0
+    failed = total = 0
     for answered in predictions:
         out.write(b"".join(map(row, answered)))
         out.flush()
+        total += len(answered)
         for prediction in answered:
             if prediction.error:
                 failed += 1
                 _tell(f"{shown(prediction.name)}: {prediction.reason}")
-    if failed:
-        _tell(f"{failed} image{'s' if failed > 1 else ''} could not be read")
-    return 1 if failed else 0
+    if not failed:
+        return 0
+    _tell(f"{failed} image{'s' if failed > 1 else ''} could not be read")
+    return 2 if failed == total else 1
 
 
 def _names(given: list[str], end: bytes) -> Iterator[str | None]:
