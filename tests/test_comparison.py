@@ -18,7 +18,12 @@ def made_up(method: str, accuracies: list[float], **config: Any) -> dict[str, An
         "seed": given["seed"],
         "uses_truth": given.get("gate") == "truth",
         "config": given,
-        "stream": {"source": "made", "seed": given["seed"], "tasks": given["tasks"]},
+        "stream": {
+            "source": "made",
+            "seed": given["seed"],
+            "tasks": given["tasks"],
+            "fingerprint": "made up",
+        },
         "classes": [f"class {number}" for number in range(2 * len(accuracies))],
         "task_sizes": [2] * len(accuracies),
         "complete": True,
@@ -56,6 +61,43 @@ def test_the_number_of_tasks_need_not_have_been_said() -> None:
     assert [len(group.results) for group in grouped([said, unsaid])] == [2]
 
 
+def shown(results: list[dict[str, Any]]) -> str:
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(comparison_table(results))
+    return captured.get()
+
+
+def test_unfinished_runs_are_marked_and_stay_out_of_the_means_of_finished_ones() -> None:
+    finished = made_up("gd", [60.0, 20.0, 16.0])
+    begun = made_up("gd", [54.0], seed=2, tasks=3)
+    begun |= {"complete": False, "tasks": [{}], "task_sizes": finished["task_sizes"]}
+    text = shown([begun, finished])
+    assert text.count("±") == 1, "in the title alone"
+    assert "16.0" in text
+    (line,) = [line for line in text.splitlines() if "unfinished" in line]
+    assert "GD (unfinished: 1 of 3 tasks)" in line and "54.0" in line
+
+
+def test_a_run_that_is_given_twice_counts_once() -> None:
+    run = made_up("dm", [80.0, 40.0])
+    with_omega_of_ledger = {**run, "metrics": {**run["metrics"], "omega": 75.0}}
+    for again in (run, with_omega_of_ledger):
+        (group,) = grouped([run, again])
+        assert len(group.results) == 1
+
+
+def test_a_seed_that_was_run_again_is_no_second_seed() -> None:
+    first, again = made_up("dm", [80.0, 40.0]), made_up("dm", [80.0, 41.0], device="cuda")
+    groups = grouped([first, again])
+    assert [(group.name, len(group.results)) for group in groups] == [
+        ("DM", 1),
+        ("DM (run 2 of the same seed)", 1),
+    ]
+    other_fold = {**again, "stream": {**again["stream"], "fingerprint": "made up/fold"}}
+    assert [len(group.results) for group in grouped([first, other_fold])] == [2]
+
+
 def test_omega_is_filled_in_from_the_bound_of_the_same_stream() -> None:
     filled = with_omega(RUNS)
     expected = [100.0, 100 * (1 + 40 / 60) / 2, None, 100 * (1 + 20 / 60) / 2]
@@ -65,10 +107,7 @@ def test_omega_is_filled_in_from_the_bound_of_the_same_stream() -> None:
 
 
 def test_the_table_gives_mean_and_deviation_over_seeds() -> None:
-    console = Console(width=120)
-    with console.capture() as captured:
-        console.print(comparison_table(RUNS))
-    text = captured.get()
+    text = shown(RUNS)
     assert "45.0 ± 7.1" in text, "the sample deviation of 40 and 50"
     assert "(oracle)" in text
 

@@ -83,13 +83,21 @@ def grouped(results: Sequence[Result]) -> list[Group]:
     """Put the seeds of one configuration together.
 
     Where a method was run with several configurations, or runs are of several streams, the name of
-    each group says in what it differs from the others.
+    each group says in what it differs from the others. A run that is given twice counts once. Runs
+    that are not finished stand apart, as do those that learned with a seed once more: neither is
+    one more seed of the finished ones.
     """
-    by_config: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        by_config[repr(sorted(_compared(result).items()))].append(result)
+    by_config: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    times_learned: dict[str, int] = defaultdict(int)
+    for result in _once(results):
+        config, apart = repr(sorted(_compared(result).items())), _unfinished(result)
+        learned = f"{config} {apart} {_seed_and_data(result)}"
+        times_learned[learned] += 1
+        if times_learned[learned] > 1:
+            apart += f" (run {times_learned[learned]} of the same seed)"
+        by_config[config, apart].append(result)
     groups = []
-    for members in by_config.values():
+    for (_, apart), members in by_config.items():
         method: str = members[0]["method"]
         own = _compared(members[0])
         others = [_compared(other[0]) for other in by_config.values()]
@@ -105,9 +113,35 @@ def grouped(results: Sequence[Result]) -> list[Group]:
         ]
         said = ", ".join(f"{key} {own[key]}" for key in differing)
         oracle = " (oracle)" if members[0]["uses_truth"] else ""
-        name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle
+        name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle + apart
         groups.append(Group(method, name, tuple(members)))
     return groups
+
+
+def _once(results: Sequence[Result]) -> list[Result]:
+    """Leave out runs that are given twice, as by their folder and by the ledger."""
+    runs = {
+        repr((_compared(result), _seed_and_data(result), _measured(result))): result
+        for result in results
+    }
+    return list(runs.values())
+
+
+def _seed_and_data(result: Result) -> tuple[int, str]:
+    """Return what tells the runs of one configuration apart: the folds of a tuning share a seed."""
+    return result["seed"], result["stream"]["fingerprint"]
+
+
+def _measured(result: Result) -> tuple[list[float], float]:
+    """Return what two runs do not share; a ledger may have filled in Ω since."""
+    return result["metrics"]["accuracies"], result["seconds"]["total"]
+
+
+def _unfinished(result: Result) -> str:
+    """Return the remark on a run of which tasks are missing."""
+    if result["complete"]:
+        return ""
+    return f" (unfinished: {len(result['tasks'])} of {len(result['task_sizes'])} tasks)"
 
 
 def _compared(result: Result) -> dict[str, Any]:
