@@ -14,7 +14,7 @@ from conftest import make_dataset
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
-from distillmatch.errors import ConfigError, TrainingError
+from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.report.tuning_picture import draw_tuning, longest_sweep
 from distillmatch.run import read_result, run
 from distillmatch.run.side_by_side import Job
@@ -158,6 +158,22 @@ def test_results_of_other_folds_are_not_taken_for_these(tmp_path: Path) -> None:
         tune(tmp_path, work, space, **options)
         after = set((tmp_path / "trials").glob("*/*/result.json"))
         assert len(work.done) == len(after - before) == options.get("folds", 3)
+
+
+def test_the_folder_of_another_tuning_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    space: Space = {"learning_rate": (0.1,)}
+    work = Here(make_dataset(classes=8, noise=True))
+    tune(tmp_path, work, space)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    sentence = "holds another tuning: seed is 1 there and 2 here; choose another folder"
+    with pytest.raises(RunFolderError, match=sentence):
+        tune(tmp_path, work, space, TINY.replace(seed=2))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    tune(tmp_path, work, space, TINY.replace(device="auto"))
+    assert len(work.done) == 3, "the machine does not make it another tuning"
+    (tmp_path / "trials.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"trials.json: expected a record of a tuning"):
+        tune(tmp_path, work, space)
 
 
 def test_forgetting_is_better_when_it_is_lower(tmp_path: Path) -> None:

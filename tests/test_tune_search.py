@@ -166,6 +166,8 @@ def test_spaces_are_read_from_words_and_files(tmp_path: Path) -> None:
         (["coreset=0,400"], "coreset is part of the setting, not a hyperparameter"),
         (["device=cpu,cuda"], "device is part of the setting"),
         (["gate=[1"], "is no list of values"),
+        (["learning_rate="], "--space: learning_rate: expected values, found an empty one in ''"),
+        (["learning_rate=0.1,,0.5"], "found an empty one in '0.1,,0.5'"),
     ],
 )
 def test_a_wrong_space_is_refused_in_one_sentence(

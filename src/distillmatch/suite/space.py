@@ -54,6 +54,8 @@ def parse_space(words: Sequence[str], config: RunConfig) -> Space:
         name, equals, values = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--space takes name=value,value or one YAML file, not '{word}'")
+        if not all(value.strip() for value in values.split(",")):
+            raise ConfigError(f"--space: {name}: expected values, found an empty one in '{values}'")
         try:
             lists[name] = [parse_yaml(value) for value in values.split(",")]
         except yaml.YAMLError:

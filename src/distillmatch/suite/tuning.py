@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from distillmatch.config import RunConfig, StreamConfig
-from distillmatch.errors import ConfigError, TrainingError
-from distillmatch.files import write_atomically
+from distillmatch.errors import ConfigError, RunFolderError, TrainingError
+from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
 from distillmatch.run import read_result
-from distillmatch.run.folder import RESULT
+from distillmatch.run.folder import RESULT, differing_keys
 from distillmatch.run.result import recorded_config
 from distillmatch.run.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, save_stream, validation_folds
-from distillmatch.suite.identity import run_name, shared_config
+from distillmatch.suite.identity import PLACE_KEYS, run_name, shared_config
 from distillmatch.suite.search import (
     SEARCHES,
     Score,
@@ -126,6 +126,7 @@ class Tuning:
         self._tell = tell
         self._began = time.monotonic()
         self._run_here = 0
+        _check_same_tuning(out, config)
         self._folds = self._saved_folds(dataset)
 
     def run(self) -> dict[str, Any]:
@@ -264,6 +265,21 @@ class Tuning:
 def words(values: Values) -> str:
     """Return hyperparameters in words."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _check_same_tuning(out: Path, config: RunConfig) -> None:
+    """Refuse a folder in which another configuration was tuned: its choice would be lost."""
+    path = out / RECORD
+    if not path.exists():
+        return
+    recorded = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)["config"]
+    listed = ", ".join(
+        f"{key} is {there} there and {here} here"
+        for key, (there, here) in differing_keys(recorded, config).items()
+        if key not in PLACE_KEYS
+    )
+    if listed:
+        raise RunFolderError(f"{out} holds another tuning: {listed}; choose another folder")
 
 
 def _trial_record(trial: Trial) -> dict[str, Any]:
