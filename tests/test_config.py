@@ -124,6 +124,8 @@ def test_streams_by_super_class_imply_tasks_by_parent() -> None:
         ("- 1\n", "expected a mapping of keys to values, found a list"),
         ("", "expected a mapping of keys to values, found nothing"),
         ("tasks: many\n", "tasks must be a whole number, not 'many'"),
+        ("tasks: 2\nseed: 1\n'tasks': 3\n", "line 3: key 'tasks' is given twice, first in line 1"),
+        ("label-fraction: 0.5\nlabel_fraction: 0.6\n", "label_fraction is given twice, with"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, content: str, sentence: str) -> None:
@@ -132,6 +134,15 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, content: str, sen
     with pytest.raises(ConfigError, match=sentence) as refusal:
         StreamConfig.from_yaml(file)
     assert str(file) in str(refusal.value)
+    with pytest.raises(ConfigError, match=sentence) as refusal:
+        config_from(make_parser().parse_args(["stream", "--config", str(file)]), StreamConfig)
+    assert str(file) in str(refusal.value)
+
+
+def test_a_key_over_a_merged_one_is_not_given_twice(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("<<: {tasks: 2, seed: 3}\ntasks: 4\n")
+    assert StreamConfig.from_yaml(file) == StreamConfig(tasks=4, seed=3)
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:

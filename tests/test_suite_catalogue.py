@@ -321,6 +321,17 @@ def test_every_experiment_is_in_the_document() -> None:
         ({"metrics": ["A_N", "accuracy"]}, "unknown metric 'accuracy'; they are A_N, omega"),
         ({"kind": "picture"}, "kind must be one of 'table', 'figure', not 'picture'"),
         ({"rows": {}}, "rows must not be empty"),
+        (
+            {"rows": {"DM": {"method": "dn"}}},
+            "row 'DM', column 'half': method must be one of base, dm, .*, or your own as "
+            "module:name, not 'dn'",
+        ),
+        ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'half': seed 4 is given"),
+        ({"columns": {"half": {"seed": 5}, "most": {}}}, "column 'half': seed 5 is given"),
+        (
+            {"rows": {"DM": {"weight-decay": 0.1, "weight_decay": 0.2}}},
+            "row 'DM', column 'half': weight_decay is given twice, with dashes and with",
+        ),
         ({"rows": {"DM": {"metod": "dm"}}}, "row 'DM', column 'half': unknown key 'metod'"),
         ({"rows": {"DM": {"coreset": -1}}}, "row 'DM', column 'half': coreset must be at least 0"),
         ({"published": {"GD": {}}}, "published names row 'GD'; the rows are DM"),
@@ -342,6 +353,29 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     with pytest.raises(ConfigError, match=sentence) as refusal:
         load_experiment(write(tmp_path, **changes))
     assert "own.yaml" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_part_that_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:
+    for key in ("title", "rows", "columns"):
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump({k: v for k, v in OWN.items() if k != key}))
+        with pytest.raises(ConfigError) as refusal:
+            load_experiment(str(path))
+        assert str(refusal.value) == f"{path}: {key} is missing"
+
+
+def test_a_row_that_is_given_twice_is_refused_with_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("title: own\ncolumns: {all: {}}\nrows:\n  DM: {method: dm}\n  DM: {tasks: 2}\n")
+    with pytest.raises(ConfigError, match="line 5: key 'DM' is given twice, first in line 4"):
+        load_experiment(str(path))
+
+
+def test_own_methods_and_both_spellings_of_options_are_fine(tmp_path: Path) -> None:
+    common = {"source": "shapes", "labels-per-class": 3}
+    rows = {"mine": {"method": "mine:Method", "labels_per_class": 4}}
+    experiment = load_experiment(write(tmp_path, common=common, rows=rows, published={}))
+    assert experiment.cells[0].config.labels_per_class == 4, "the row's wins"
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

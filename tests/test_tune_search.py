@@ -139,6 +139,11 @@ def test_tpe_learns_from_scores_where_random_does_not() -> None:
     assert later("tpe", 1) > later("tpe", -1) + 1
 
 
+def test_a_hyperparameter_in_both_spellings_is_refused() -> None:
+    with pytest.raises(ConfigError, match="learning_rate is given twice, with dashes and with"):
+        check_space({"learning-rate": [0.1], "learning_rate": [0.5]}, CONFIG)
+
+
 def test_spaces_are_read_from_words_and_files(tmp_path: Path) -> None:
     words = ["learning-rate=5e-3,0.1", "gate=detector,softmax", "options.alpha-x=1,2"]
     expected = {

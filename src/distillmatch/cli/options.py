@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from distillmatch.config import Config, allowed_values, parse_yaml, read_yaml
+from distillmatch.config import Config, allowed_values, parse_yaml, read_yaml, with_underscores
 from distillmatch.errors import ConfigError
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -93,7 +93,10 @@ def given_values(arguments: argparse.Namespace, config: type[Config]) -> dict[st
     if not isinstance(read, dict):
         config.from_mapping(read, str(arguments.config))  # which says what it expected
         return given
-    return {**{str(key).replace("-", "_"): value for key, value in read.items()}, **given}
+    try:
+        return {**with_underscores(read), **given}
+    except ConfigError as error:
+        raise ConfigError(f"{arguments.config}: {error}") from None
 
 
 def config_of(

@@ -4,7 +4,14 @@ The command line, a YAML file and Python build the same object from the same fla
 wrong with a value is said in one sentence that names the key and what it may be.
 """
 
-from distillmatch.config.base import Config, allowed_values, impossible, parse_yaml, read_yaml
+from distillmatch.config.base import (
+    Config,
+    allowed_values,
+    impossible,
+    parse_yaml,
+    read_yaml,
+    with_underscores,
+)
 from distillmatch.config.run import LEARNER_KEYS, UNRECORDED_KEYS, RunConfig
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
@@ -19,4 +26,5 @@ __all__ = [
     "impossible",
     "parse_yaml",
     "read_yaml",
+    "with_underscores",
 ]

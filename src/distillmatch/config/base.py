@@ -1,6 +1,7 @@
 """What all configuration objects share: frozen, typed, wrong values refused in one sentence."""
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
@@ -45,7 +46,7 @@ class Config(BaseModel):
             came = "nothing" if values is None else f"a {type(values).__name__}"
             raise ConfigError(f"{where}: expected a mapping of keys to values, found {came}")
         try:
-            return cls(**{str(key).replace("-", "_"): value for key, value in values.items()})
+            return cls(**with_underscores(values))
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
 
@@ -67,6 +68,17 @@ class Config(BaseModel):
         return self.model_dump()
 
 
+def with_underscores(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what a file held, its keys with underscores for dashes; both at once are refused."""
+    named: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name in named:
+            raise ConfigError(f"{name} is given twice, with dashes and with underscores")
+        named[name] = value
+    return named
+
+
 def read_yaml(path: Path) -> object:
     """Return what a YAML file holds, or say in one sentence why it cannot be read."""
     try:
@@ -80,11 +92,34 @@ def read_yaml(path: Path) -> object:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: not valid YAML") from None
+        problem = error.problem if isinstance(error, _GivenTwice) else "not valid YAML"
+        raise ConfigError(f"{path}{where}: {problem}") from None
+
+
+class _GivenTwice(yaml.MarkedYAMLError):
+    """A mapping has a key twice, of which Python would keep the last."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads `1e-3` as a number, which YAML 1.1 takes for text because it has no point."""
+    """Refuses keys that are given twice, and reads `1e-3` as a number.
+
+    YAML 1.1 takes that for text because it has no point.
+    """
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            first = lines.get((key.tag, key.value))
+            if first is not None:
+                raise _GivenTwice(
+                    problem=f"key '{key.value}' is given twice, first in line {first}",
+                    problem_mark=key.start_mark,
+                )
+            lines[key.tag, key.value] = key.start_mark.line + 1
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -133,6 +168,8 @@ def _sentence(error: ErrorDetails, config: type[Config]) -> str:
         close = get_close_matches(key, config.model_fields, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         return f"unknown key '{key}'{hint}; the keys are {', '.join(config.model_fields)}"
+    if error["type"] == "missing":
+        return f"{key} is missing"
     came = error["input"]
     field = config.model_fields.get(key)
     choices = allowed_values(field.annotation) if field else ()

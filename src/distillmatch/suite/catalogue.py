@@ -5,6 +5,7 @@ with the column's over it and the row's over that; beside it stands what was pub
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -14,10 +15,18 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from distillmatch.config import LOCATION_KEYS, Config, RunConfig, parse_yaml, read_yaml
+from distillmatch.config import (
+    LOCATION_KEYS,
+    Config,
+    RunConfig,
+    parse_yaml,
+    read_yaml,
+    with_underscores,
+)
 from distillmatch.config.base import CountOrZero, Switch
 from distillmatch.config.run import Preset
 from distillmatch.errors import ConfigError
+from distillmatch.methods import method_names
 
 METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
 """What a cell can state: figures of result.md, the mean AUROC over tasks, and for figures of memory
@@ -189,6 +198,7 @@ def _experiment(name: str, values: object, where: str, preset: Preset) -> Experi
         for number, column in enumerate(file.columns)
         if column in file.only.get(row, file.columns)
     )
+    _check_methods(cells, where)
     return Experiment(
         name=name,
         title=file.title,
@@ -254,8 +264,31 @@ def _check_names(file: _File, where: str) -> None:
 
 
 def _config(file: _File, row: str, column: str, where: str) -> RunConfig:
-    values = {**file.common, **file.columns[column], **file.rows[row]}
-    return RunConfig.from_mapping(values, f"{where}: row '{row}', column '{column}'")
+    place = f"{where}: row '{row}', column '{column}'"
+    values: Options = {}
+    for options in (file.common, file.columns[column], file.rows[row]):
+        try:
+            values |= with_underscores(options)
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
+    if "seed" in values:
+        raise ConfigError(
+            f"{place}: seed {values['seed']} is given, but every cell is run with the seeds that "
+            "the experiment lists as seeds"
+        )
+    return RunConfig.from_mapping(values, place)
+
+
+def _check_methods(cells: Iterable[Cell], where: str) -> None:
+    """Refuse methods that are not installed; those given as module:name are found when run."""
+    names = method_names()
+    for cell in cells:
+        method = cell.config.method
+        if ":" not in method and method not in names:
+            raise ConfigError(
+                f"{where}: row '{cell.row}', column '{cell.column}': method must be one of "
+                f"{', '.join(names)}, or your own as module:name, not '{method}'"
+            )
 
 
 def _published(file: _File, row: str, number: int, where: str) -> dict[str, Published]:

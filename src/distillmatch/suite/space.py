@@ -74,6 +74,8 @@ def check_space(lists: Mapping[Any, Any], config: RunConfig, where: str = "") ->
             raise ConfigError(f"{where}{name} is part of the setting, not a hyperparameter")
         if not isinstance(values, list | tuple) or not values:
             raise ConfigError(f"{where}{name} must be given a list of values, not {values!r}")
+        if name in space:
+            raise ConfigError(f"{where}{name} is given twice, with dashes and with underscores")
         try:
             # As the configuration has them: 5 and 5.0 are one value.
             space[name] = tuple(dict.fromkeys(_checked(config, name, value) for value in values))
