@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from errno import EACCES
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,39 @@ def test_a_folder_that_is_not_there_is_one_sentence_before_any_run(
     assert main(words(tmp_path, "--data-dir", str(tmp_path / "nowhere"))) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "nowhere: expected" in line and not list(tmp_path.glob("work/*"))
+
+
+@pytest.mark.parametrize("option", ["--ledger", "--work"])
+def test_a_folder_that_cannot_be_made_is_one_sentence_before_any_run(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(words(tmp_path, option, str(tmp_path / "file" / "folder"))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    doing = {"--ledger": "writing to the ledger", "--work": "locking the folder"}[option]
+    assert "Not a directory" in line and line.endswith(f"while {doing}")
+    assert not list(tmp_path.glob("work/*"))
+
+
+def test_a_ledger_that_cannot_be_written_to_is_refused_unless_all_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(dir: Path) -> None:
+        raise PermissionError(EACCES, "Permission denied", str(dir))
+
+    experiment(tmp_path, {"Base": {"method": "base"}})
+    command = words(tmp_path, "--seeds", "1", "--without-bounds")
+    with monkeypatch.context() as unwritable:
+        unwritable.setattr("distillmatch.files.tempfile.TemporaryFile", refuse)
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "ledger: Permission denied while writing to the ledger" in line
+        assert not list(tmp_path.glob("work/*"))
+    assert main(command) == 0
+    with monkeypatch.context() as unwritable:
+        unwritable.setattr("distillmatch.files.tempfile.TemporaryFile", refuse)
+        assert main(command) == 0
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,14 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
         file.write(data)
 
 
+def check_writable(folder: Path, doing: str) -> None:
+    """Make a folder and refuse it if nothing can be written there, before work is done for it."""
+    with explain_disk_errors(doing, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
 def size_shown(size: int) -> str:
     """Return a number of bytes as people say it."""
     for unit, number in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

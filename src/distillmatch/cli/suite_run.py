@@ -91,6 +91,8 @@ def run(arguments: argparse.Namespace) -> None:
     progress = SuiteProgress()
     try:
         queue = Queue(jobs, ledger, progress.tell, in_order=arguments.in_order)
+        if not queue.over:
+            ledger.check_writable()
         make_engine(arguments, queue, work, progress.show).run()
     except Interrupted as stop:
         _tell(str(stop))

@@ -6,7 +6,7 @@ from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, ResultError
-from distillmatch.files import write_atomically
+from distillmatch.files import check_writable, write_atomically
 from distillmatch.run import read_result
 from distillmatch.run.result import config_recorded
 from distillmatch.suite.identity import identity, run_name
@@ -14,6 +14,7 @@ from distillmatch.suite.identity import identity, run_name
 __all__ = ["Ledger", "config_of", "run_name"]
 
 Result = dict[str, Any]
+WRITING = "writing to the ledger"
 
 
 class Ledger:
@@ -48,6 +49,10 @@ class Ledger:
         same = identity(config_of(result, path)) == identity(config)
         return result if same and result["complete"] and not _of_saved_stream(result) else None
 
+    def check_writable(self) -> None:
+        """Refuse to begin where no result could be added."""
+        check_writable(self.folder, WRITING)
+
     def add(self, result: Result) -> Path:
         """Write a result under its name, at once; one that is not whole is refused."""
         if not result.get("complete"):
@@ -62,7 +67,7 @@ class Ledger:
             )
         path = self.path_of(config_of(result, self.folder))
         text = json.dumps(result, indent=1, allow_nan=False)
-        write_atomically(path, text + "\n", "writing to the ledger")
+        write_atomically(path, text + "\n", WRITING)
         return path
 
 
