@@ -64,6 +64,18 @@ def test_results_are_filtered(
     assert (f"{count} result" if count else "none of 2 results is as asked for") in shown
 
 
+def test_omega_is_that_of_the_ledgers_bounds_whatever_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the document's example; nothing that it leaves is a bound."""
+    words = ["results", "--ledger", str(REAL), "--experiment", "table-2a", "--where", "tasks=10"]
+    row = re.compile(r"│ DM │ 3 │ [^│]+ │ ([^│]+) │")
+    of_all, alone = (
+        row.findall(said([*words, *more], capsys))[-1] for more in ([], ["--method", "dm"])
+    )
+    assert alone == of_all != "-"
+
+
 def test_the_runs_of_an_experiment_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["results", "--ledger", str(REAL), "--experiment", "table-3a", "--seed", "1"]
     shown = said(words, capsys)

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,13 @@ def run(arguments: argparse.Namespace) -> None:
     check = arguments.files[:1] == ["check"]
     if check:
         arguments.files = arguments.files[1:]
-    items = _chosen(arguments, _item_to_check if check else _whole_item)
+    wanted = _wanted(arguments)
     if check:
-        _check(items)
+        items = _read(arguments, _item_to_check)
+        _check(_chosen(items, wanted, arguments.experiment))
     else:
-        _list(items)
+        items = _with_omega(_read(arguments, _whole_item))
+        _list(_chosen(items, wanted, arguments.experiment))
 
 
 def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
@@ -100,21 +102,32 @@ def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
         print(ledger.add(result))
 
 
-def _chosen(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[Item]:
-    """Return the results that the options leave."""
+def _read(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[Item]:
+    """Return the results of the files that are named, or all of the ledger."""
     from distillmatch.suite.ledger import Ledger
 
     if arguments.files and arguments.ledger:
         raise ConfigError("results takes files or --ledger, not both")
-    wanted = _wanted(arguments)
     ledger = Ledger(ledger_folder(arguments))
     paths = [Path(file) for file in arguments.files] or ledger.paths()
     if not paths:
         raise ResultError(f"{ledger.folder}: expected results of runs, found none in this folder")
-    items = [read(path) for path in paths]
+    return [read(path) for path in paths]
+
+
+def _with_omega(items: list[Item]) -> list[Item]:
+    """Fill in Ω while the bounds are among the results, of which the options may leave few."""
+    from distillmatch.report.comparison import with_omega
+
+    filled = with_omega([item.result for item in items])
+    return [replace(item, result=result) for item, result in zip(items, filled, strict=True)]
+
+
+def _chosen(items: list[Item], wanted: dict[str, Any], experiment: str | None) -> list[Item]:
+    """Return the results that the options leave."""
     kept = [item for item in items if _is_as(item, wanted)]
-    if arguments.experiment is not None:
-        kept = _of_experiment(kept, arguments.experiment)
+    if experiment is not None:
+        kept = _of_experiment(kept, experiment)
     if not kept:
         raise ResultError(f"none of {len(items)} results is as asked for")
     return kept
