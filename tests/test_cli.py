@@ -46,6 +46,15 @@ def test_sizes_may_be_given_with_commas(capsys: pytest.CaptureFixture[str]) -> N
     assert [len(task["classes"]) for task in described["tasks"]] == [10, 20, 30]
 
 
+def test_images_that_equal_shares_leave_out_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 60 classes with 119 unlabelled images each, three tasks have 39 each: two are left."""
+    words = ["stream", "--tasks", "3", "--labels-per-class", "31"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["in_no_task"] == 120
+    assert main(words) == 0
+    assert "7,020 unlabelled images, 120 in no task;" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("kind", ["uniform", "positive", "negative", "random", "task"])
 def test_every_stream_kind_runs_on_the_embedded_data(
     kind: str, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:
         "image_size": dataset.image_size,
         "config": stream.config.model_dump(mode="json"),
         "problems": list(dataset.problems),
+        "in_no_task": len(train) - sum(len(t.labeled) + len(t.unlabeled) for t in stream.tasks),
         "tasks": [
             {
                 "task": number + 1,
@@ -49,8 +50,9 @@ def stream_table(dataset: Dataset, stream: Stream, width: int = 80) -> Table:
         title=f"{dataset.name} ({dataset.image_size} px): {len(stream)} tasks, order "
         f"{config.order}, unlabelled {config.unlabeled}, seed {config.seed}",
         caption=f"{sum(t['labeled'] for t in summary['tasks']):,} labelled and "
-        f"{sum(t['unlabeled'] for t in summary['tasks']):,} unlabelled images; "
-        "past, now, later: classes in the unlabelled stream"
+        f"{sum(t['unlabeled'] for t in summary['tasks']):,} unlabelled images"
+        + (f", {unused:,} in no task" if (unused := summary["in_no_task"]) else "")
+        + "; past, now, later: classes in the unlabelled stream"
         + (f"; coreset at the end: {stored:,} bytes" if config.coreset else ""),
     )
     table.add_column("task", justify="right", min_width=4)
