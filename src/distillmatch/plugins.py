@@ -10,6 +10,9 @@ from typing import Any
 
 from distillmatch.errors import ConfigError
 
+METHODS = "distillmatch.methods"
+"""The entry point group of methods, whose names can be known without loading any."""
+
 
 def plugin_names(group: str) -> tuple[str, ...]:
     """Return the names registered in an entry point group."""

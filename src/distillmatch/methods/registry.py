@@ -3,19 +3,17 @@
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.methods.method import Method, NetworkBuilder
-from distillmatch.plugins import find_plugin, plugin_names
-
-GROUP = "distillmatch.methods"
+from distillmatch.plugins import METHODS, find_plugin, plugin_names
 
 
 def method_names() -> tuple[str, ...]:
     """Return the names of all methods that are installed."""
-    return plugin_names(GROUP)
+    return plugin_names(METHODS)
 
 
 def find_method(name: str) -> type[Method]:
     """Return the method class of that name."""
-    found = find_plugin(GROUP, name, kind="method")
+    found = find_plugin(METHODS, name, kind="method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"method '{name}' must be a subclass of distillmatch.methods.Method")
     return found

@@ -26,7 +26,7 @@ from distillmatch.config import (
 from distillmatch.config.base import CountOrZero, Switch
 from distillmatch.config.run import Preset
 from distillmatch.errors import ConfigError
-from distillmatch.methods import method_names
+from distillmatch.plugins import METHODS, plugin_names
 
 METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
 """What a cell can state: figures of result.md, the mean AUROC over tasks, and for figures of memory
@@ -281,7 +281,7 @@ def _config(file: _File, row: str, column: str, where: str) -> RunConfig:
 
 def _check_methods(cells: Iterable[Cell], where: str) -> None:
     """Refuse methods that are not installed; those given as module:name are found when run."""
-    names = method_names()
+    names = plugin_names(METHODS)
     for cell in cells:
         method = cell.config.method
         if ":" not in method and method not in names:
