@@ -15,7 +15,7 @@ from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
 from distillmatch.run import bound_of, read_result, run
 from distillmatch.run import session as session_module
-from distillmatch.run.lock import FolderLock
+from distillmatch.run.lock import FolderLock, is_held
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +133,23 @@ def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="depth must be"):
         session(tiny(network="wrn-11-1"), tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_who_only_looks_at_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+    """To see whether it is held one takes it, for a moment, beside a file that was left behind."""
+    (tmp_path / "run.lock").write_text("123456\n")
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            is_held(tmp_path)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(300):
+            FolderLock(tmp_path, lambda sentence: None).release()
+            (tmp_path / "run.lock").write_text("123456\n")
+    finally:
+        ended.set()
+        looking.join()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distillmatch.cli import make_parser
 from distillmatch.cli.options import config_from
-from distillmatch.config import StreamConfig
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 
 VALUES: dict[str, Any] = {
@@ -121,6 +121,8 @@ def test_streams_by_super_class_imply_tasks_by_parent() -> None:
     ("content", "sentence"),
     [
         ("tasks: [", "line 1: not valid YAML"),
+        ("seed: 2020-13-45\n", "not valid YAML"),
+        ("self: 1\n", "unknown key 'self'"),
         ("- 1\n", "expected a mapping of keys to values, found a list"),
         ("", "expected a mapping of keys to values, found nothing"),
         ("tasks: many\n", "tasks must be a whole number, not 'many'"),
@@ -148,3 +150,8 @@ def test_a_key_over_a_merged_one_is_not_given_twice(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
         StreamConfig.from_yaml(tmp_path / "none.yaml")
+
+
+def test_a_preset_that_is_no_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"preset must be one of .*, not \['release'\]"):
+        RunConfig.from_mapping({"preset": ["release"]}, "run.yaml")

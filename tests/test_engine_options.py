@@ -80,6 +80,36 @@ def test_every_named_value_of_an_option_runs_and_tells(name: str, value: object)
         assert not same_weights(by_default, weights, "classifier")
 
 
+NUMBERS: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "momentum": ("base", 0.5, {}),
+    "weight_decay": ("base", 0.1, {}),
+    "learning_rate": ("base", 0.02, {}),
+    "clip": ("dm", 0.01, {}),
+    "base_clip": ("base", 0.01, {}),
+    "temperature": ("e2e", 4.0, {}),
+    "distillation_weight": ("dm", 5.0, {}),
+    "consistency_weight": ("dm", 5.0, {"consistency_threshold": 0.2}),
+    "consistency_threshold": ("dm", 0.2, {}),
+    "count_smoothing": ("dm", 20.0, {"true_positive_rate": 0.5}),
+    "weight_cap": ("dm", 0.5, {"true_positive_rate": 1.0}),
+    "true_positive_rate": ("dm", 1.0, {}),
+    "gate_confidence": ("dm", 0.2, {"gate": "softmax"}),
+    "detector_share": ("dm", 1.0, {"epochs": 4}),
+}
+"""Options that are numbers, a method in which each shows, and another value than the default."""
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_tells_in_what_is_learned(name: str) -> None:
+    method, value, others = NUMBERS[name]
+    usual = tiny(method=method, **others)
+    assert getattr(usual, name) != value
+    _, by_default = learned_once(usual.to_yaml())
+    _, weights = learned_once(usual.replace(**{name: value}).to_yaml())
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert not same_weights(by_default, weights, "classifier")
+
+
 def test_the_options_of_every_method_are_tried() -> None:
     tried = {name for name, _ in OPTION_VALUES}
     assert {"gate", "similarity", "epsilon_rule", "pseudo_labels", "calibration"} <= tried

@@ -1,7 +1,9 @@
 import io
 import itertools
 import queue
+import struct
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from PIL import Image
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner.environment import look_around
-from distillmatch.learner.inputs import natural_side, open_images, read_images
+from distillmatch.learner.inputs import SMALLEST, natural_side, open_images, read_images
 from distillmatch.learner.labels import class_folders, labeled_images
 from distillmatch.sources.images import decode_image
 
@@ -90,6 +92,15 @@ def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int) -> N
 def test_the_size_of_a_first_file_is_read_without_decoding_it(tmp_path: Path) -> None:
     Image.new("RGB", (47, 90)).save(tmp_path / "a.png")
     assert natural_side(open_images(tmp_path)) == 48
+
+
+def test_a_first_file_that_claims_to_be_huge_suggests_no_side(tmp_path: Path) -> None:
+    """A PNG of a few bytes whose head says 60,000 by 60,000 pixels."""
+    head = struct.pack(">4sIIBBBBB", b"IHDR", 60_000, 60_000, 8, 2, 0, 0, 0)
+    size = struct.pack(">I", len(head) - 4)
+    start = b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
+    (tmp_path / "huge.png").write_bytes(start)
+    assert natural_side(open_images(tmp_path)) == SMALLEST
 
 
 def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> None:

@@ -137,6 +137,12 @@ def test_epochs_are_written_together_at_most_once_a_second_and_before_events(
     assert [e.get("epoch") for e in read_log(log.path)] == [*range(50), None]
 
 
+def test_a_name_that_is_no_text_stops_no_log(tmp_path: Path) -> None:
+    RunLog(tmp_path).note("told", sentence=os.fsdecode(b"fold\xe9r"))
+    (line,) = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(line)["sentence"] == "fold?r"
+
+
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").mkdir()
     assert session(tiny(method="base", epochs=1), tmp_path) is not None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conftest import make_dataset
 
+from distillmatch.cli import main
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError, StreamError
 from distillmatch.run import Bound, bound_of, read_result, run
@@ -214,3 +215,17 @@ def test_other_files_are_refused_in_one_sentence(
 def test_a_missing_result_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"none.json: No such file"):
         read_result(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("key", ["config", "method", "complete"])
+def test_a_result_without_what_all_have_is_refused_in_one_sentence(
+    bound: Result, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = {name: value for name, value in bound.items() if name != key}
+    (tmp_path / "result.json").write_text(json.dumps(lacking))
+    with pytest.raises(ResultError, match=f"expected a result of a run, but it has no '{key}'"):
+        read_result(tmp_path)
+    words = ["run", "--tasks", "2", "--epochs", "1", "--network", "wrn-10-1", "--out"]
+    assert main([*words, str(tmp_path)]) == 2
+    assert main([*words, str(tmp_path / "o"), "--bound", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count(f"it has no '{key}'") == 2

@@ -33,7 +33,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -131,7 +131,10 @@ _Loader.add_implicit_resolver(
 
 def parse_yaml(text: str) -> object:
     """Return what YAML text says."""
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ValueError as error:  # of a date that there is none of, 2020-13-45
+        raise yaml.YAMLError(str(error)) from None
 
 
 def allowed_values(annotation: object) -> tuple[object, ...]:

@@ -315,8 +315,9 @@ class RunConfig(StreamConfig):
         """
         if not isinstance(values, dict):
             return values
-        if values.get("preset") in PRESETS:
-            values = {**PRESETS[values["preset"]], **values}
+        preset = values.get("preset")
+        if isinstance(preset, str) and preset in PRESETS:
+            values = {**PRESETS[preset], **values}
         if values.get("source") == "tiny-imagenet":
             values = {"batch": 32, "unlabeled_batch": 64, **values}
         if values.get("labeled_statistics") == "apart":

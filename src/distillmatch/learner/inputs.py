@@ -16,7 +16,7 @@ from PIL import Image
 
 from distillmatch.errors import LearnerError
 from distillmatch.sources.decoders import decode_in_pieces
-from distillmatch.sources.images import BadImageError, ImageFile, decode_file, square
+from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_file, square
 from distillmatch.sources.progress import show_progress
 from distillmatch.sources.walk import list_files, shown
 
@@ -101,9 +101,9 @@ def natural_side(items: Items) -> int:
     first = items[0]
     if isinstance(first, ImageFile):
         try:
-            with first.open() as file, Image.open(file) as image:
+            with first.open() as file, Image.open(file, formats=FORMATS) as image:
                 short = min(image.size)
-        except OSError:  # reading it will say what is wrong with it
+        except (OSError, Image.DecompressionBombError):  # reading it will say what is wrong with it
             short = SMALLEST
     else:
         short = min(first.size if isinstance(first, Image.Image) else first.shape[:2])

@@ -35,7 +35,7 @@ class FolderLock:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             holder = _number_in(descriptor)
-            if not _lock(descriptor):
+            if not _lock_soon(descriptor):
                 holder = holder or _number_soon_in(descriptor)
                 os.close(descriptor)
                 who = f"another process ({holder or 'just started'})"
@@ -77,6 +77,14 @@ def _number_soon_in(descriptor: int) -> str:
     while not (holder := _number_in(descriptor)) and time.monotonic() < until:
         time.sleep(MOMENT_SECONDS / 100)
     return holder
+
+
+def _lock_soon(descriptor: int) -> bool:
+    """Take the lock, waiting a moment: `is_held` takes it too, to see whether somebody has it."""
+    until = time.monotonic() + MOMENT_SECONDS
+    while not (taken := _lock(descriptor)) and time.monotonic() < until:
+        time.sleep(MOMENT_SECONDS / 100)
+    return taken
 
 
 def is_held(folder: Path) -> bool:

@@ -51,7 +51,7 @@ class RunLog:
                 file.seek(-1, 2)
                 if file.read(1) != b"\n":
                     text = "\n" + text
-            file.write(text.encode())
+            file.write(text.encode(errors="replace"))
 
 
 class EpochNotes:

@@ -30,6 +30,8 @@ from distillmatch.metrics import (
 
 FORMAT = "distillmatch result"
 VERSION = 1
+NEEDED = ("config", "stream", "method", "seed", "task_sizes", "complete", "metrics", "R", "tasks")
+"""What every result has, finished or not, and its readers go by."""
 Matrix = NDArray[np.float64]
 
 
@@ -223,7 +225,11 @@ def read_result(path: Path | str) -> dict[str, Any]:
     """Read a result, from its file or its folder."""
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path
-    return read_record(path, "result of a run", FORMAT, VERSION, ResultError)
+    result = read_record(path, "result of a run", FORMAT, VERSION, ResultError)
+    missing = [key for key in NEEDED if key not in result]
+    if missing:
+        raise ResultError(f"{path}: expected a result of a run, but it has no '{missing[0]}'")
+    return result
 
 
 def bound_of(result: dict[str, Any]) -> Bound:
