@@ -223,9 +223,9 @@ def test_a_result_without_what_all_have_is_refused_in_one_sentence(
 ) -> None:
     lacking = {name: value for name, value in bound.items() if name != key}
     (tmp_path / "result.json").write_text(json.dumps(lacking))
-    with pytest.raises(ResultError, match=f"expected a result of a run, but it has no '{key}'"):
+    with pytest.raises(ResultError, match=f"expected a result of a run, but {key} is missing"):
         read_result(tmp_path)
     words = ["run", "--tasks", "2", "--epochs", "1", "--network", "wrn-10-1", "--out"]
     assert main([*words, str(tmp_path)]) == 2
     assert main([*words, str(tmp_path / "o"), "--bound", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count(f"it has no '{key}'") == 2
+    assert capsys.readouterr().err.count(f"{key} is missing") == 2

@@ -228,7 +228,7 @@ def read_result(path: Path | str) -> dict[str, Any]:
     result = read_record(path, "result of a run", FORMAT, VERSION, ResultError)
     missing = [key for key in NEEDED if key not in result]
     if missing:
-        raise ResultError(f"{path}: expected a result of a run, but it has no '{missing[0]}'")
+        raise ResultError(f"{path}: expected a result of a run, but {missing[0]} is missing")
     return result
 
 
