@@ -62,6 +62,14 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
         file.write(data)
 
 
+def lies_at(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file or folder still has its name; who held it may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def check_writable(folder: Path, doing: str) -> None:
     """Make a folder and refuse it if nothing can be written there, before work is done for it."""
     with explain_disk_errors(doing, folder):

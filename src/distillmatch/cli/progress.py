@@ -11,8 +11,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from distillmatch.cli.suite_progress import duration
-from distillmatch.terminal import plain_column, plain_console
+from distillmatch.terminal import duration, plain_column, plain_console
 
 LINE_SECONDS = 60.0
 """Without a terminal there is a line at least so often."""

@@ -7,10 +7,8 @@ from typing import Any
 
 from distillmatch.cli.options import AnyConfig, config_of, given_values
 from distillmatch.config import LOCATION_KEYS
-from distillmatch.errors import ConfigError, StreamError
-from distillmatch.files import read_record
-from distillmatch.streams import read_stream_config
-from distillmatch.streams.saved import FORMAT, VERSION
+from distillmatch.errors import ConfigError
+from distillmatch.streams import read_stream_config, saved_task_count
 
 
 def config_beside(
@@ -29,19 +27,11 @@ def config_beside(
     for key in saved:
         if key not in given or key in own:
             continue
-        there = _tasks(path) if key == "tasks" else saved[key]
+        there = saved_task_count(path) if key == "tasks" else saved[key]
         if _listed(given[key]) != _listed(there):
             raise ConfigError(f"{key} is {_listed(there)!r} in {path}, not {_listed(given[key])!r}")
     described = {key: value for key, value in saved.items() if key not in own}
     return config_of({**given, **described}, arguments, config)
-
-
-def _tasks(path: Path) -> int:
-    """Return the number of tasks, which a configuration may leave to its default."""
-    tasks = read_record(path, "saved stream", FORMAT, VERSION, StreamError).get("tasks")
-    if not isinstance(tasks, list):
-        raise StreamError(f"{path}: a part of the saved stream is missing ('tasks')")
-    return len(tasks)
 
 
 def _listed(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn
 
-from distillmatch.terminal import plain_column, plain_console
+from distillmatch.terminal import duration, plain_column, plain_console
 
 if TYPE_CHECKING:
     from distillmatch.suite.queue import Queue
@@ -94,11 +94,3 @@ def describe(queue: "Queue") -> str:
 def begun_runs(queue: "Queue") -> int:
     """Count the runs under way here; on a cluster there are others that wait for their turn."""
     return sum(e.state == "running" and e.work is not None for e in queue.entries.values())
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

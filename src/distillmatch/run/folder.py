@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -132,12 +132,8 @@ class RunFolder:
     def _check_same_run(
         self, record: dict[str, Any], config: RunConfig, fingerprint: str, weights: str | None
     ) -> None:
-        differences = differing_keys(record["config"], config)
-        if differences:
-            listed = ", ".join(
-                f"{key} is {there} there and {here} here"
-                for key, (there, here) in differences.items()
-            )
+        listed = differences(record["config"], config)
+        if listed:
             raise RunFolderError(
                 f"{self.path} holds another run: {listed}; choose another folder, or resume 'no' "
                 "to start over"
@@ -163,3 +159,12 @@ def differing_keys(recorded: dict[str, Any], config: RunConfig) -> dict[str, tup
         for key in {**now, **there}
         if key not in LOCATION_KEYS and there.get(key) != now.get(key)
     }
+
+
+def differences(recorded: dict[str, Any], config: RunConfig, passed: Sequence[str] = ()) -> str:
+    """Say what differs but for keys to pass over, or nothing."""
+    return ", ".join(
+        f"{key} is {there} there and {here} here"
+        for key, (there, here) in differing_keys(recorded, config).items()
+        if key not in passed
+    )

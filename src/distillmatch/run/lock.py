@@ -6,8 +6,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from distillmatch.errors import LockedError, explain_disk_errors
+from distillmatch.files import lies_at
 
 if sys.platform == "win32":
     import msvcrt
@@ -16,6 +18,7 @@ else:
 
 NAME = "run.lock"
 MOMENT_SECONDS = 0.5
+Answer = TypeVar("Answer")
 
 
 class FolderLock:
@@ -35,8 +38,9 @@ class FolderLock:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             holder = _number_in(descriptor)
-            if not _lock_soon(descriptor):
-                holder = holder or _number_soon_in(descriptor)
+            # `is_held` takes the lock for a moment, and who has just taken it is about to write.
+            if not _soon(_lock, descriptor):
+                holder = holder or _soon(_number_in, descriptor)
                 os.close(descriptor)
                 who = f"another process ({holder or 'just started'})"
                 if holder == str(os.getpid()):
@@ -45,7 +49,7 @@ class FolderLock:
                     f"{self.path.parent}: {who} is running in this folder; wait for it or choose "
                     "another"
                 )
-            if _is_at(descriptor, self.path):
+            if lies_at(descriptor, self.path):
                 break
             os.close(descriptor)  # its last holder removed the file after we had opened it
         if holder:
@@ -71,20 +75,12 @@ def _number_in(descriptor: int) -> str:
     return os.read(descriptor, 32).decode("ascii", "replace").strip()
 
 
-def _number_soon_in(descriptor: int) -> str:
-    """Return the number that a holder who has just taken the lock is about to write."""
+def _soon(ask: Callable[[int], Answer], descriptor: int) -> Answer:
+    """Return what is answered within a moment: the first answer that is not empty, or the last."""
     until = time.monotonic() + MOMENT_SECONDS
-    while not (holder := _number_in(descriptor)) and time.monotonic() < until:
+    while not (answer := ask(descriptor)) and time.monotonic() < until:
         time.sleep(MOMENT_SECONDS / 100)
-    return holder
-
-
-def _lock_soon(descriptor: int) -> bool:
-    """Take the lock, waiting a moment: `is_held` takes it too, to see whether somebody has it."""
-    until = time.monotonic() + MOMENT_SECONDS
-    while not (taken := _lock(descriptor)) and time.monotonic() < until:
-        time.sleep(MOMENT_SECONDS / 100)
-    return taken
+    return answer
 
 
 def is_held(folder: Path) -> bool:
@@ -109,13 +105,6 @@ def excludes(folder: Path) -> bool:
         return is_held(folder)
     finally:
         lock.release()
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 if sys.platform == "win32":

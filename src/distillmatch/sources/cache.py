@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
-from distillmatch.files import atomic_file, user_cache
+from distillmatch.files import atomic_file, lies_at, user_cache
 from distillmatch.sources.dataset import PIECE_BYTES, ClassTree, Dataset, Part, fingerprint
 
 if sys.platform != "win32":
@@ -165,11 +165,8 @@ def _hold(folder: Path) -> int | None:
         except FileNotFoundError:  # another process was done with it in this moment
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        try:
-            if os.path.samestat(os.fstat(descriptor), folder.stat()):
-                return descriptor
-        except FileNotFoundError:
-            pass
+        if lies_at(descriptor, folder):
+            return descriptor
         os.close(descriptor)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from distillmatch.errors import SourceError, explain_disk_errors
+from distillmatch.files import lies_at
 from distillmatch.sources.progress import show_progress
 
 try:
@@ -130,7 +131,7 @@ def _alone_with(part: Path) -> Iterator[BinaryIO]:
         with part.open("ab") as file:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if not _lies_at(file, part):
+            if not lies_at(file.fileno(), part):
                 continue
             try:
                 yield file
@@ -138,11 +139,3 @@ def _alone_with(part: Path) -> Iterator[BinaryIO]:
                 if file.seek(0, os.SEEK_END) == 0:
                     part.unlink(missing_ok=True)
             return
-
-
-def _lies_at(file: BinaryIO, part: Path) -> bool:
-    """Tell whether a file still has its name, which who held it before may have taken away."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), part.stat())
-    except FileNotFoundError:
-        return False

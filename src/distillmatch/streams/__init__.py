@@ -9,7 +9,12 @@ from distillmatch.streams.experience import (
     experience,
     true_slots_of_unlabeled,
 )
-from distillmatch.streams.saved import read_stream, read_stream_config, save_stream
+from distillmatch.streams.saved import (
+    read_stream,
+    read_stream_config,
+    save_stream,
+    saved_task_count,
+)
 from distillmatch.streams.stream import Stream, Task, build_stream
 from distillmatch.streams.validation import validation_folds
 
@@ -28,6 +33,7 @@ __all__ = [
     "read_stream",
     "read_stream_config",
     "save_stream",
+    "saved_task_count",
     "stored_sizes",
     "true_slots_of_unlabeled",
     "validation_folds",

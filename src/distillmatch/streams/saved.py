@@ -46,6 +46,14 @@ def read_stream_config(path: Path) -> StreamConfig:
         raise StreamError(str(error)) from None
 
 
+def saved_task_count(path: Path) -> int:
+    """Return the number of tasks of a saved stream, which its configuration may leave open."""
+    tasks = _read(path).get("tasks")
+    if not isinstance(tasks, list):
+        raise StreamError(f"{path}: a part of the saved stream is missing ('tasks')")
+    return len(tasks)
+
+
 def read_stream(path: Path, dataset: Dataset) -> Stream:
     """Read a saved stream; refuse it if it was made from other data or is not whole."""
     content = _read(path)

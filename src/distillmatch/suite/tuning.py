@@ -17,7 +17,7 @@ from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
 from distillmatch.run import read_result
-from distillmatch.run.folder import RESULT, differing_keys
+from distillmatch.run.folder import RESULT, differences
 from distillmatch.run.result import recorded_config
 from distillmatch.run.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
@@ -273,11 +273,7 @@ def _check_same_tuning(out: Path, config: RunConfig) -> None:
     if not path.exists():
         return
     recorded = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)["config"]
-    listed = ", ".join(
-        f"{key} is {there} there and {here} here"
-        for key, (there, here) in differing_keys(recorded, config).items()
-        if key not in PLACE_KEYS
-    )
+    listed = differences(recorded, config, PLACE_KEYS)
     if listed:
         raise RunFolderError(f"{out} holds another tuning: {listed}; choose another folder")
 
