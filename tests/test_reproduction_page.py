@@ -343,6 +343,21 @@ def test_runs_by_the_release_are_judged_apart() -> None:
     assert not any("DM" in one.aim for one in release_bars(paper))
 
 
+def test_an_order_by_the_release_takes_base_and_the_bound_from_ours_until_they_are_run() -> None:
+    results = [made("dr", 8.6, preset="release"), made("dm", 30.0, preset="release")]
+    results += [made("offline", 56.0), made("base", 8.2), made("e2e", 9.0), made("gd", 20.0)]
+    of_base = made("base", 8.7, preset="release", base_distillation=True)
+    lent = bar(release_bars(paper_of(results, ["table-2a"])), "order")
+    assert lent.figures.startswith("A_N: UB 56.0 > DM 30.0 > DR 8.6 > Base 8.2; Ω: ")
+    assert lent.figures.endswith("by our readings: UB, Base; not yet run: E2E, GD")
+    assert lent.state == "met so far"
+    own = bar(release_bars(paper_of([*results, of_base], ["table-2a"])), "order")
+    assert own.figures.startswith("A_N: UB 56.0 > DM 30.0 > Base 8.7 > DR 8.6; Ω: ")
+    assert "by our readings: UB; " in own.figures and own.state == "not met"
+    near = bar(release_bars(paper_of(results, ["table-2a"])), "Base: A_N")
+    assert near.state == "not yet run", "only orders are filled up"
+
+
 def test_nothing_but_the_paper_is_judged() -> None:
     paper: Paper = paper_of([made("dm", 40, gate="energy")], ["gates"])
     assert {one.state for one in bars(paper)} == {"not yet run"}

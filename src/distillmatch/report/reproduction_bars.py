@@ -24,6 +24,8 @@ LEAST = {"A_N": 36.5, "omega": 74.0}
 NEAR = 2.0
 """Points by which A_N of those below may differ from what was published."""
 BASELINES = ("base", "e2e", "dr", "offline")
+LENT = ("base", "offline")
+"""What readings can lend each other in an order."""
 RANKED = ("A_N", "omega")
 MET, MET_SO_FAR, NOT_MET, NOT_RUN = "met", "met so far", "not met", "not yet run"
 
@@ -60,25 +62,35 @@ class Swapped:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table that compares methods: its name, and its cells."""
+    """A column of a table that compares methods: its name, and its cells.
+
+    `lent` names the rows whose runs are those of other readings.
+    """
 
     name: str
     records: tuple[Record, ...]
+    lent: tuple[str, ...] = ()
 
 
 def bars(paper: Paper) -> list[Bar]:
     """Return everything that was to be reached, as the runs have it."""
-    return [_main_bar(paper), *_beside_the_paper(paper.of_paper)]
+    columns = _columns(paper.of_paper)
+    return [_main_bar(paper), *_orders(columns), *_all_nearness(columns)]
 
 
 def release_bars(paper: Paper) -> list[Bar]:
-    """Return what can be said of the order and of baselines with the release's readings."""
-    return _beside_the_paper(paper.by_release)
+    """Return what can be said of the order and of baselines with the release's readings.
+
+    In an order Base and the bound are ours where they were not run so.
+    """
+    columns = _columns(paper.by_release)
+    ours = {column.name: column for column in _columns(paper.of_paper)}
+    filled = [_filled_up(column, ours[column.name]) for column in columns if column.name in ours]
+    return [*_orders(filled), *_all_nearness(columns)]
 
 
-def _beside_the_paper(tables: Sequence[Reproduced]) -> list[Bar]:
-    columns = _columns(tables)
-    return [*_orders(columns), *(_nearness(columns, method) for method in BASELINES)]
+def _all_nearness(columns: Sequence[Column]) -> list[Bar]:
+    return [_nearness(columns, method) for method in BASELINES]
 
 
 def _main_bar(paper: Paper) -> Bar:
@@ -112,6 +124,19 @@ def _columns(tables: Sequence[Reproduced]) -> list[Column]:
     return list(found.values())
 
 
+def _filled_up(column: Column, ours: Column) -> Column:
+    """Take Base and the bound from our readings, where nothing of theirs was run by others.
+
+    That is fair as both learn labelled images alone, by the paper's words and here.
+    """
+    if not any(record.results for record in column.records):
+        return column
+    theirs = {r.cell.row: r for r in ours.records if r.method in LENT and r.results}
+    lent = tuple(r.cell.row for r in column.records if not r.results and r.cell.row in theirs)
+    records = tuple(theirs[r.cell.row] if r.cell.row in lent else r for r in column.records)
+    return Column(column.name, records, lent)
+
+
 def _orders(columns: Sequence[Column]) -> Iterator[Bar]:
     """Each column in which two methods were run: they stand as they were published."""
     aim = "the order of the methods as published"
@@ -127,6 +152,8 @@ def _orders(columns: Sequence[Column]) -> Iterator[Bar]:
             said.append(f"otherwise in the paper: {', '.join(apart)}")
         if close:
             said.append(f"otherwise by less than its deviations: {', '.join(close)}")
+        if column.lent:
+            said.append(f"by our readings: {', '.join(column.lent)}")
         if missing:
             said.append(f"not yet run: {', '.join(missing)}")
         state = NOT_MET if swapped else MET_SO_FAR if missing else MET
