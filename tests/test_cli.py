@@ -262,6 +262,20 @@ def test_looking_at_a_stream_does_not_import_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("words", [["--tasks", "0"], ["--method", "magic"], ["--config", "none"]])
+def test_options_of_a_run_are_refused_before_torch_is_loaded(
+    words: list[str], tmp_path: Path
+) -> None:
+    program = (
+        f"import sys; from distillmatch.cli import main; code = main(['run', *{words!r}, "
+        "'--out', 'runs']); sys.exit(code if 'torch' not in sys.modules else 1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 2, done.stderr
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     """As `distillmatch stream --json | head -1` does."""
     with subprocess.Popen(

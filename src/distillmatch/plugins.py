@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,6 +19,14 @@ def plugin_names(group: str) -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=group)}))
 
 
+def refuse_unknown(name: str, names: Collection[str], kind: str) -> None:
+    """Refuse a name that is not installed; what is given as `module:name` is found when loaded."""
+    if ":" not in name and name not in names:
+        raise ConfigError(
+            f"{kind} must be one of {', '.join(names)}, or your own as module:name, not '{name}'"
+        )
+
+
 def find_plugin(group: str, name: str, kind: str) -> Callable[..., Any]:
     """Return the callable called `name` in a group, or the one at `module:name`.
 
@@ -26,13 +34,8 @@ def find_plugin(group: str, name: str, kind: str) -> Callable[..., Any]:
     """
     if ":" in name:
         return _from_module(name, kind)
-    found = entry_points(group=group, name=name)
-    if not found:
-        names = ", ".join(plugin_names(group))
-        raise ConfigError(
-            f"{kind} must be one of {names}, or your own as module:name, not '{name}'"
-        )
-    point = next(iter(found))
+    refuse_unknown(name, plugin_names(group), kind)
+    point = next(iter(entry_points(group=group, name=name)))
     with _explained_import(point.module, name, kind):
         loaded = point.load()
     return _callable(loaded, name, kind)

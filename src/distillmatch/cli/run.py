@@ -1,6 +1,7 @@
 """`distillmatch run`: learn a stream by a method and write the result."""
 
 import argparse
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,12 +13,17 @@ from distillmatch.cli.saved_stream import config_beside
 from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
+from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
 from distillmatch.streams import read_stream
 from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.engine.distributed import Ranks
+
+
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""What torch, which takes a second to load, tells by that torchrun has started a process."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -73,12 +79,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the configuration that the options describe, alone or with others under torchrun."""
-    from distillmatch.engine.distributed import started_by_torchrun
+    if TORCHRUN not in os.environ:
+        _run(arguments, _config(arguments), None)
+        return
     from distillmatch.run.ranks import joined_ranks
 
-    if not started_by_torchrun():
-        _run(arguments, None)
-        return
     with joined_ranks() as ranks:
         for option in ("seeds", "runs_per_gpu", "at_once"):
             if getattr(arguments, option) is not None:
@@ -88,17 +93,16 @@ def run(arguments: argparse.Namespace) -> None:
                 )
         if not ranks.first:
             arguments.quiet, arguments.tensorboard = True, False
-        _run(arguments, ranks)
+        _run(arguments, _config(arguments), ranks)
 
 
-def _run(arguments: argparse.Namespace, ranks: "Ranks | None") -> None:
+def _run(arguments: argparse.Namespace, config: RunConfig, ranks: "Ranks | None") -> None:
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.run import Interrupted, bound_of, read_result
     from distillmatch.run import run as run_config
     from distillmatch.run.tensorboard import TensorBoard
     from distillmatch.run.threads import end_process
 
-    config = _config(arguments)
     if wants_seeds(arguments):
         run_seeds(arguments, config, _tell)
         return
@@ -142,9 +146,12 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks | None") -> None:
 def _config(arguments: argparse.Namespace) -> RunConfig:
     """Return the configuration, with a saved stream's where that is to be learned."""
     if arguments.stream is None:
-        return config_from(arguments, RunConfig)
-    # What is stored and what is random in training is the run's own.
-    return config_beside(arguments.stream, arguments, RunConfig, free=("coreset", "seed"))
+        config = config_from(arguments, RunConfig)
+    else:
+        # What is stored and what is random in training is the run's own.
+        config = config_beside(arguments.stream, arguments, RunConfig, free=("coreset", "seed"))
+    refuse_unknown(config.method, plugin_names(METHODS), "method")
+    return config
 
 
 def _tell(sentence: str) -> None:

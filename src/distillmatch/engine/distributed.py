@@ -41,11 +41,6 @@ CHANNELS_LAST = 4
 _meetings = itertools.count()
 
 
-def started_by_torchrun() -> bool:
-    """Tell whether this process is one of several that torchrun has started for one run."""
-    return distributed.is_available() and distributed.is_torchelastic_launched()
-
-
 @dataclass(frozen=True, eq=False)
 class Ranks:
     """The processes of a run, as one of them sees them; `local` is its number on its machine."""

@@ -26,7 +26,7 @@ from distillmatch.config import (
 from distillmatch.config.base import CountOrZero, Switch
 from distillmatch.config.run import Preset
 from distillmatch.errors import ConfigError
-from distillmatch.plugins import METHODS, plugin_names
+from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 
 METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
 """What a cell can state: figures of result.md, the mean AUROC over tasks, and for figures of memory
@@ -283,12 +283,8 @@ def _check_methods(cells: Iterable[Cell], where: str) -> None:
     """Refuse methods that are not installed; those given as module:name are found when run."""
     names = plugin_names(METHODS)
     for cell in cells:
-        method = cell.config.method
-        if ":" not in method and method not in names:
-            raise ConfigError(
-                f"{where}: row '{cell.row}', column '{cell.column}': method must be one of "
-                f"{', '.join(names)}, or your own as module:name, not '{method}'"
-            )
+        kind = f"{where}: row '{cell.row}', column '{cell.column}': method"
+        refuse_unknown(cell.config.method, names, kind)
 
 
 def _published(file: _File, row: str, number: int, where: str) -> dict[str, Published]:
