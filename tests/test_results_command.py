@@ -261,3 +261,20 @@ def test_results_made_elsewhere_are_added_all_or_none(
     assert add(files[0], "--replace") == 0
     assert again in ledger.results()
     assert add() == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["add", "x", "--method", "dm"], "--method goes with listing and checking"),
+        (["add", "x", "--seed", "0"], "--seed goes with listing and checking"),
+        (["add", "x", "--where", "tasks=5"], "--where goes with listing and checking"),
+        (["--replace"], "--replace goes with results add only"),
+        (["check", "--replace"], "--replace goes with results add only"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["results", *words]) == 2
+    assert sentence in capsys.readouterr().err

@@ -27,7 +27,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs-per-gpu",
         type=int,
-        default=1,
         metavar="N",
         help="runs at once on a GPU (default: 1)",
     )
@@ -53,6 +52,11 @@ def check_engine_options(arguments: argparse.Namespace) -> None:
             f"checkpoint_seconds must be at least 0, not {arguments.checkpoint_seconds!r}"
         )
     if arguments.engine == "ray":
+        if arguments.jobs is not None:
+            raise ConfigError(
+                "--jobs goes with --engine local; a Ray cluster has as many as its CPUs and GPUs "
+                "take"
+            )
         require_ray()
 
 
@@ -64,15 +68,22 @@ def make_engine(
     from distillmatch.suite.local import Crew, LocalEngine
     from distillmatch.suite.ray_engine import RayEngine
 
-    seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu
+    seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu or 1
     if arguments.engine == "ray":
         return RayEngine(queue, show, per_gpu, seconds)
     left = [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
-    crew = Crew.on_cpu(arguments.jobs)
     if any(Placement.of(config).device.type == "cuda" for config in left):
         import torch
 
         crew = Crew.on_gpus(torch.cuda.device_count(), arguments.jobs, per_gpu)
+    elif left and arguments.runs_per_gpu is not None:
+        # Who counts on a GPU would wait for days.
+        raise ConfigError(
+            f"--runs-per-gpu {per_gpu} was given, but no GPU is found or meant for these runs; on "
+            "a CPU --jobs says how many there are at once"
+        )
+    else:
+        crew = Crew.on_cpu(arguments.jobs)
     return LocalEngine(queue, crew, log_folder, show, seconds)
 
 

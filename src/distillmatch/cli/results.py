@@ -15,6 +15,8 @@ from distillmatch.errors import ConfigError, ResultError
 from distillmatch.terminal import plain_console
 
 Result = dict[str, Any]
+FILTERS = ("method", "seed", "experiment", "where")
+"""The options that choose among results."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> None:
     """List and compare the results that were asked for, check them, or add them."""
     if arguments.files[:1] == ["add"]:
+        for name in FILTERS:
+            if getattr(arguments, name) not in (None, []):
+                raise ConfigError(
+                    f"--{name} goes with listing and checking; results add takes what is named"
+                )
         _add([Path(file) for file in arguments.files[1:]], arguments)
         return
+    if arguments.replace:
+        raise ConfigError("--replace goes with results add only")
     check = arguments.files[:1] == ["check"]
     if check:
         arguments.files = arguments.files[1:]

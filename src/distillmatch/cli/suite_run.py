@@ -86,14 +86,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         _print_plan(Queue(jobs, ledger, _tell, in_order=arguments.in_order))
         return
-    if not excludes(work):
-        _tell(f"{work} is on a file system without locks: let no second process join")
     progress = SuiteProgress()
     try:
         queue = Queue(jobs, ledger, progress.tell, in_order=arguments.in_order)
         if not queue.over:
             ledger.check_writable()
-        make_engine(arguments, queue, work, progress.show).run()
+        engine = make_engine(arguments, queue, work, progress.show)
+        if not excludes(work):
+            progress.tell(f"{work} is on a file system without locks: let no second process join")
+        engine.run()
     except Interrupted as stop:
         _tell(str(stop))
         raise SystemExit(stop.exit_code) from None
