@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import make_dataset
 from test_checkpoints import said, session, six_classes, tiny, without_times
 
@@ -15,6 +16,7 @@ from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
 from distillmatch.run import bound_of, read_result, run
 from distillmatch.run import session as session_module
+from distillmatch.run.checkpoints import Checkpoint, decode, encode
 from distillmatch.run.lock import FolderLock, is_held
 
 
@@ -22,6 +24,17 @@ from distillmatch.run.lock import FolderLock, is_held
 def nothing_said() -> Iterator[None]:
     said.clear()
     yield
+
+
+def test_a_checkpoint_of_another_version_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "00000001.safetensors"
+    content = encode(Checkpoint({"task": 1}, {"weight": torch.ones(2)}))
+    path.write_bytes(content)
+    assert decode(path).values == {"task": 1}
+    assert content.count(b'"version":"1"') == 1
+    path.write_bytes(content.replace(b'"version":"1"', b'"version":"2"'))
+    with pytest.raises(ValueError, match="expected distillmatch checkpoint version 1"):
+        decode(path)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from learner_world import (
     BOAT,
@@ -16,7 +17,9 @@ from learner_world import (
 )
 
 from distillmatch import ContinualLearner
+from distillmatch.engine.outcome import Judgement
 from distillmatch.learner import read_state
+from distillmatch.learner.recognition import Sample, choose_examples
 from distillmatch.report.learner_page import write_learner_page
 from distillmatch.report.learner_text import (
     FIGURES,
@@ -25,6 +28,12 @@ from distillmatch.report.learner_text import (
     history_table,
 )
 
+EXAMPLES = [
+    # what each of eight images was taken for, their scores, and those shown of them, in order
+    ("aabbaacc", (5, 9, 7, 8, 2, 6, 1, 3), [1, 3, 7, 2, 5, 6]),
+    ("aabbaacc", None, [0, 2, 6, 1, 3, 7]),
+    ("a-a-b---", (1, 9, 2, 9, 3, 9, 9, 9), [4, 2, 0]),
+]
 ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
 TAKEN = FIGURES.index("taken")
 NOBODY_JUDGED = [
@@ -35,6 +44,23 @@ NOBODY_JUDGED = [
     ("gd", {}, "the teacher and the classifier learned from them, but none was taken for a class."),
     ("dm", {"pseudo_labels": False}, "the classifier learned from them, but none was taken"),
 ]
+
+
+@pytest.mark.parametrize(("taken", "scores", "shown"), EXAMPLES)
+def test_examples_are_the_most_familiar_images_of_each_class_in_turn(
+    taken: str, scores: tuple[float, ...] | None, shown: list[int]
+) -> None:
+    """Six at most; what was not accepted, "-", is not among them."""
+    images = np.arange(8, dtype=np.uint8).repeat(12).reshape(8, 2, 2, 3)
+    slots = np.array(["abc-".index(one) % 3 for one in taken])
+    accepted = np.array([one != "-" for one in taken])
+    judgement = Judgement(slots, accepted, np.zeros(8, np.int64))
+    of_scores = None if scores is None else np.array(scores, np.float32)
+    sample = Sample(np.arange(8), of_scores)
+    found = choose_examples(sample, judgement, ["a", "b", "c"], images, most=6)
+    assert [int(one.image[0, 0, 0]) for one in found] == shown
+    assert [one.label for one in found] == [taken[place] for place in shown]
+    assert [one.score for one in found] == [scores and scores[place] for place in shown]
 
 
 @pytest.mark.parametrize(("method", "options", "sentence"), NOBODY_JUDGED)

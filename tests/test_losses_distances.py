@@ -54,6 +54,14 @@ def test_the_covariance_is_shrunk_as_ledoit_and_wolf_do(count: int, size: int) -
     np.testing.assert_allclose(found, slow_shrunk(rows), rtol=1e-9, atol=1e-12)
 
 
+def test_a_share_of_more_than_all_is_all() -> None:
+    """Rows of nearly the same variance in every direction tell nothing but that variance."""
+    rows = np.random.default_rng(202).normal(size=(200, 5))
+    found = shrunk_covariance(tensor(rows)).numpy()
+    np.testing.assert_allclose(found, slow_shrunk(rows), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found, np.eye(5) * found[0, 0], atol=1e-12)
+
+
 def test_fewer_rows_are_shrunk_more() -> None:
     rows = drawn(400, 6, seed=3)
 

@@ -88,6 +88,25 @@ def test_a_class_is_divided_equally_over_the_tasks_that_show_it(
             assert shown == [of_class // len(shown_in)] * len(shown_in)
 
 
+def test_of_more_images_than_a_task_may_show_some_are_drawn_at_random() -> None:
+    dataset = make_dataset(6, 30)
+    config = StreamConfig(tasks=3, labels_per_class=10, seed=0)
+    whole = [set(task.unlabeled.tolist()) for task in build_stream(dataset, config).tasks]
+    drawn = []
+    for seed in (0, 1):
+        limited = config.replace(unlabeled_per_task=12, seed=seed)
+        tasks = build_stream(dataset, limited).tasks
+        of_seed = [sorted(task.unlabeled.tolist()) for task in tasks]
+        assert [len(one) for one in of_seed] == [12, 12, 12]
+        drawn.append(of_seed)
+    assert all(set(some) <= all_of for some, all_of in zip(drawn[0], whole, strict=True))
+    cut = [sorted(all_of)[:12] for all_of in whole]
+    assert all(some != first for some, first in zip(drawn[0], cut, strict=True)), "not the first"
+    places = [[sorted(whole[i]).index(one) for one in some] for i, some in enumerate(drawn[0])]
+    assert places[0] != places[1], "each task draws by itself"
+    assert drawn[0] != drawn[1]
+
+
 def test_classes_of_fewer_images_than_tasks_are_dealt_to_all_tasks_in_turn() -> None:
     """Six classes of two unlabelled images each: none is lost, and no task is without."""
     dataset = make_dataset(6, 3)
