@@ -314,6 +314,21 @@ def test_builds_at_the_same_time_end_in_one_whole_cache(config: StreamConfig) ->
     assert len(cached_files(config)) == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks on Windows")
+def test_a_cache_can_be_made_where_the_file_system_knows_no_locks(
+    config: StreamConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        asked.append(operation)
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    assert len(folder.load(config).train) == 10
+    assert asked and len(cached_files(config)) == 1
+
+
 def test_a_workshop_that_another_build_leaves_in_this_moment_is_made_anew(
     config: StreamConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,9 @@
 """Files written so that a reader sees the old one or the new one, never half of either; sizes."""
 
+import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from distillmatch.errors import DistillMatchError, explain_disk_errors
+
+if sys.platform != "win32":
+    import fcntl
 
 # To read it is to change it for a moment, which other threads would see: so this is done once.
 UMASK = os.umask(0)
@@ -60,6 +65,16 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
     data = content.encode() if isinstance(content, str) else content
     with atomic_file(path, doing) as file:
         file.write(data)
+
+
+def wait_for_lock(descriptor: int) -> None:
+    """Lock an open file or folder, as long as it is open, once no other process has it locked.
+
+    Windows has no such locks, and some network file systems know none: there it goes without.
+    """
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def lies_at(descriptor: int, path: Path) -> bool:

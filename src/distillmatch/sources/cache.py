@@ -23,11 +23,8 @@ from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
-from distillmatch.files import atomic_file, lies_at, user_cache
+from distillmatch.files import atomic_file, lies_at, user_cache, wait_for_lock
 from distillmatch.sources.dataset import PIECE_BYTES, ClassTree, Dataset, Part, fingerprint
-
-if sys.platform != "win32":
-    import fcntl
 
 VERSION = 2
 _MARK = b"dmimages"
@@ -150,7 +147,7 @@ def workshop(path: Path, doing: str) -> Iterator[Path]:
 
 
 def _hold(folder: Path) -> int | None:
-    """Lock a folder, made if need be, as long as the descriptor is open; not so on Windows."""
+    """Lock a folder, made if need be, as long as the descriptor is open; Windows opens none."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +161,7 @@ def _hold(folder: Path) -> int | None:
             descriptor = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:  # another process was done with it in this moment
             continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor)
         if lies_at(descriptor, folder):
             return descriptor
         os.close(descriptor)

@@ -11,13 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from distillmatch.errors import SourceError, explain_disk_errors
-from distillmatch.files import lies_at
+from distillmatch.files import lies_at, wait_for_lock
 from distillmatch.sources.progress import show_progress
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: two downloads at once then end in a wrong md5, not in bad data
-    fcntl = None  # type: ignore[assignment]
 
 TIMEOUT = 30.0
 """Seconds without a byte before a connection counts as broken."""
@@ -126,11 +121,13 @@ def _ends_there(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> boo
 
 @contextmanager
 def _alone_with(part: Path) -> Iterator[BinaryIO]:
-    """Open the part once no other process downloads the same file; an empty one is removed."""
+    """Open the part once no other process downloads the same file; an empty one is removed.
+
+    Where there are no locks, two downloads at once end in a wrong md5, not in bad data.
+    """
     while True:
         with part.open("ab") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
+            wait_for_lock(file.fileno())
             if not lies_at(file.fileno(), part):
                 continue
             try:
