@@ -198,6 +198,7 @@ def test_a_second_process_in_the_same_folder_is_refused(start: Start, tmp_path: 
     words = words_for(out, method="base", epochs=16)
     first = start(words)
     wait_for_checkpoint(out)
+    first.send(signal.SIGSTOP)  # or it may be done before the second has begun
     second = start(words)
     assert second.wait() == 2
     (sentence,) = second.said()
