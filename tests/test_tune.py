@@ -210,6 +210,15 @@ def test_a_whole_tuning_looks_at_no_test_image(
         run(RunConfig.from_yaml(out / "best.yaml"))
 
 
+def test_a_tuning_that_counts_on_a_gpu_is_refused_without_one_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["tune", "--out", str(out), "--device", "cpu", "--runs-per-gpu", "2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no GPU is found or meant for these runs" in line and not out.exists()
+
+
 def test_other_test_data_lead_to_the_same_choice(tmp_path: Path) -> None:
     dataset = make_dataset(classes=8, noise=True)
     other = replace(

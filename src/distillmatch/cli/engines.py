@@ -1,6 +1,7 @@
 """Options that say where the runs of a queue are made, and the engine that they describe."""
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,30 +61,42 @@ def check_engine_options(arguments: argparse.Namespace) -> None:
         require_ray()
 
 
+def refuse_without_gpu(arguments: argparse.Namespace, configs: Sequence[RunConfig]) -> None:
+    """Refuse runs that count on a GPU where none is used for them: they would take days."""
+    counts = arguments.engine == "local" and arguments.runs_per_gpu is not None
+    if counts and configs and not _use_a_gpu(configs):
+        raise ConfigError(
+            f"--runs-per-gpu {arguments.runs_per_gpu} was given, but no GPU is found or meant for "
+            "these runs; on a CPU --jobs says how many there are at once"
+        )
+
+
+def configs_left(queue: "Queue") -> list[RunConfig]:
+    """Return the configurations of the runs that are not done."""
+    return [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
+
+
+def _use_a_gpu(configs: Iterable[RunConfig]) -> bool:
+    from distillmatch.engine import Placement
+
+    return any(Placement.of(config).device.type == "cuda" for config in configs)
+
+
 def make_engine(
     arguments: argparse.Namespace, queue: "Queue", log_folder: Path, show: "Show"
 ) -> "LocalEngine | RayEngine":
     """Return what works off the queue: on all GPUs if a run is to use one, else on all cores."""
-    from distillmatch.engine import Placement
     from distillmatch.suite.local import Crew, LocalEngine
     from distillmatch.suite.ray_engine import RayEngine
 
     seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu or 1
     if arguments.engine == "ray":
         return RayEngine(queue, show, per_gpu, seconds)
-    left = [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
-    if any(Placement.of(config).device.type == "cuda" for config in left):
+    crew = Crew.on_cpu(arguments.jobs)
+    if _use_a_gpu(configs_left(queue)):
         import torch
 
         crew = Crew.on_gpus(torch.cuda.device_count(), arguments.jobs, per_gpu)
-    elif left and arguments.runs_per_gpu is not None:
-        # Who counts on a GPU would wait for days.
-        raise ConfigError(
-            f"--runs-per-gpu {per_gpu} was given, but no GPU is found or meant for these runs; on "
-            "a CPU --jobs says how many there are at once"
-        )
-    else:
-        crew = Crew.on_cpu(arguments.jobs)
     return LocalEngine(queue, crew, log_folder, show, seconds)
 
 

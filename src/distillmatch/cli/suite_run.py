@@ -10,7 +10,9 @@ from rich.table import Table
 from distillmatch.cli.engines import (
     add_engine_options,
     check_engine_options,
+    configs_left,
     make_engine,
+    refuse_without_gpu,
     with_absolute_locations,
 )
 from distillmatch.cli.options import Parser, add_field_option
@@ -89,12 +91,12 @@ def run(arguments: argparse.Namespace) -> None:
     progress = SuiteProgress()
     try:
         queue = Queue(jobs, ledger, progress.tell, in_order=arguments.in_order)
+        refuse_without_gpu(arguments, configs_left(queue))
         if not queue.over:
             ledger.check_writable()
-        engine = make_engine(arguments, queue, work, progress.show)
         if not excludes(work):
             progress.tell(f"{work} is on a file system without locks: let no second process join")
-        engine.run()
+        make_engine(arguments, queue, work, progress.show).run()
     except Interrupted as stop:
         _tell(str(stop))
         raise SystemExit(stop.exit_code) from None

@@ -12,6 +12,7 @@ from distillmatch.cli.engines import (
     add_engine_options,
     check_engine_options,
     make_engine,
+    refuse_without_gpu,
     with_absolute_locations,
 )
 from distillmatch.cli.options import add_config_options, config_from
@@ -92,6 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     require_matplotlib()
     check_engine_options(arguments)
     config = with_absolute_locations(config_from(arguments, RunConfig))
+    refuse_without_gpu(arguments, [config])
     space = parse_space(arguments.space, config) if arguments.space else paper_space(config)
     selection = Selection(
         arguments.search,
