@@ -42,8 +42,26 @@ def test_uniform_weights_lie_within_the_root_of_the_inputs(head: Head) -> None:
     assert spread_within(network.head.slots.weight, 1 / sqrt(256))
     if network.head.slots.bias is not None:
         assert spread_within(network.head.slots.bias, 1 / sqrt(256))
-    for norm in (layer for layer in network.modules() if isinstance(layer, BatchNorm)):
+    for norm in norms_of(network):
         assert norm.weight.eq(1).all() and norm.bias.eq(0).all()
+
+
+def norms_of(network: nn.Module) -> list[BatchNorm]:
+    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_weights_of_normalization_can_start_between_zero_and_one(head: Head) -> None:
+    """All else is then as it is with `uniform`, and starts as far from zero."""
+    network = build_network("wrn-10-4", 400, head, seeded(1), initial_weights="uniform-norms")
+    for norm in norms_of(network):
+        assert norm.weight.ge(0).all() and norm.weight.lt(1).all()
+        assert norm.bias.eq(0).all() and norm.running_var.eq(1).all()
+    weights = torch.cat([norm.weight.detach() for norm in norms_of(network)])
+    assert spread_within(weights - 0.5, 0.5)
+    for layer in (one for one in network.modules() if isinstance(one, nn.Conv2d)):
+        assert spread_within(layer.weight, layer.weight[0].numel() ** -0.5)
+    assert spread_within(network.head.slots.weight, 1 / sqrt(256))
 
 
 def test_uniform_weights_are_spread_as_torchs_own() -> None:
@@ -87,13 +105,15 @@ def test_every_network_of_a_run_starts_as_its_configuration_says_and_again_the_s
     for name, similarity in (("classifier", None), ("detector", "cosine"), ("teacher", None)):
         network, again = factory(name, similarity), factory(name, similarity)
         largest = network.get_parameter("backbone.blocks.2.conv2.weight").abs().max()
-        assert (float(largest.detach()) <= 1 / sqrt(64 * 9)) == (initial_weights == "uniform")
+        assert (float(largest.detach()) <= 1 / sqrt(64 * 9)) == (initial_weights != "normal")
+        drawn = not all(norm.weight.eq(1).all() for norm in norms_of(network))
+        assert drawn == (initial_weights == "uniform-norms")
         for key, value in network.state_dict().items():
             assert torch.equal(value, again.state_dict()[key])
 
 
 def test_a_backbone_that_is_not_ours_starts_as_it_does_and_its_head_follows() -> None:
-    normal, uniform = (
+    normal, uniform, with_norms = (
         build_network(
             "examples.own_network:SmallNet", 400, generator=seeded(1), initial_weights=one
         )
@@ -101,6 +121,7 @@ def test_a_backbone_that_is_not_ours_starts_as_it_does_and_its_head_follows() ->
     )
     for key, value in normal.backbone.state_dict().items():
         assert torch.equal(value, uniform.backbone.state_dict()[key])
+        assert torch.equal(value, with_norms.backbone.state_dict()[key])
     assert normal.head.slots.bias.eq(0).all()
     assert spread_within(uniform.head.slots.bias, 1 / sqrt(64))
 

@@ -48,7 +48,7 @@ Statistics = Literal["apart", "together"]
 StrongStatistics = Literal[Statistics, "unlabeled"]
 LastBatches = Literal["filled", "short"]
 TeacherStart = Literal["fresh", "past"]
-InitialWeights = Literal["normal", "uniform"]
+InitialWeights = Literal["normal", "uniform", "uniform-norms"]
 OptionValue = bool | int | float | str
 
 RELEASE: dict[str, Any] = {
@@ -133,7 +133,8 @@ class RunConfig(StreamConfig):
     initial_weights: InitialWeights = Field(
         "normal",
         description="how our backbones and heads start: convolutions normal by their outputs, or "
-        "everything uniform by its inputs, as torch has it",
+        "everything uniform by its inputs, as torch has it; with uniform-norms the weights of "
+        "normalization too, between 0 and 1, as torch had them up to 1.1",
     )
     epochs: Count = Field(
         200, description="epochs a task; the whole schedule follows in proportion"

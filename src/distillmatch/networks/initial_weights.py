@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from distillmatch.config.run import InitialWeights
 from distillmatch.errors import ConfigError
+from distillmatch.networks.normalization import BatchNorm
 
 
 def initialize(
@@ -19,10 +20,12 @@ def initialize(
     - `normal`: convolutions normal with variance 2 / (channels out · kernel area), linear layers
       uniform within ± 1 / √(features in), their biases zero;
     - `uniform`: everything uniform within ± 1 / √(inputs of one output), as torch itself starts
-      layers and the authors' release leaves them.
+      layers and the authors' release leaves them;
+    - `uniform-norms`: the same, and the weights of normalizations uniform between 0 and 1, as torch
+      started them up to version 1.1; the release asks for 1.0.1.
 
-    Normalization starts as the identity. Without a `generator` the numbers come from torch's
-    global one.
+    Otherwise normalization starts as the identity. Without a `generator` the numbers come from
+    torch's global one.
     """
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
@@ -36,6 +39,8 @@ def initialize(
             draw_uniform(layer.weight, generator)
             if layer.bias is not None:
                 draw_bias(layer.bias, layer.in_features, generator, initial_weights)
+        elif isinstance(layer, BatchNorm) and initial_weights == "uniform-norms":
+            nn.init.uniform_(layer.weight, generator=generator)
 
 
 def draw_uniform(weight: Tensor, generator: torch.Generator | None) -> None:
