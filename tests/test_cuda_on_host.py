@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from distillmatch.networks.kernels import cuda_weight_gradient
+from distillmatch.networks.kernels.parts import kernel_parts, share_programs
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
@@ -58,14 +59,27 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
 
 
 @pytest.mark.parametrize(
-    ("channels", "group", "leading", "adds", "room"),
-    [(32, 32, 150, True, 1000), (64, 32, 97, False, 20), (16, 16, 300, True, 0)],
+    ("channels", "group", "sizes", "moving", "adds", "room"),
+    [
+        (32, 32, (150, 150), 1, True, 1000),
+        (64, 32, (97, 203), 2, False, 20),
+        (16, 16, (300,), 1, True, 0),
+        (32, 32, (120, 80, 100), 3, True, 30),
+        (32, 16, (90, 60, 50, 100), 2, False, 1000),
+        (16, 16, (90, 60, 50, 100), 0, True, 10),
+    ],
 )
 def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
-    channels: int, group: int, leading: int, adds: bool, room: int, tmp_path: Path
+    channels: int,
+    group: int,
+    sizes: tuple[int, ...],
+    moving: int,
+    adds: bool,
+    room: int,
+    tmp_path: Path,
 ) -> None:
-    rows, programs = 300, 5
-    of_first = programs if leading == rows else 3
+    rows, programs = 300, 7
+    parts = kernel_parts(sizes, share_programs(programs, sizes))
     generator = torch.Generator().manual_seed(1)
 
     def drawn(*shape: int) -> Tensor:
@@ -78,8 +92,8 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     sums = [shortcut] if adds else []
     given = [maps, *sums, weight, bias, mean, variance, gradient, *([of_sum] if adds else [])]
     constants = {"GROUP": group, "THREADS": 64, "AHEAD": 4, "EACH": 1}
-    program = built(tmp_path, "normalization", constants, ["eight_numbers"])
-    numbers = [rows, leading, channels, programs, of_first, room, int(adds)]
+    program = built(tmp_path, "normalization", constants, ["eight_numbers", "parts"])
+    numbers = [channels, room, int(adds), moving, *parts.ends, *parts.programs]
     finished = subprocess.run(
         [program, *map(str, numbers)],
         input=b"".join(bytes(one.contiguous().view(torch.uint8).numpy()) for one in given),
@@ -95,14 +109,18 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     assert torch.equal(summed, expected_sum)
     leaf = expected_sum.float().requires_grad_()
     weight, bias = weight.requires_grad_(), bias.requires_grad_()
-    parts = [
-        functional.batch_norm(leaf[:leading], mean, variance, weight, bias, training=True),
-        *(
-            [functional.batch_norm(leaf[leading:], None, None, weight, bias, True)]
-            * (leading < rows)
-        ),
+    normalized = [
+        functional.batch_norm(
+            part,
+            mean if number < moving else None,
+            variance if number < moving else None,
+            weight,
+            bias,
+            training=True,
+        )
+        for number, part in enumerate(torch.split(leaf, list(sizes)))
     ]
-    expected = functional.relu(torch.cat(parts))
+    expected = functional.relu(torch.cat(normalized))
     expected.backward(gradient.float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
     torch.testing.assert_close(activated.float(), expected.detach(), rtol=2**-7, atol=1e-5)

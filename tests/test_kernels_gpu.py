@@ -7,15 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.networks import BatchNorm, build_network, convolution, separate_statistics
+from distillmatch.networks import BatchNorm, Parts, build_network, convolution, separate_statistics
 
 pytestmark = pytest.mark.gpu
 
 SHAPES = [
     (16, 32, 40, None),
-    (32, 16, 33, 20),
-    (48, 8, 7, 3),
-    (128, 8, 320, 192),
+    (32, 16, 33, Parts((20, 13), 1)),
+    (48, 8, 7, Parts((3, 4), 2)),
+    (128, 8, 320, Parts((192, 128), 1)),
+    (64, 16, 519, Parts((256, 192, 71), 3)),
+    (16, 32, 19, Parts((4, 9, 1, 5), 2)),
+    (32, 16, 19, Parts((4, 9, 1, 5), 0)),
     (640, 4, 6, None),
 ]
 few_channels = pytest.mark.parametrize(
@@ -37,10 +40,10 @@ def plain(norm: BatchNorm, inputs: Tensor, shortcut: Tensor | None) -> tuple[Ten
     """Compute in float32 by torch, part by part."""
     summed = inputs if shortcut is None else (inputs + shortcut).bfloat16()
     summed = summed.float()
-    parts = [summed] if norm.leading is None else [summed[: norm.leading], summed[norm.leading :]]
+    sizes, moving = norm.parts or ((len(summed),), 1)
     outputs = []
-    for number, part in enumerate(parts):
-        moves = number == 0
+    for number, part in enumerate(torch.split(summed, list(sizes))):
+        moves = number < moving
         mean, variance = (norm.running_mean, norm.running_var) if moves else (None, None)
         outputs.append(
             functional.batch_norm(
@@ -51,16 +54,16 @@ def plain(norm: BatchNorm, inputs: Tensor, shortcut: Tensor | None) -> tuple[Ten
 
 
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize(("channels", "side", "count", "leading"), SHAPES)
+@pytest.mark.parametrize(("channels", "side", "count", "parts"), SHAPES)
 def test_normalization_by_our_kernels_is_torchs_with_relu_and_sum(
-    channels: int, side: int, count: int, leading: int | None, adds: bool
+    channels: int, side: int, count: int, parts: Parts | None, adds: bool
 ) -> None:
     from distillmatch.networks.kernels import batch_statistics
 
     results = []
     for fused in (True, False):
         norm = BatchNorm(channels).cuda()
-        norm.leading = leading
+        norm.parts = parts
         with torch.no_grad():
             norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
             norm.bias.copy_(torch.linspace(-1, 1, channels))
@@ -179,7 +182,7 @@ def test_a_networks_gradients_are_as_near_to_float32_as_those_of_torch_in_half_p
         network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with (
             torch.autocast("cuda", torch.bfloat16, enabled=half),
-            separate_statistics(network, 64),
+            separate_statistics(network, [64, 32]),
         ):
             logits = network(images.to(memory_format=torch.channels_last))
         functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,5 @@
 import copy
+from contextlib import nullcontext
 from math import exp, sqrt
 from typing import get_args
 
@@ -177,7 +178,7 @@ def test_frozen_statistics_leave_them_alone_and_change_nothing_else() -> None:
 def together_and_apart(one: nn.Module, two: nn.Module) -> tuple[Tensor, Tensor]:
     """Show equal networks two batches, in one forward and in two: they must end alike."""
     first, second = images(4), 3 * images(5, seed=1) + 1
-    with separate_statistics(one, 4):
+    with separate_statistics(one, [4, 5]):
         together = one(torch.cat([first, second]))
     apart = [two(first)]
     with frozen_statistics(two):
@@ -197,6 +198,23 @@ def test_one_forward_with_separate_statistics_does_for_two() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
     later = 3 * images(5, seed=1) + 1
     torch.testing.assert_close(one(later), two(later))
+
+
+@pytest.mark.parametrize(("sizes", "moving"), [((4, 3), 2), ((3, 2, 4), 2), ((2, 3, 2, 4), 4)])
+def test_parts_of_one_forward_are_forwards_of_their_own_and_move_statistics_in_their_order(
+    sizes: tuple[int, ...], moving: int
+) -> None:
+    one, two = (build_network("wrn-10-1", 3, "cosine", seeded(4)) for _ in range(2))
+    parts = [(1 + k) * images(size, seed=k) + k for k, size in enumerate(sizes)]
+    with separate_statistics(one, sizes, moving):
+        together = one(torch.cat(parts))
+    apart = []
+    for k, part in enumerate(parts):
+        with frozen_statistics(two) if k >= moving else nullcontext():
+            apart.append(two(part))
+    torch.testing.assert_close(together, torch.cat(apart))
+    for name, value in one.named_buffers():
+        torch.testing.assert_close(value, dict(two.named_buffers())[name])
 
 
 def test_statistics_move_again_after_a_frozen_forward_even_a_failed_one() -> None:

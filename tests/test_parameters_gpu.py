@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.engine.descent import Descent
-from distillmatch.networks import BatchNorm, build_network, shared_device
+from distillmatch.networks import BatchNorm, Parts, build_network, shared_device
 from distillmatch.networks.kernels import batch_statistics, parameters
 
 pytestmark = pytest.mark.gpu
@@ -74,12 +74,12 @@ def test_normalization_is_the_same_to_the_bit_alone_and_beside_other_runs(
             return maps.bfloat16().to(memory_format=torch.channels_last)
 
         norm, maps, shortcut = BatchNorm(channels).cuda(), drawn(), drawn()
-        norm.leading = count * 3 // 5
+        norm.parts = Parts((count * 3 // 5, count * 2 // 5), 2)
         with shared_device() if shared else nullcontext():
             activated, made = batch_statistics.normalize(maps, shortcut, norm)
             gradients = batch_statistics.take_back(drawn(), drawn(), made, norm)
             if channels == 32:
-                shape = batch_statistics.Shape.of(maps, norm.leading)
+                shape = batch_statistics.Shape.of(maps, norm.parts.sizes)
                 assert shape.launched_together(maps.device) is not shared
         found.append([made.maps, activated, norm.running_mean, norm.running_var, *gradients])
     for alone, beside in zip(*found, strict=True):

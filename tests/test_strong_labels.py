@@ -25,7 +25,7 @@ from trainings import (
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import Batch, Method, TaskInfo, Training
-from distillmatch.methods.parts import forward_views, forward_weak
+from distillmatch.methods.forwards import forward_views
 from distillmatch.suite.identity import bound_config, run_name
 
 BOTH = "labels-and-pseudo-labels"
@@ -136,7 +136,7 @@ def test_strong_views_of_labelled_images_leave_the_running_statistics_alone(task
     network = training.network.train()
     start = {key: value.clone() for key, value in network.state_dict().items()}
     with torch.no_grad():
-        forward_weak(network, batch, task.seen)
+        network(torch.cat([batch.images, batch.unlabeled]))
         moved = {key: value.clone() for key, value in network.state_dict().items()}
         network.load_state_dict(start)
         forward_views(network, batch, task.seen)

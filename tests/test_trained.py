@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.hooks import RemovableHandle
 
-from distillmatch.networks import BatchNorm, frozen_statistics, separate_statistics
+from distillmatch.networks import BatchNorm, Parts, frozen_statistics, separate_statistics
 from distillmatch.networks.convolution import Convolution
 from distillmatch.networks.kernels import pointwise, trained
 from distillmatch.networks.kernels.batch_statistics import Gradients, Normalized
@@ -32,17 +32,18 @@ class Slowly:
         made = functional.conv2d(maps, weight, stride=stride, padding=1)
         made = made if shortcut is None else made + shortcut
         coefficients, activated = [], []
-        for number, part in enumerate(self._parts(made, norm.leading)):
+        sizes, moving = norm.parts or ((len(made),), 1)
+        for number, part in enumerate(torch.split(made, list(sizes))):
             mean = part.mean((0, 2, 3))
             variance = part.var((0, 2, 3), correction=0)
             inverse = 1 / (variance + norm.epsilon).sqrt()
             coefficients.append(torch.stack([mean, inverse]))
             normal = (part - _wide(mean)) * _wide(inverse)
             activated.append((normal * _wide(norm.weight) + _wide(norm.bias)).clamp_min(0))
-            if number == 0 and norm.moves_statistics:
+            if number < moving and norm.moves_statistics:
                 norm.running_mean.lerp_(mean, norm.momentum)
                 norm.running_var.lerp_(part.var((0, 2, 3), correction=1), norm.momentum)
-        return torch.cat(activated), Normalized(made, torch.stack(coefficients), norm.leading)
+        return torch.cat(activated), Normalized(made, torch.stack(coefficients), sizes)
 
     def convolve_shortcut(self, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
         return pointwise.convolve(maps, weight, stride)
@@ -71,7 +72,9 @@ class Slowly:
 
     def take_back_normalization(self, given: Tensor, to: Normalized, norm: BatchNorm) -> Gradients:
         of_maps, of_weight, of_bias = [], torch.zeros(()), torch.zeros(())
-        parts = zip(self._parts(to.maps, to.leading), self._parts(given, to.leading), strict=True)
+        parts = zip(
+            torch.split(to.maps, list(to.sizes)), torch.split(given, list(to.sizes)), strict=True
+        )
         for (maps, gradient), (mean, inverse) in zip(parts, to.coefficients, strict=True):
             normal = (maps - _wide(mean)) * _wide(inverse)
             passes = normal * _wide(norm.weight) + _wide(norm.bias) > 0
@@ -91,10 +94,6 @@ class Slowly:
 
     def await_weight_gradients(self) -> None:
         self.awaited += 1
-
-    @staticmethod
-    def _parts(maps: Tensor, leading: int | None) -> list[Tensor]:
-        return [maps] if leading is None else [maps[:leading], maps[leading:]]
 
 
 def _wide(numbers: Tensor) -> Tensor:
@@ -119,11 +118,16 @@ def by_hand(backbone: WideResNet, images: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("depth", "width", "side", "leading", "moves"),
-    [(16, 1, 8, None, True), (10, 2, 12, 3, True), (10, 1, 9, 2, False)],
+    ("depth", "width", "side", "parts", "moves"),
+    [
+        (16, 1, 8, None, True),
+        (10, 2, 12, Parts((3, 2), 1), True),
+        (10, 1, 9, Parts((2, 3), 2), False),
+        (10, 1, 8, Parts((2, 2, 1), 3), True),
+    ],
 )
 def test_features_gradients_and_statistics_are_those_of_the_layers(
-    depth: int, width: int, side: int, leading: int | None, moves: bool
+    depth: int, width: int, side: int, parts: Parts | None, moves: bool
 ) -> None:
     generator = torch.Generator().manual_seed(3)
     drawn = torch.randn(5, 3, side, side, generator=generator, dtype=torch.float64)
@@ -131,7 +135,7 @@ def test_features_gradients_and_statistics_are_those_of_the_layers(
     for ask in (WideResNet.__call__, by_hand):
         backbone, images = network(depth, width), drawn.clone().requires_grad_()
         with (
-            nullcontext() if leading is None else separate_statistics(backbone, leading),
+            nullcontext() if parts is None else separate_statistics(backbone, *parts),
             nullcontext() if moves else frozen_statistics(backbone),
         ):
             features = ask(backbone, images)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from distillmatch.networks import (
     BatchNorm,
+    Parts,
     frozen_statistics,
     separate_statistics,
     shared_device,
@@ -25,10 +26,20 @@ from distillmatch.networks.wide_resnet import WideResNet
 
 pytestmark = pytest.mark.gpu
 
+PARTS = [
+    (320, Parts((192, 128), 1)),
+    (64, None),
+    (2, Parts((1, 1), 2)),
+    (33, Parts((32, 1), 1)),
+    (519, Parts((256, 192, 71), 3)),
+    (70, Parts((16, 32, 2, 20), 2)),
+    (70, Parts((16, 32, 2, 20), 0)),
+]
 
-def layer(channels: int, leading: int | None) -> BatchNorm:
+
+def layer(channels: int, parts: Parts | None) -> BatchNorm:
     norm = BatchNorm(channels).cuda()
-    norm.leading = leading
+    norm.parts = parts
     with torch.no_grad():
         norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
         norm.bias.copy_(torch.linspace(-1, 1, channels))
@@ -37,13 +48,11 @@ def layer(channels: int, leading: int | None) -> BatchNorm:
 
 def normalized(summed: Tensor, norm: BatchNorm) -> Tensor:
     """Normalize each part by torch in float32."""
-    leading = norm.leading
-    parts = [summed] if leading is None else [summed[:leading], summed[leading:]]
-    running = [(norm.running_mean, norm.running_var), (None, None)]
-    made = [
-        functional.batch_norm(part, *statistics, norm.weight, norm.bias, True)
-        for part, statistics in zip(parts, running, strict=False)
-    ]
+    sizes, moving = norm.parts or ((len(summed),), 1)
+    made = []
+    for number, part in enumerate(torch.split(summed, list(sizes))):
+        mean, variance = (norm.running_mean, norm.running_var) if number < moving else (None, None)
+        made.append(functional.batch_norm(part, mean, variance, norm.weight, norm.bias, True))
     return functional.relu(torch.cat(made))
 
 
@@ -59,7 +68,7 @@ def assert_mostly_near(ours: Tensor, theirs: Tensor) -> None:
     assert far.float().mean() < 1e-3
 
 
-@pytest.mark.parametrize(("count", "leading"), [(320, 192), (64, None), (2, 1), (33, 32)])
+@pytest.mark.parametrize(("count", "parts"), PARTS)
 @pytest.mark.parametrize(
     ("channels_in", "channels_out", "side", "adds"),
     [
@@ -71,14 +80,14 @@ def assert_mostly_near(ours: Tensor, theirs: Tensor) -> None:
     ],
 )
 def test_a_convolution_and_the_normalization_after_it_are_torchs(
-    channels_in: int, channels_out: int, side: int, count: int, leading: int | None, adds: bool
+    channels_in: int, channels_out: int, side: int, count: int, parts: Parts | None, adds: bool
 ) -> None:
     inputs, weight = maps(count, channels_in, side, 1), maps(channels_out, channels_in, 3, 2) / 8
     shortcut = maps(count, channels_out, side, 3) if adds else None
     assert kernel.takes(inputs, weight, 1, adds=adds)
     found = []
     for shared in (False, False, True):
-        norm = layer(channels_out, leading)
+        norm = layer(channels_out, parts)
         with shared_device() if shared else nullcontext():
             activated, made = kernel.normalize(inputs, weight, shortcut, norm)
         found.append([activated, *made[:2], norm.running_mean, norm.running_var])
@@ -90,34 +99,34 @@ def test_a_convolution_and_the_normalization_after_it_are_torchs(
     if shortcut is not None:
         expected = expected.bfloat16().float() + shortcut.float()
     torch.testing.assert_close(summed.float(), expected, rtol=2**-7, atol=0.02)
-    norm = layer(channels_out, leading)
+    norm = layer(channels_out, parts)
     assert_near(activated, normalized(summed.float(), norm).detach())
     assert_near(mean, norm.running_mean)
     assert_near(variance, norm.running_var)
 
 
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize(("count", "leading"), [(320, 192), (64, None), (2, 1), (33, 32)])
+@pytest.mark.parametrize(("count", "parts"), PARTS)
 @pytest.mark.parametrize(("channels", "side"), [(32, 32), (64, 16)])
 def test_the_way_back_through_a_convolution_and_the_normalization_before_it_is_autograds(
-    channels: int, side: int, count: int, leading: int | None, adds: bool
+    channels: int, side: int, count: int, parts: Parts | None, adds: bool
 ) -> None:
     given, weight = maps(count, channels, side, 1), maps(channels, channels, 3, 2) / 8
     before, of_sum = maps(count, channels, side, 3), maps(count, channels, side, 4)
-    norm = layer(channels, leading)
+    norm = layer(channels, parts)
     leaf = before.float().requires_grad_()
     taken = functional.conv_transpose2d(given.float(), weight.float(), padding=1)
     normalized(leaf, norm).backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and norm.weight.grad is not None and norm.bias.grad is not None
     expected = leaf.grad + of_sum.float() if adds else leaf.grad
 
-    coefficients = []
-    for part in [before] if leading is None else [before[:leading], before[leading:]]:
+    coefficients, sizes = [], (count,) if parts is None else parts.sizes
+    for part in torch.split(before, list(sizes)):
         mean = part.float().mean((0, 2, 3))
         inverse = (part.float().var((0, 2, 3), correction=0) + norm.epsilon).rsqrt()
         scale = norm.weight.detach() * inverse
         coefficients.append(torch.stack([scale, norm.bias.detach() - mean * scale, mean, inverse]))
-    to = Normalized(before, torch.stack(coefficients), leading)
+    to = Normalized(before, torch.stack(coefficients), sizes)
     assert kernel.takes_back(given, weight, 1)
     found = []
     for shared in (False, False, True):
@@ -152,7 +161,7 @@ def layer_by_layer(backbone: nn.Module) -> Iterator[None]:
 
 
 def gradients_of(
-    width: int, side: int, count: int, leading: int | None, half: bool, around: Callable[..., Any]
+    width: int, side: int, count: int, parts: Parts | None, half: bool, around: Callable[..., Any]
 ) -> dict[str, Tensor]:
     """Return features, statistics and gradients of a network's parameters and of its images."""
     backbone = WideResNet(16, width, generator=torch.Generator().manual_seed(1)).cuda()
@@ -163,7 +172,7 @@ def gradients_of(
     images = images.to(memory_format=torch.channels_last).requires_grad_()
     with (
         torch.autocast("cuda", torch.bfloat16, enabled=half),
-        nullcontext() if leading is None else separate_statistics(backbone, leading),
+        nullcontext() if parts is None else separate_statistics(backbone, *parts),
         around(backbone),
     ):
         features = backbone(images)
@@ -176,11 +185,18 @@ def gradients_of(
 
 
 @pytest.mark.parametrize(
-    ("width", "side", "count", "leading"),
-    [(2, 32, 64, None), (2, 32, 96, 64), (1, 32, 32, None), (4, 32, 16, 9), (2, 64, 16, None)],
+    ("width", "side", "count", "parts"),
+    [
+        (2, 32, 64, None),
+        (2, 32, 96, Parts((64, 32), 1)),
+        (2, 32, 160, Parts((64, 60, 36), 3)),
+        (1, 32, 32, None),
+        (4, 32, 16, Parts((9, 7), 2)),
+        (2, 64, 16, None),
+    ],
 )
 def test_a_network_is_as_near_to_float32_as_layer_by_layer(
-    width: int, side: int, count: int, leading: int | None
+    width: int, side: int, count: int, parts: Parts | None
 ) -> None:
     def errors(found: dict[str, Tensor]) -> list[float]:
         """Return those of features, images' gradient, statistics and parameters' gradients."""
@@ -195,7 +211,7 @@ def test_a_network_is_as_near_to_float32_as_layer_by_layer(
             made.append(float((ours - true).norm() / true.norm()))
         return made
 
-    sizes = width, side, count, leading
+    sizes = width, side, count, parts
     exact = gradients_of(*sizes, False, lambda backbone: nullcontext())
     ours = gradients_of(*sizes, True, lambda backbone: nullcontext())
     theirs = gradients_of(*sizes, True, layer_by_layer)
@@ -205,12 +221,13 @@ def test_a_network_is_as_near_to_float32_as_layer_by_layer(
 
 
 def test_a_network_is_the_same_to_the_bit_again_and_beside_other_runs() -> None:
+    sizes = 2, 32, 160, Parts((80, 48, 32), 3)
     found = [
-        gradients_of(2, 32, 160, 96, True, lambda backbone: nullcontext()),
-        gradients_of(2, 32, 160, 96, True, lambda backbone: nullcontext()),
+        gradients_of(*sizes, True, lambda backbone: nullcontext()),
+        gradients_of(*sizes, True, lambda backbone: nullcontext()),
     ]
     with shared_device():
-        found.append(gradients_of(2, 32, 160, 96, True, lambda backbone: nullcontext()))
+        found.append(gradients_of(*sizes, True, lambda backbone: nullcontext()))
     for name, first in found[0].items():
         assert all(torch.equal(first, other[name]) for other in found[1:]), name
 
@@ -228,8 +245,11 @@ def test_who_goes_layer_by_layer() -> None:
     assert not trained.takes(backbone, images)
     with shared_statistics(backbone):
         assert not taken()
-    with separate_statistics(backbone, 5):
-        assert not taken()
+    with separate_statistics(backbone, [2, 2]):
+        assert taken()
+    for sizes in ([4, 1], [4, 0], [1, 1, 1, 0, 1]):
+        with separate_statistics(backbone, sizes):
+            assert not taken()
     with frozen_statistics(backbone):
         assert taken()
     backbone.eval()

@@ -12,20 +12,21 @@ from torch.nn import functional
 
 from distillmatch.networks.kernels.convolution import STEP
 from distillmatch.networks.kernels.convolution_normalization import Layout, Shares
+from distillmatch.networks.kernels.parts import kernel_parts
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
 )
 
-PARTS = ["eight_numbers", "row_streams"]
+PARTS = ["eight_numbers", "parts", "row_streams"]
 
 
 class Case:
-    """Maps of a few images and what belongs to them, of which the first are a portion."""
+    """Maps of a few images, in parts, and what belongs to them."""
 
-    def __init__(self, layout: Layout, images: int, leading: int | None, of_sum: bool) -> None:
+    def __init__(self, layout: Layout, sizes: tuple[int, ...], of_sum: bool) -> None:
         self.generator = torch.Generator().manual_seed(3)
-        self.layout, self.images, self.leading = layout, images, leading
+        self.layout, self.images, self.sizes = layout, sum(sizes), sizes
         self.maps = self.drawn(layout.channels_in).bfloat16()
         shape = [layout.channels_out, layout.channels_in]
         shape = shape[::-1] if layout.back else shape
@@ -38,14 +39,11 @@ class Case:
         shape = self.images, channels, self.layout.height, self.layout.width
         return torch.randn(shape, generator=self.generator)
 
-    def portions(self, maps: Tensor) -> list[Tensor]:
-        return [maps] if self.leading is None else [maps[: self.leading], maps[self.leading :]]
-
     def coefficients(self) -> Tensor:
         """Return scale, shift, mean and inverse deviation by which `beside` is normalized."""
         weight, bias = self.numbers[:2]
         made = []
-        for part in self.portions(self.beside.float()):
+        for part in torch.split(self.beside.float(), list(self.sizes)):
             mean = part.mean((0, 2, 3))
             inverse = (part.var((0, 2, 3), correction=0) + 1e-5).rsqrt()
             made.append(
@@ -53,20 +51,22 @@ class Case:
             )
         return torch.stack(made)
 
-    def run(self, program: Path, programs: int) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, program: Path, programs: int, moving: int = 1) -> tuple[Tensor, Tensor, Tensor]:
         """Return result, activated maps, and the four rows of numbers that are left."""
-        layout, shares = self.layout, Shares.of(self.layout, self.images, self.leading, programs)
+        layout, shares = self.layout, Shares.of(self.layout, self.sizes, programs)
         room = shares.rows_kept(layout)
         kept = max(layout.bytes_of_weights, sum(room) * layout.bytes_of_row)
-        change = *shares.change(layout, 1), layout.bytes_of_change
-        arguments = *shares, *room, kept + layout.bytes_of_rings, *change, layout.threads
+        parts, changing = (kernel_parts(*one) for one in (shares, shares.change(layout, 1)))
+        arguments = *room, kept + layout.bytes_of_rings, layout.bytes_of_change, layout.threads
+        more = int(self.of_sum is not None), moving, *parts.ends, *parts.programs
+        ends = *changing.programs, len(self.sizes)
         given = [as_bytes(self.maps), as_bytes(self.weights)]
         given += [as_bytes(self.beside)] * (layout.back or layout.adds)
         given += [] if self.of_sum is None else [as_bytes(self.of_sum)]
         given += [self.numbers.numpy().tobytes()]
         given += [self.coefficients().numpy().tobytes()] * layout.back
         finished = subprocess.run(
-            [program, *map(str, arguments), str(int(self.of_sum is not None))],
+            [program, *map(str, (*arguments, *more, *ends))],
             input=b"".join(given),
             stdout=subprocess.PIPE,
             check=True,
@@ -80,13 +80,15 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    ("channels_in", "channels_out", "width", "height", "adds", "images", "leading", "programs"),
+    ("channels_in", "channels_out", "width", "height", "adds", "sizes", "moving", "programs"),
     [
-        (32, 32, 32, 4, False, 5, 3, 2),
-        (32, 32, 32, 8, True, 3, None, 2),
-        (16, 32, 32, 4, False, 5, 3, 2),
-        (64, 64, 16, 8, False, 3, 2, 3),
-        (64, 64, 16, 4, True, 4, None, 2),
+        (32, 32, 32, 4, False, (3, 2), 1, 2),
+        (32, 32, 32, 8, True, (3,), 1, 2),
+        (16, 32, 32, 4, False, (3, 2), 2, 2),
+        (64, 64, 16, 8, False, (2, 1), 1, 3),
+        (64, 64, 16, 4, True, (4,), 0, 2),
+        (32, 32, 32, 4, True, (3, 2, 1), 3, 5),
+        (64, 64, 16, 4, False, (1, 2, 3, 1), 2, 4),
     ],
 )
 def test_forward_it_is_torchs_convolution_sum_and_normalization(
@@ -95,25 +97,30 @@ def test_forward_it_is_torchs_convolution_sum_and_normalization(
     width: int,
     height: int,
     adds: bool,
-    images: int,
-    leading: int | None,
+    sizes: tuple[int, ...],
+    moving: int,
     programs: int,
     tmp_path: Path,
 ) -> None:
     layout = Layout(channels_in, channels_out, height, width, False, adds, ROOM)
-    case = Case(layout, images, leading, False)
+    case = Case(layout, sizes, False)
     program = built(tmp_path, "convolution_normalization", layout.constants, PARTS)
-    result, activated, numbers = case.run(program, programs)
+    result, activated, numbers = case.run(program, programs, moving)
 
     convolved = functional.conv2d(case.maps.float(), case.weights.float(), padding=1)
     summed = convolved.bfloat16().float() + case.beside.float() if adds else convolved
     torch.testing.assert_close(result, summed, rtol=2**-7, atol=0.02)
     weight, bias, mean, variance = case.numbers.clone()
     parts = [
-        functional.batch_norm(part, *statistics, weight, bias, True)
-        for part, statistics in zip(
-            case.portions(result), [(mean, variance), (None, None)], strict=False
+        functional.batch_norm(
+            part,
+            mean if number < moving else None,
+            variance if number < moving else None,
+            weight,
+            bias,
+            training=True,
         )
+        for number, part in enumerate(torch.split(result, list(sizes)))
     ]
     expected = functional.relu(torch.cat(parts))
     torch.testing.assert_close(activated, expected, rtol=2**-7, atol=2e-3)
@@ -121,12 +128,14 @@ def test_forward_it_is_torchs_convolution_sum_and_normalization(
 
 
 @pytest.mark.parametrize(
-    ("channels", "width", "height", "of_sum", "images", "leading", "programs"),
+    ("channels", "width", "height", "of_sum", "sizes", "programs"),
     [
-        (32, 32, 4, True, 5, 3, 2),
-        (32, 32, 8, False, 3, None, 3),
-        (64, 16, 8, True, 3, 2, 2),
-        (64, 16, 4, False, 4, None, 2),
+        (32, 32, 4, True, (3, 2), 2),
+        (32, 32, 8, False, (3,), 3),
+        (64, 16, 8, True, (2, 1), 2),
+        (64, 16, 4, False, (4,), 2),
+        (32, 32, 4, False, (2, 1, 3), 4),
+        (64, 16, 4, True, (1, 2, 2, 1), 6),
     ],
 )
 def test_back_it_is_autograds_way_through_convolution_and_normalization(
@@ -134,13 +143,12 @@ def test_back_it_is_autograds_way_through_convolution_and_normalization(
     width: int,
     height: int,
     of_sum: bool,
-    images: int,
-    leading: int | None,
+    sizes: tuple[int, ...],
     programs: int,
     tmp_path: Path,
 ) -> None:
     layout = Layout(channels, channels, height, width, True, False, ROOM)
-    case = Case(layout, images, leading, of_sum)
+    case = Case(layout, sizes, of_sum)
     program = built(tmp_path, "convolution_normalization", layout.constants, PARTS)
     result, _, numbers = case.run(program, programs)
 
@@ -149,7 +157,7 @@ def test_back_it_is_autograds_way_through_convolution_and_normalization(
     weight, bias = (one.clone().requires_grad_() for one in case.numbers[:2])
     parts = [
         functional.relu(functional.batch_norm(part, None, None, weight, bias, True))
-        for part in case.portions(leaf)
+        for part in torch.split(leaf, list(sizes))
     ]
     torch.cat(parts).backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
@@ -161,22 +169,20 @@ def test_back_it_is_autograds_way_through_convolution_and_normalization(
     torch.testing.assert_close(numbers[2:], wanted, rtol=1e-2, atol=0.3)
 
 
-@pytest.mark.parametrize(("images", "leading"), [(320, 192), (64, None), (2, 1), (33, 1)])
-def test_every_portion_has_programs_and_what_they_keep_fits(
-    images: int, leading: int | None
-) -> None:
+@pytest.mark.parametrize(
+    "images",
+    [(192, 128), (64,), (1, 1), (1, 32), (256, 192, 71), (4, 1, 1, 1), (128, 128, 128, 64)],
+)
+def test_every_part_has_programs_and_what_they_keep_fits(images: tuple[int, ...]) -> None:
     for channels, width, back in ((32, 32, False), (32, 32, True), (64, 16, False), (64, 16, True)):
         layout = Layout(channels, channels, width, width, back, False, ROOM)
-        shares = Shares.of(layout, images, leading, 132)
-        assert shares.steps == images * width // STEP
-        assert 2 <= shares.programs <= 132
-        for programs, of_first in (
-            (shares.programs, shares.programs_of_first),
-            shares.change(layout, 132),
-        ):
-            parts = [of_first, programs - of_first][: 1 if leading is None else 2]
-            assert all(part >= 1 for part in parts) and sum(parts) == programs
-            assert parts[0] <= shares.leading
-            assert leading is None or parts[1] <= shares.steps - shares.leading
+        shares = Shares.of(layout, images, 132)
+        assert shares.sizes == tuple(one * width // STEP for one in images)
+        for one in (shares, shares.change(layout, 132)):
+            assert 2 <= one.programs <= layout._sizes().change_each * 132
+            assert all(
+                1 <= has <= steps for has, steps in zip(one.programs_of, one.sizes, strict=True)
+            )
+        assert shares.programs <= 132
         kept = sum(shares.rows_kept(layout)) * layout.bytes_of_row
         assert max(kept, layout.bytes_of_weights) + layout.bytes_of_rings <= ROOM

@@ -9,31 +9,34 @@
 #include KERNEL
 
 int main(int, char** arguments) {
-    int given[7];
-    for (int i = 0; i < 7; ++i) given[i] = std::atoi(arguments[1 + i]);
-    const auto [rows, leading, channels, programs, programs_of_first, room, adds] = given;
-    const int groups = channels / GROUP, parts = leading < rows ? 2 : 1;
+    int given[4 + 2 * MOST_PARTS];
+    for (int i = 0; i < 4 + 2 * MOST_PARTS; ++i) given[i] = std::atoi(arguments[1 + i]);
+    const int channels = given[0], room = given[1], adds = given[2], moving = given[3];
+    Parts parts;
+    for (int i = 0; i < MOST_PARTS; ++i) parts.ends[i] = given[4 + i], parts.programs[i] = given[4 + MOST_PARTS + i];
+    const int rows = parts.ends[MOST_PARTS - 1], programs = parts.programs[MOST_PARTS - 1];
+    const int groups = channels / GROUP;
     const size_t count = static_cast<size_t>(rows) * channels;
     const auto maps = read_numbers<bfloat>(count), shortcut = read_numbers<bfloat>(adds ? count : 0);
     const auto weight = read_numbers<float>(channels), bias = read_numbers<float>(channels);
     const auto mean = read_numbers<float>(channels), variance = read_numbers<float>(channels);
     const auto gradient = read_numbers<bfloat>(count), of_sum = read_numbers<bfloat>(adds ? count : 0);
     std::vector<bfloat> summed(maps), activated(count), of_maps(count);
-    std::vector<float> moved_mean, moved_variance, coefficients(parts * 4 * channels), of_weight(channels), of_bias(channels);
+    std::vector<float> moved_mean, moved_variance, coefficients(MOST_PARTS * 4 * channels), of_weight(channels), of_bias(channels);
     std::vector<float> partial(programs * 2 * channels);
     std::vector<word> counters(2 * groups);
     const auto forward = [&](int phases, int kept) {
         launch(programs, groups, THREADS, [&, phases, kept] {
             normalize(maps.data(), adds ? shortcut.data() : nullptr, summed.data(), activated.data(), weight.data(),
                       bias.data(), moved_mean.data(), moved_variance.data(), coefficients.data(), partial.data(),
-                      counters.data(), rows, leading, channels, programs_of_first, phases, kept, 1, 0.1f, 1e-5f);
+                      counters.data(), parts, channels, phases, kept, moving, 0.1f, 1e-5f);
         });
     };
     const auto backward = [&](int phases, int kept) {
         launch(programs, groups, THREADS, [&, phases, kept] {
             take_back(gradient.data(), adds ? of_sum.data() : nullptr, summed.data(), of_maps.data(), coefficients.data(),
-                      of_weight.data(), of_bias.data(), partial.data(), counters.data(), rows, leading, channels,
-                      programs_of_first, phases, kept);
+                      of_weight.data(), of_bias.data(), partial.data(), counters.data(), parts, channels, phases,
+                      kept);
         });
     };
     const auto all = [&] { return std::tuple(summed, activated, of_maps, moved_mean, moved_variance, of_weight, of_bias); };

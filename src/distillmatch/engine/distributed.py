@@ -27,7 +27,7 @@ from torch import Tensor, distributed, nn
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.methods import Batch, ImageSet, Passes, Scores, Training
 from distillmatch.methods.method import ScoreFunction
-from distillmatch.networks import BatchNorm, shared_statistics
+from distillmatch.networks import BatchNorm, Parts, shared_statistics
 from distillmatch.networks.across import add_up, contact, gather
 
 Value = TypeVar("Value")
@@ -238,10 +238,10 @@ def shared_forward(training: Training, ranks: Ranks) -> Iterator[None]:
     network = training.network
     layers = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
 
-    def scale_leading(change: Callable[[int], int]) -> None:
+    def scale_parts(change: Callable[[int], int]) -> None:
         for layer in layers:
-            if layer.leading is not None:
-                layer.leading = change(layer.leading)
+            if layer.parts is not None:
+                layer.parts = Parts(tuple(map(change, layer.parts.sizes)), layer.parts.moving)
 
     def part_of(images: int) -> int:
         part, rest = divmod(images, ranks.count)
@@ -254,11 +254,11 @@ def shared_forward(training: Training, ranks: Ranks) -> Iterator[None]:
 
     def cut(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         part_of(len(given[0]))
-        scale_leading(part_of)
+        scale_parts(part_of)
         return (ranks.own(given[0]), *given[1:])
 
     def join(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        scale_leading(lambda part: part * ranks.count)
+        scale_parts(lambda part: part * ranks.count)
         return ranks.whole(output)
 
     with shared_statistics(network):

@@ -2,12 +2,11 @@
 
 from torch import Tensor
 
+from distillmatch.methods.forwards import supervised_loss
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
-    forward_views,
-    label_loss,
     local_distillation,
     past_logits_of_all,
 )
@@ -26,12 +25,12 @@ class Base(KeepsPast):
         distils = self.config.base_distillation and task.past > 0
 
         def loss(batch: Batch) -> Tensor:
+            views = self.forward(batch, task)
+            supervised = supervised_loss(batch, views)
             if not distils:
-                return label_loss(self.classifier, batch, task.seen)
-            views = forward_views(self.classifier, batch, task.seen)
+                return supervised
             past = past_logits_of_all(batch)
-            distilled = local_distillation(self.config, task, past, views.weak)
-            return self.supervised_loss(batch, task, views.weak, views.strong_images) + distilled
+            return supervised + local_distillation(self.config, task, past, views.weak)
 
         return [
             Training(

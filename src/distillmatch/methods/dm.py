@@ -23,6 +23,13 @@ from distillmatch.methods.detector import (
     FamiliarityDetector,
     true_positive_rate,
 )
+from distillmatch.methods.forwards import (
+    Views,
+    first_rows,
+    forward_views,
+    labeled_alone,
+    over_views,
+)
 from distillmatch.methods.gate import GATE
 from distillmatch.methods.gates import make_gate
 from distillmatch.methods.method import (
@@ -39,17 +46,10 @@ from distillmatch.methods.method import (
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
-    Views,
     by_past_statistics,
     fine_tuning,
-    first_rows,
-    forward_views,
-    forward_weak,
     local_distillation,
-    over_views,
     past_logits_of_all,
-    supervised_logits,
-    weak_alone,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -117,39 +117,31 @@ class DistillMatch(KeepsPast):
 
     def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5: labels, pseudo-labels, consistency and distillation."""
-        views = forward_views(self.classifier, batch, task.seen, self.config.strong_statistics)
-        consistency = None
-        if views.strong is not None and self.uses_consistency(task):
-            threshold = self.config.consistency_threshold
-            consistency = consistency_loss(views.unlabeled, views.strong, threshold)
-        return self.total(batch, task, self.classifier, views, consistency, "past")
+        return self.total(batch, task, self.classifier, "past")
 
     def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Eq. 5 without consistency, distilling from the last task's detector."""
-        detector = self.networks["detector"]
-        views = weak_alone(batch, forward_weak(detector, batch, task.seen))
-        return self.total(batch, task, detector, views, None, DETECTOR_LOGITS)
+        """Eq. 5 without consistency, for want of strong views, distilling the last detector."""
+        return self.total(batch, task, self.networks["detector"], DETECTOR_LOGITS)
 
-    def total(
-        self,
-        batch: Batch,
-        task: TaskInfo,
-        network: nn.Module,
-        views: Views,
-        consistency: Tensor | None,
-        teacher: str,
-    ) -> Tensor:
+    def total(self, batch: Batch, task: TaskInfo, network: nn.Module, teacher: str) -> Tensor:
         """Put the parts of eq. 5 together, those that are switched on.
 
-        `views` are the network's logits. Eqs. 6 and 7 are one sum over labelled and then unlabelled
-        images, the pseudo-labels following the labels. Where labels are learned by strong views
-        too, it is the mean of the sum over weak views and of that over strong ones.
+        Eqs. 6 and 7 are one sum over labelled and then unlabelled images, the pseudo-labels
+        following the labels. Where labels are learned by strong views too, it is the mean of the
+        sum over weak views and of that over strong ones. Frozen models have decided which
+        pseudo-labels are accepted, so that all images that it is about go through one forward.
         """
         labels, accepted, soft = batch.labels, None, None
         count: Tensor | int = len(labels)
         if self.gate is not None and task.past and not no_rows(batch.unlabeled):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-        logits = self.of_labels(batch, task, network, views.weak, accepted)
+        beside = self.beside_labels(task, accepted)
+        alone = labeled_alone(self.config, batch, task)
+        if beside is not None:
+            alone.append(batch.unlabeled[beside])
+        statistics = self.config.strong_statistics
+        views = forward_views(network, batch, task.seen, statistics, alone)
+        logits = learned_by(views, beside)
         if accepted is not None and self.config.pseudo_label_targets == "hard":
             labels, count = with_pseudo_labels(labels, guesses, accepted)
         elif accepted is not None:
@@ -163,7 +155,10 @@ class DistillMatch(KeepsPast):
             unlabeled, past = logits[len(labels) :], for_labels(batch.of_unlabeled)["past"]
             return total + soft_distillation_sum(unlabeled, past, task.past, self.weights, soft)
 
-        distilled = None
+        consistency, distilled = None, None
+        if views.strong is not None and self.uses_consistency(task):
+            threshold = self.config.consistency_threshold
+            consistency = consistency_loss(views.unlabeled, views.strong, threshold)
         if self.config.distillation and batch.of_images:
             past = past_logits_of_all(batch, teacher)
             distilled = local_distillation(self.config, task, past, views.weak)
@@ -182,32 +177,18 @@ class DistillMatch(KeepsPast):
             self.config.distillation_weight,
         )
 
-    def of_labels(
-        self,
-        batch: Batch,
-        task: TaskInfo,
-        network: nn.Module,
-        weak: Tensor,
-        accepted: Tensor | None,
-    ) -> Tensor:
-        """Return the logits that labels and then pseudo-labels are learned by.
+    def beside_labels(self, task: TaskInfo, accepted: Tensor | None) -> Tensor | None:
+        """Return which unlabelled images are normalized once more, with the labelled ones alone.
 
-        They are those of all weak views; or, where labelled images are normalized apart, theirs are
-        of a second forward. Unlabelled images may be part of that, as many as δ lets expect to be
-        accepted, since the shape of a step is fixed: the accepted ones come first, any beyond that
-        number stay as they are, and of those that fill it up nothing is learned.
+        They are as many as δ lets expect to be accepted, since the shape of a step is fixed: the
+        accepted ones come first, any beyond that number stay as they are, and of those that fill it
+        up nothing is learned.
         """
-        if self.config.labeled_statistics == "together" or not task.past:
-            return weak
-        if accepted is None or self.config.accepted_statistics == "unlabeled":
-            apart = supervised_logits(self.config, network, batch, task, weak)
-            return torch.cat([apart, weak[len(apart) :]])
+        wanted = self.config.labeled_statistics, self.config.accepted_statistics
+        if accepted is None or wanted != ("apart", "labeled"):
+            return None
         expected = ceil(self.expected_share(task) * len(accepted))
-        first = accepted.byte().argsort(descending=True, stable=True)[:expected]
-        both = network(torch.cat([batch.images, batch.unlabeled[first]]))[:, : task.seen]
-        of_images, of_accepted = both.split([len(batch.images), expected])
-        unlabeled = weak[len(batch.images) :].index_copy(0, first, of_accepted.to(weak.dtype))
-        return torch.cat([of_images, unlabeled])
+        return accepted.byte().argsort(descending=True, stable=True)[:expected]
 
     def expected_share(self, task: TaskInfo) -> float:
         """Return the share of images that the gate is set to accept in a task: δ, or all."""
@@ -307,6 +288,22 @@ class DistillMatch(KeepsPast):
         """Tell whether pseudo-labels are learned by strong views too in this task."""
         wanted = self.config.strong_labels == "labels-and-pseudo-labels"
         return wanted and self.gate is not None and task.past > 0
+
+
+def learned_by(views: Views, beside: Tensor | None) -> Tensor:
+    """Return the logits that labels and then pseudo-labels are learned by.
+
+    They are those of all weak views; or, where labelled images are normalized alone, theirs are of
+    these, and so are those of the unlabelled images that stood `beside` them.
+    """
+    if views.alone is None:
+        return views.weak
+    labels = len(views.labeled)
+    unlabeled = views.weak[labels:]
+    if beside is None:
+        return torch.cat([views.alone, unlabeled])
+    of_images, of_beside = torch.split(views.alone, [labels, len(beside)])
+    return torch.cat([of_images, unlabeled.index_copy(0, beside, of_beside)])
 
 
 def for_labels(scores: Scores) -> Scores:

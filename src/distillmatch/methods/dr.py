@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from distillmatch.losses import new_task_distillation, past_distillation
+from distillmatch.methods.forwards import supervised_loss
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
     baseline_rate,
-    forward_views,
     local_distillation,
     meets_unlabeled,
     past_factor,
@@ -44,9 +44,9 @@ class DistillationAndRetrospection(KeepsPast):
 
     def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Cross entropy, distillation of the past, distillation of the new task as in GD."""
-        views = forward_views(self.classifier, batch, task.seen)
+        views = self.forward(batch, task)
         student = views.weak
-        supervised = self.supervised_loss(batch, task, student, views.strong_images)
+        supervised = supervised_loss(batch, views)
         if not task.past:
             return supervised
         config = self.config

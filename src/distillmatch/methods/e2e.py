@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
+from distillmatch.methods.forwards import supervised_loss
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
     LabelWeights,
     baseline_rate,
     fine_tuning,
-    forward_views,
     local_distillation,
     meets_unlabeled,
     past_factor,
@@ -30,10 +30,8 @@ class EndToEnd(KeepsPast):
 
         def supervised(batch: Batch, weights: LabelWeights) -> tuple[Tensor, Tensor]:
             """Return the cross entropy, and the logits of all weak views."""
-            views = forward_views(self.classifier, batch, task.seen)
-            strong = views.strong_images
-            total = self.supervised_loss(batch, task, views.weak, strong, weights.loss)
-            return total / len(batch.labels), views.weak
+            views = self.forward(batch, task)
+            return supervised_loss(batch, views, weights.loss) / len(batch.labels), views.weak
 
         def loss(batch: Batch) -> Tensor:
             total, student = supervised(batch, weights)

@@ -11,13 +11,13 @@ from distillmatch.losses import (
     past_distillation,
     soft_global_distillation,
 )
+from distillmatch.methods.forwards import supervised_loss
 from distillmatch.methods.method import Batch, ScoreFunction, Scores, TaskInfo, Training
 from distillmatch.methods.parts import (
     KeepsPast,
     LabelWeights,
     baseline_rate,
     fine_tuning,
-    forward_views,
     meets_unlabeled,
     past_logits_of_all,
     weights_before_fine_tuning,
@@ -101,15 +101,13 @@ class GlobalDistillation(KeepsPast):
         self, batch: Batch, task: TaskInfo, weights: LabelWeights
     ) -> tuple[Tensor, Tensor]:
         """Return cross entropy and Q together, and the logits of all weak views."""
-        views = forward_views(self.classifier, batch, task.seen)
-        student = views.weak
-        labeled, unlabeled = torch.split(student, [len(batch.images), len(batch.unlabeled)])
-        strong = views.strong_images
-        supervised = self.supervised_loss(batch, task, labeled, strong, weights.loss)
+        views = self.forward(batch, task)
+        supervised = supervised_loss(batch, views, weights.loss)
         if not task.past:
-            return supervised / len(labeled), student
+            return supervised / len(batch.labels), views.weak
         if task.new:
             target = batch.of_unlabeled[ENSEMBLE]
         else:  # Q is then what the past model says
             target = batch.of_unlabeled["past"][:, : task.past].softmax(dim=1)
-        return (supervised + soft_global_distillation(unlabeled, target)) / len(student), student
+        total = supervised + soft_global_distillation(views.unlabeled, target)
+        return total / len(views.weak), views.weak

@@ -6,15 +6,9 @@ import torch
 from torch import Tensor
 
 from distillmatch.losses import consistency_loss
+from distillmatch.methods.forwards import forward_views, supervised_loss
 from distillmatch.methods.method import Batch, Method, TaskInfo, Training
-from distillmatch.methods.parts import (
-    HIGH_RATE,
-    cross_entropy,
-    first_rows,
-    forward_views,
-    label_loss,
-    over_views,
-)
+from distillmatch.methods.parts import HIGH_RATE
 from distillmatch.methods.schedule import main_schedule
 
 
@@ -33,7 +27,7 @@ class Offline(Method):
             Training(
                 name="classifier",
                 network=network,
-                loss=lambda batch: label_loss(network, batch, task.seen),
+                loss=lambda batch: supervised_loss(batch, forward_views(network, batch, task.seen)),
                 schedule=schedule,
                 unlabeled=False,
                 strong_labeled=self.learns_strong_labels,
@@ -52,11 +46,7 @@ class OfflineWithUnlabeled(Offline):
 
         def loss(batch: Batch) -> Tensor:
             views = forward_views(network, batch, task.seen)
-            supervised = over_views(
-                lambda logits: cross_entropy(logits, batch.labels),
-                first_rows(views.weak, len(batch.images)),
-                views.strong_images,
-            )
+            supervised = supervised_loss(batch, views)
             if views.strong is None:
                 return supervised
             threshold = self.config.consistency_threshold

@@ -1,21 +1,20 @@
 """Parts that several methods are made of."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from distillmatch.config import RunConfig
-from distillmatch.config.run import StrongStatistics
 from distillmatch.losses import (
     class_weights,
     per_task_distillation,
     weighted_cross_entropy_sum,
 )
+from distillmatch.methods.forwards import Views, forward_views, labeled_alone
 from distillmatch.methods.method import (
     Batch,
     ImageSet,
@@ -25,22 +24,14 @@ from distillmatch.methods.method import (
     Scores,
     TaskInfo,
     Training,
-    no_rows,
 )
 from distillmatch.methods.schedule import fine_tuning_schedule
-from distillmatch.networks import frozen_statistics, separate_statistics
+from distillmatch.networks import MOST_PARTS, separate_statistics
 
 HIGH_RATE = 0.1
 """Learning rate of DM, Base and the bounds; with a coreset, of every method."""
 LOW_RATE = 0.005
 """Learning rate of GD, DR and E2E without a coreset."""
-LabelLoss = Callable[[Tensor, Tensor], Tensor]
-"""A loss of logits and labels."""
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross entropy of a batch."""
-    return functional.cross_entropy(logits, labels)
 
 
 class KeepsPast(Method):
@@ -73,21 +64,13 @@ class KeepsPast(Method):
             return None
         return self.ask_past if task.new else lambda images: {"past": self.networks["past"](images)}
 
-    def supervised_loss(
-        self,
-        batch: Batch,
-        task: TaskInfo,
-        weak: Tensor,
-        strong: Tensor | None,
-        loss: LabelLoss = cross_entropy,
-    ) -> Tensor:
-        """Return the classifier's loss of labelled images: mean cross entropy unless one is given.
+    def forward(self, batch: Batch, task: TaskInfo) -> Views:
+        """Return the classifier's logits of a step, with labelled images normalized as configured.
 
-        `weak` are the logits of all weak views, or of labelled images alone; `strong` those of
-        strong views of labelled images, where these are learned by too.
+        Where they are normalized apart, what is distilled still is of those beside unlabelled ones.
         """
-        logits = supervised_logits(self.config, self.classifier, batch, task, weak)
-        return over_views(lambda logits: loss(logits, batch.labels), logits, strong)
+        alone = labeled_alone(self.config, batch, task)
+        return forward_views(self.classifier, batch, task.seen, alone=alone)
 
     def end_task(self, task: TaskInfo) -> None:
         """Keep the classifier."""
@@ -105,25 +88,32 @@ def by_past_statistics(
     """Ask frozen networks about unlabelled images, or labelled ones, normalized as configured.
 
     By `batch`, as many images as a step takes are asked about at once and normalized by their own
-    statistics; where these many do not divide the images, by lots of nearly that size. A single
-    image has no statistics of its own.
+    statistics; where these many do not divide the images, by lots of nearly that size. As many lots
+    share a forward as our kernels take parts. A single image has no statistics of its own.
     """
     by_batch = ("all-batches",) if labeled else ("batch", "all-batches")
     if config.past_statistics not in by_batch or len(images) < 2:
         return ask(images)
     size = config.batch if labeled else config.unlabeled_batch
-    lots = images.tensor_split(max(1, len(images) // size))
-    with _normalizing_by_batch(networks):
-        answers = [ask(lot) for lot in lots]
+    lots = [len(lot) for lot in images.tensor_split(max(1, len(images) // size))]
+    shared = [lots[n : n + MOST_PARTS] for n in range(0, len(lots), MOST_PARTS)]
+    answers = []
+    together = torch.split(images, list(map(sum, shared)))
+    for some, sizes in zip(together, shared, strict=True):
+        with _normalizing_by_lots(networks, sizes):
+            answers.append(ask(some))
     return {name: torch.cat([answer[name] for answer in answers]) for name in answers[0]}
 
 
 @contextmanager
-def _normalizing_by_batch(networks: Sequence[nn.Module]) -> Iterator[None]:
-    """Put frozen networks into training mode, in which nothing about them changes."""
+def _normalizing_by_lots(networks: Sequence[nn.Module], sizes: Sequence[int]) -> Iterator[None]:
+    """Put frozen networks into training mode, in which nothing about them changes.
+
+    The images that each is given are lots of these sizes.
+    """
     with ExitStack() as unchanged:
         for network in networks:
-            unchanged.enter_context(frozen_statistics(network))
+            unchanged.enter_context(separate_statistics(network, sizes, moving=0))
             unchanged.callback(network.eval)
             network.train()
         yield
@@ -134,100 +124,12 @@ def baseline_rate(config: RunConfig) -> float:
     return HIGH_RATE if config.coreset else LOW_RATE
 
 
-def forward_weak(network: nn.Module, batch: Batch, seen: int) -> Tensor:
-    """Return the seen classes' logits of the labelled and then of the unlabelled weak views.
-
-    All go through the network together, so that its statistics are those of both.
-    """
-    logits: Tensor = network(torch.cat([batch.images, batch.unlabeled]))[:, :seen]
-    return logits
-
-
-def first_rows(rows: Tensor, count: int) -> Tensor:
-    """Return the first so many rows; a cut that takes all would still cost the backward pass."""
-    return rows if count == len(rows) else rows[:count]
-
-
 def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
     """Tell whether the steps of E2E's, DR's and GD's classifier take unlabelled images.
 
     In the first task there is nothing to distil, but labelled images may be normalized with them.
     """
     return task.past > 0 or config.new_task_statistics == "together"
-
-
-def supervised_logits(
-    config: RunConfig, network: nn.Module, batch: Batch, task: TaskInfo, weak: Tensor
-) -> Tensor:
-    """Return the logits that the cross entropy of labelled images is taken of.
-
-    They are the first of those given, of a forward with the unlabelled images; or, where labelled
-    images are normalized apart, those of a second forward without, which moves the running
-    statistics too. In the first task there is one forward.
-    """
-    if config.labeled_statistics == "together" or not task.past or no_rows(batch.unlabeled):
-        return first_rows(weak, len(batch.images))
-    alone: Tensor = network(batch.images)[:, : weak.shape[1]]
-    return alone
-
-
-class Views(NamedTuple):
-    """Logits of a step's views: all weak ones, labelled ones first, and the strong ones.
-
-    `unlabeled` and `strong` are what eq. 4 compares, `strong_images` those of labelled images.
-    """
-
-    weak: Tensor
-    unlabeled: Tensor
-    strong: Tensor | None = None
-    strong_images: Tensor | None = None
-
-
-def weak_alone(batch: Batch, weak: Tensor) -> Views:
-    """Return the logits of a step that takes no strong views."""
-    return Views(weak, weak[len(batch.images) :])
-
-
-def forward_views(
-    network: nn.Module, batch: Batch, seen: int, statistics: StrongStatistics = "apart"
-) -> Views:
-    """Return the seen classes' logits of the weak and the strong views.
-
-    All go through the network together. With `statistics` `apart` the strong views are normalized
-    by themselves and do not move its running statistics, which are for images as they are met at
-    test time; `together`, they are normalized with all others and move them too. `unlabeled`, they
-    go through it beside the unlabelled weak views, and then all weak views once more without them.
-    """
-    given = {"strong": batch.strong, "strong_images": batch.strong_images}
-    views = {name: one for name, one in given.items() if one is not None and not no_rows(one)}
-    if not views:
-        return weak_alone(batch, forward_weak(network, batch, seen))
-    beside = [batch.unlabeled] if statistics == "unlabeled" else [batch.images, batch.unlabeled]
-    count = sum(map(len, beside))
-    with separate_statistics(network, count) if statistics == "apart" else nullcontext():
-        logits = network(torch.cat([*beside, *views.values()]))[:, :seen]
-    weak, *cut = logits.split([count, *map(len, views.values())])
-    strong = dict(zip(views, cut, strict=True))
-    if statistics == "unlabeled":
-        return Views(forward_weak(network, batch, seen), weak, **strong)
-    return Views(weak, weak[len(batch.images) :], **strong)
-
-
-def over_views(loss: Callable[[Tensor], Tensor], weak: Tensor, strong: Tensor | None) -> Tensor:
-    """Return a loss of the logits of weak views, or its mean with that of strong ones if given."""
-    return loss(weak) if strong is None else (loss(weak) + loss(strong)) / 2
-
-
-def label_loss(network: nn.Module, batch: Batch, seen: int) -> Tensor:
-    """Return the mean cross entropy of labelled images, by strong views too where there are any."""
-
-    def loss(logits: Tensor) -> Tensor:
-        return cross_entropy(logits, batch.labels)
-
-    if batch.strong_images is None:
-        return loss(network(batch.images)[:, :seen])
-    views = forward_views(network, batch, seen)
-    return over_views(loss, first_rows(views.weak, len(batch.labels)), views.strong_images)
 
 
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from distillmatch.config.run import TeacherStart
 from distillmatch.losses import confidence_calibration, weighted_cross_entropy_sum
+from distillmatch.methods.forwards import first_rows, forward_views
 from distillmatch.methods.method import Batch, Method, TaskInfo, Training
-from distillmatch.methods.parts import baseline_rate, first_rows, forward_weak
+from distillmatch.methods.parts import baseline_rate
 from distillmatch.methods.schedule import main_schedule
 
 TEACHER = "teacher"
@@ -53,7 +54,7 @@ def new_task_loss(
     """
     new = batch.labels >= task.past
     slots = batch.labels - task.past
-    logits = forward_weak(network, batch, task.seen)[:, task.past :]
+    logits = forward_views(network, batch, task.seen).weak[:, task.past :]
     total = weighted_cross_entropy_sum(first_rows(logits, len(slots)), slots, mask=new)
     supervised = total / new.sum().clamp(min=1)
     if not calibrated:

@@ -1,11 +1,13 @@
 """Networks: a backbone by name, with a linear or a DeConf head."""
 
 from distillmatch.networks.deconf import DeconfHead, Detector
+from distillmatch.networks.kernels.parts import MOST_PARTS
 from distillmatch.networks.kernels.sharing import shared_device
 from distillmatch.networks.names import Head, build_network, check_network, parse_network
 from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.normalization import (
     BatchNorm,
+    Parts,
     frozen_statistics,
     separate_statistics,
     shared_statistics,
@@ -14,12 +16,14 @@ from distillmatch.networks.pretrained import PretrainedWeights, weights_digest
 from distillmatch.networks.wide_resnet import WideResNet
 
 __all__ = [
+    "MOST_PARTS",
     "BatchNorm",
     "DeconfHead",
     "Detector",
     "Head",
     "LinearHead",
     "Network",
+    "Parts",
     "PretrainedWeights",
     "WideResNet",
     "build_network",

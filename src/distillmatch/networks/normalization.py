@@ -1,8 +1,8 @@
 """Batch normalization with ReLU, whose statistics can be kept apart for parts of a batch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,24 @@ from torch.nn import functional
 from distillmatch.networks.across import gather
 
 
+class Parts(NamedTuple):
+    """Parts of a batch, in their order, each of which is normalized by its own statistics."""
+
+    sizes: tuple[int, ...]
+    """Images of each."""
+    moving: int
+    """How many of the first move the running statistics, one after the other."""
+
+
 class BatchNorm(nn.Module):
     """Batch normalization over all dimensions but the second.
 
     In training it normalizes by the batch and, unless inside `frozen_statistics`, moves the running
     mean and variance a tenth of the way to the batch's; in evaluation it normalizes by the running
-    ones. Inside `separate_statistics` the first images of a batch and the others are normalized
-    each by their own. Inside `shared_statistics` the batch is that of all processes of the run, of
-    which each has an equal part. These switches are plain attributes read while the step is
-    captured, so nothing is asked of the device.
+    ones. Inside `separate_statistics` parts of a batch are normalized each by their own. Inside
+    `shared_statistics` the batch is that of all processes of the run, of which each has an equal
+    part. These switches are plain attributes read while the step is captured, so nothing is asked
+    of the device.
     """
 
     weight: nn.Parameter
@@ -32,7 +41,7 @@ class BatchNorm(nn.Module):
         self.momentum = momentum
         self.epsilon = epsilon
         self.moves_statistics = True
-        self.leading: int | None = None
+        self.parts: Parts | None = None
         self.shared = False
         self.counters: Tensor | None = None  # of our kernels
         self.weight = nn.Parameter(torch.ones(channels))
@@ -42,10 +51,11 @@ class BatchNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the inputs normalized, scaled and shifted by channel."""
-        if not self.training or self.leading is None:
+        if not self.training or self.parts is None:
             return self._normalized(inputs, self.moves_statistics)
-        first = self._normalized(inputs[: self.leading], self.moves_statistics)
-        return torch.cat([first, self._normalized(inputs[self.leading :], False)])
+        moving = self.parts.moving if self.moves_statistics else 0
+        parts = torch.split(inputs, list(self.parts.sizes))
+        return torch.cat([self._normalized(one, at < moving) for at, one in enumerate(parts)])
 
     def activate(self, maps: Tensor) -> Tensor:
         """Return the ReLU of the normalized maps."""
@@ -130,21 +140,23 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def separate_statistics(network: nn.Module, leading: int) -> Iterator[None]:
-    """Let one forward do for two: the first `leading` images of a batch are a batch of their own.
+def separate_statistics(
+    network: nn.Module, sizes: Sequence[int], moving: int = 1
+) -> Iterator[None]:
+    """Let one forward do for several: each part of a batch, of so many images, is one of its own.
 
-    Both parts are normalized by their own statistics; only the first moves the running ones. So
-    weak and strong views share a forward that is as good as one for the weak and, inside
-    `frozen_statistics`, another for the strong.
+    Every part is normalized by its own statistics; the first `moving` of them move the running
+    ones, in their order. So weak and strong views share a forward that is as good as one for the
+    weak and, inside `frozen_statistics`, another for the strong.
     """
     layers = _attributes(network)
     for layer in layers:
-        layer["leading"] = leading
+        layer["parts"] = Parts(tuple(sizes), moving)
     try:
         yield
     finally:
         for layer in layers:
-            layer["leading"] = None
+            layer["parts"] = None
 
 
 @contextmanager

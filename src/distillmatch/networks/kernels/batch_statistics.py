@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from distillmatch.cuda.compiled import Kernel, device_properties
+from distillmatch.networks.kernels.parts import MOST_PARTS, kernel_parts, share_programs
 from distillmatch.networks.kernels.sharing import device_is_shared
 from distillmatch.networks.kernels.sources import load_if_possible
 
@@ -30,19 +31,18 @@ SUM, CHANGE = 1, 2
 """The phases of a kernel."""
 GROUPS = (32, 16)
 """Channels that a program may have."""
-MOST_PARTS = 2
-"""Parts of a batch that have statistics of their own."""
+FEWEST_IMAGES = 2
 
 
 class Normalized(NamedTuple):
     """Maps that were normalized, and by what: all that the way back needs.
 
-    The first `leading` images had statistics of their own, all together if it is None.
+    Parts of so many images had statistics of their own.
     """
 
     maps: Tensor
     coefficients: Tensor
-    leading: int | None
+    sizes: tuple[int, ...]
 
 
 class Gradients(NamedTuple):
@@ -56,22 +56,22 @@ class Gradients(NamedTuple):
 class Shape(NamedTuple):
     """How a batch of maps is shared by the programs of a launch."""
 
-    rows: int
-    leading: int
+    sizes: tuple[int, ...]
+    """Rows of each part."""
+    programs_of: tuple[int, ...]
+    """Programs of each part."""
     channels: int
     group: int
-    programs: int
-    programs_of_first: int
 
     @staticmethod
-    def of(maps: Tensor, leading: int | None) -> "Shape":
-        """Share out maps whose first `leading` images, all if none are named, are a part."""
-        return _shared_out(maps.shape, leading, maps.device)
+    def of(maps: Tensor, sizes: tuple[int, ...]) -> "Shape":
+        """Share out maps, parts of which have so many images."""
+        return _shared_out(maps.shape, sizes, maps.device)
 
     @property
-    def parts(self) -> int:
-        """How many parts have statistics of their own."""
-        return 1 if self.leading == self.rows else 2
+    def programs(self) -> int:
+        """How many programs there are for each group of channels."""
+        return sum(self.programs_of)
 
     @property
     def sums(self) -> tuple[int, int]:
@@ -88,43 +88,37 @@ class Shape(NamedTuple):
 
     def room(self, device: torch.device, kept: int) -> int:
         """Return how many rows of `kept` tensors a program keeps in shared memory."""
-        of_first = -(-self.leading // self.programs_of_first)
-        others = self.programs - self.programs_of_first
-        of_others = -(-(self.rows - self.leading) // others) if others else 0
+        most = max(-(-rows // programs) for rows, programs in zip(*self[:2], strict=True))
         room = (_shared_bytes(device.index) - _scratch(self.group)) // (kept * 2 * self.group)
-        return min(max(of_first, of_others), room)
+        return min(most, room)
 
 
 @functools.cache
-def _shared_out(sizes: torch.Size, leading: int | None, device: torch.device) -> Shape:
-    images, channels, height, width = sizes
+def _shared_out(shape: torch.Size, sizes: tuple[int, ...], device: torch.device) -> Shape:
+    images, channels, height, width = shape
     rows = images * height * width
-    first = rows if leading is None else leading * height * width
     group = _group(channels)
     processors = device_properties(device).multi_processor_count
     groups, at_once = channels // group, THREADS // (group // 8)
     many = rows * groups >= MANY_PASSES * at_once * processors
     most = (PROGRAMS_EACH if many else 1) * processors // groups
-    parts = 1 if first == rows else 2
-    programs = max(parts, min(most, rows // (FEW_PASSES * at_once)))
-    of_first = programs_of_first(programs, first, rows)
-    return Shape(rows, first, channels, group, programs, of_first)
-
-
-def programs_of_first(programs: int, first: int, rows: int) -> int:
-    """Return how many programs have the first part of all rows: each part has one at least."""
-    if first == rows:
-        return programs
-    return min(max(round(programs * first / rows), 1), programs - 1)
+    programs = max(len(sizes), min(most, rows // (FEW_PASSES * at_once)))
+    of_parts = tuple(size * height * width for size in sizes)
+    return Shape(of_parts, share_programs(programs, of_parts), channels, group)
 
 
 def takes(channels: int, images: int, device: torch.device) -> bool:
     """Tell whether the kernels can take channels-last maps in bfloat16 on a CUDA device."""
-    if channels % GROUPS[-1] or images < MOST_PARTS:
+    if channels % GROUPS[-1] or images < FEWEST_IMAGES:
         return False
     properties = device_properties(device)
     enough = properties.multi_processor_count >= MOST_PARTS * channels // _group(channels)
     return enough and _kernels(device.index, _group(channels)) is not None
+
+
+def takes_parts(sizes: Sequence[int], images: int) -> bool:
+    """Tell whether the kernels can take images in parts of these sizes."""
+    return len(sizes) <= MOST_PARTS and min(sizes) > 0 and sum(sizes) == images
 
 
 def counters_of(norm: "BatchNorm", device: torch.device) -> Tensor:
@@ -138,24 +132,37 @@ def counters_of(norm: "BatchNorm", device: torch.device) -> Tensor:
     return norm.counters
 
 
+def sizes_of(norm: "BatchNorm", images: int) -> tuple[int, ...]:
+    """Return how many images the parts have that a layer normalizes apart."""
+    return (images,) if norm.parts is None else norm.parts.sizes
+
+
+def moving_parts(norm: "BatchNorm") -> int:
+    """Return how many of the first parts move the layer's running statistics."""
+    if not norm.moves_statistics:
+        return 0
+    return 1 if norm.parts is None else norm.parts.moving
+
+
 def normalize(
     maps: Tensor, shortcut: Tensor | None, norm: "BatchNorm"
 ) -> tuple[Tensor, Normalized]:
     """Return the ReLU of maps, or of their sum with a shortcut, normalized."""
-    shape, device = Shape.of(maps, norm.leading), maps.device
+    sizes, device = sizes_of(norm, maps.shape[0]), maps.device
+    shape = Shape.of(maps, sizes)
     summed = maps if shortcut is None else torch.empty_like(maps)
     activated = torch.empty_like(maps)
-    coefficients = torch.empty(shape.parts, 4, shape.channels, device=device)
+    coefficients = torch.empty(len(sizes), 4, shape.channels, device=device)
     made = coefficients, torch.empty(shape.sums, device=device), counters_of(norm, device)
     tensors = maps, shortcut, summed, activated, *norm.tensors, *made
-    more = int(norm.moves_statistics), norm.momentum, norm.epsilon
+    more = moving_parts(norm), norm.momentum, norm.epsilon
     _launch(0, shape, tensors, 1, more)
-    return activated, Normalized(summed, coefficients, norm.leading)
+    return activated, Normalized(summed, coefficients, sizes)
 
 
 def take_back(given: Tensor, of_sum: Tensor | None, to: Normalized, norm: "BatchNorm") -> Gradients:
     """Return the gradients of what was normalized, to which `of_sum` is added, and of the layer."""
-    shape, device = Shape.of(to.maps, to.leading), given.device
+    shape, device = Shape.of(to.maps, to.sizes), given.device
     made = Gradients(
         torch.empty_like(to.maps),
         torch.empty(shape.channels, device=device),
@@ -179,7 +186,7 @@ def _launch(
     together = shape.launched_together(maps.device)
     room = _kept_room(shape, maps.device, kept) if together else 0
     for phases in (SUM | CHANGE,) if together else (SUM, CHANGE):
-        layout = shape.rows, shape.leading, shape.channels, shape.programs_of_first, phases, room
+        layout = kernel_parts(*shape[:2]), shape.channels, phases, room
         kernels[which].launch(
             (shape.programs, shape.channels // shape.group),
             THREADS,
@@ -214,5 +221,5 @@ def _kernels(device: int, group: int) -> list[Kernel] | None:
     constants = {"GROUP": group, "THREADS": THREADS, "AHEAD": AHEAD, "EACH": PROGRAMS_EACH}
     given = ["normalize", "take_back"], constants, _shared_bytes(device)
     instead = "torch's normalization is used"
-    parts = ["eight_numbers.cu"]
+    parts = ["eight_numbers.cu", "parts.cu"]
     return load_if_possible(device, "normalization.cu", *given, instead, parts=parts)

@@ -21,9 +21,11 @@ from distillmatch.networks.kernels.batch_statistics import (
     Gradients,
     Normalized,
     counters_of,
-    programs_of_first,
+    moving_parts,
+    sizes_of,
 )
 from distillmatch.networks.kernels.convolution import STEP, new_maps, stream_constants
+from distillmatch.networks.kernels.parts import kernel_parts, share_programs
 from distillmatch.networks.kernels.sharing import device_is_shared
 from distillmatch.networks.kernels.sources import load_if_possible
 
@@ -112,7 +114,7 @@ class Layout:
     def bytes_of_change(self) -> int:
         """What the second of two launches needs to add up sums."""
         numbers = 2 * self.channels_out * 4
-        return (self.threads * 16 + numbers) * (2 if self.back else 1) + numbers
+        return self.threads * 16 + 2 * numbers
 
     def _sizes(self) -> Sizes:
         assert self.sizes is not None
@@ -122,35 +124,42 @@ class Layout:
 class Shares(NamedTuple):
     """How the rows of a batch are shared by programs; it decides in which order sums are taken."""
 
-    steps: int
-    leading: int
-    programs: int
-    programs_of_first: int
+    sizes: tuple[int, ...]
+    """Steps of rows of each part."""
+    programs_of: tuple[int, ...]
+    """Programs of each part."""
 
     @classmethod
-    def of(cls, layout: Layout, images: int, leading: int | None, most: int) -> "Shares":
-        """Share out images, the first `leading` of which are a portion, by `most` programs."""
-        each = layout.height // STEP
-        steps, first = images * each, (images if leading is None else leading) * each
-        programs = max(2, min(most, steps // layout._sizes().parts))
-        return cls(steps, first, programs, programs_of_first(programs, first, steps))
+    def of(cls, layout: Layout, images: tuple[int, ...], most: int) -> "Shares":
+        """Share out parts of so many images by `most` programs."""
+        sizes = tuple(one * (layout.height // STEP) for one in images)
+        programs = max(2, len(sizes), min(most, sum(sizes) // layout._sizes().parts))
+        return cls(sizes, share_programs(programs, sizes))
+
+    @property
+    def steps(self) -> int:
+        """How many steps all rows are."""
+        return sum(self.sizes)
+
+    @property
+    def programs(self) -> int:
+        """How many programs leave sums."""
+        return sum(self.programs_of)
 
     def rows_kept(self, layout: Layout) -> tuple[int, int]:
         """Return the rows of its output, and of maps beside it, that a program has room for."""
-        most = -(-self.leading // self.programs_of_first)
-        if self.leading < self.steps:
-            others = self.programs - self.programs_of_first
-            most = max(most, -(-(self.steps - self.leading) // others))
+        most = max(-(-steps // programs) for steps, programs in zip(*self, strict=True))
         fit = (layout.room - layout.bytes_of_rings) // layout.bytes_of_row
         kept = min(STEP * most, fit)
         return kept, min(STEP * most, fit - kept) if layout.back else 0
 
-    def change(self, layout: Layout, processors: int) -> tuple[int, int]:
-        """Return the programs of the second of two launches, and those of the first portion."""
+    def change(self, layout: Layout, processors: int) -> "Shares":
+        """Return how the second of two launches shares them."""
         pieces = self.steps * STEP * layout.bytes_of_row // 16
         enough = min(pieces // (2 * layout.threads), self.steps // 4)
-        programs = max(2, min(layout._sizes().change_each * processors, enough))
-        return programs, programs_of_first(programs, self.leading, self.steps)
+        most = layout._sizes().change_each * processors
+        programs = max(2, len(self.sizes), min(most, enough))
+        return Shares(self.sizes, share_programs(programs, self.sizes))
 
 
 def takes(maps: Tensor, weight: Tensor, stride: int, *, adds: bool) -> bool:
@@ -172,12 +181,12 @@ def normalize(
     """Return the ReLU of convolved maps, or of their sum with a shortcut, normalized."""
     layout = _layout(maps, weight, back=False, adds=shortcut is not None)
     summed, activated = new_maps(maps, layout.channels_out), new_maps(maps, layout.channels_out)
-    portions = 1 if norm.leading in (None, maps.shape[0]) else 2
-    coefficients = torch.empty(portions, 4, layout.channels_out, device=maps.device)
+    sizes = sizes_of(norm, maps.shape[0])
+    coefficients = torch.empty(len(sizes), 4, layout.channels_out, device=maps.device)
     tensors = maps, weight, shortcut, summed, activated, None
     more = *norm.tensors, coefficients, None, None
-    _launch(layout, (*tensors, *more), norm, norm.leading)
-    return activated, Normalized(summed, coefficients, norm.leading)
+    _launch(layout, (*tensors, *more), norm, sizes)
+    return activated, Normalized(summed, coefficients, sizes)
 
 
 def take_back(
@@ -195,12 +204,12 @@ def take_back(
     )
     tensors = given, weight, to.maps, made.maps, None, of_sum, None, None
     more = None, None, to.coefficients, made.weight, made.bias
-    _launch(layout, (*tensors, *more), norm, to.leading)
+    _launch(layout, (*tensors, *more), norm, to.sizes)
     return made
 
 
 def _launch(
-    layout: Layout, tensors: Sequence[Tensor | None], norm: "BatchNorm", leading: int | None
+    layout: Layout, tensors: Sequence[Tensor | None], norm: "BatchNorm", sizes: tuple[int, ...]
 ) -> None:
     """Launch the kernel: at once if it has the device alone, else twice.
 
@@ -212,27 +221,29 @@ def _launch(
     kernels = _kernels(maps.get_device(), layout)
     assert kernels is not None
     processors = device_properties(maps.device).multi_processor_count
-    shares = _kept_shares(layout, maps.shape[0], leading, processors)
+    shares = _kept_shares(layout, sizes, processors)
     partial = torch.empty(shares.programs, 2 * layout.channels_out, device=maps.device)
     tensors = (*tensors, partial, counters_of(norm, maps.device))
+    parts = kernel_parts(*shares)
     together = not device_is_shared()
     room = _kept_rows(shares, layout) if together else (0, 0)
     before_rings = max(layout.bytes_of_weights, sum(room) * layout.bytes_of_row)
-    more = int(norm.moves_statistics), norm.momentum, norm.epsilon
+    more = *room, before_rings, moving_parts(norm), norm.momentum, norm.epsilon
+    phases = SUM | CHANGE if together else SUM
     kernels[0].launch(
         (shares.programs, 1),
         layout.threads,
         before_rings + layout.bytes_of_rings,
-        (*tensors, *shares, SUM | CHANGE if together else SUM, *room, before_rings, *more),
+        (*tensors, parts, parts, shares.steps, phases, *more),
         together=together,
     )
     if not together:
-        programs, of_first = shares.change(layout, processors)
+        changing = _kept_changes(shares, layout, processors)
         kernels[1].launch(
-            (programs, 1),
+            (changing.programs, 1),
             layout.threads,
             layout.bytes_of_change,
-            (*tensors, *shares, CHANGE, *room, of_first, *more),
+            (*tensors, parts, kernel_parts(*changing), shares.steps, CHANGE, *more),
         )
 
 
@@ -262,11 +273,12 @@ def _layout(maps: Tensor, weight: Tensor, *, back: bool, adds: bool) -> Layout:
 _kept_layout = functools.cache(Layout)
 _kept_shares = functools.cache(Shares.of)
 _kept_rows = functools.cache(Shares.rows_kept)
+_kept_changes = functools.cache(Shares.change)
 
 
 @functools.cache
 def _kernels(device: int, layout: Layout) -> list[Kernel] | None:
     given = ["convolve_and_normalize", "change"], layout.constants, layout.room
     instead = "a kernel for each is used"
-    file, parts = "convolution_normalization.cu", ["eight_numbers.cu", "row_streams.cu"]
+    file, parts = "convolution_normalization.cu", ["eight_numbers.cu", "parts.cu", "row_streams.cu"]
     return load_if_possible(device, file, *given, instead, parts=parts)

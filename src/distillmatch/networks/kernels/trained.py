@@ -230,13 +230,13 @@ def takes(backbone: "WideResNet", images: Tensor) -> bool:
     rounded = backbone.first.rounded
     if not backbone.last_norm.training:
         return False
-    norms, leading, count = backbone.norms, backbone.last_norm.leading, images.shape[0]
+    norms, parts, count = backbone.norms, backbone.last_norm.parts, images.shape[0]
     if (
         rounded is None
         or not images.is_cuda
         or rounded.dtype != torch.bfloat16
-        or not all(norm.training and not norm.shared and norm.leading == leading for norm in norms)
-        or not (leading is None or 0 < leading <= count)
+        or not all(norm.training and not norm.shared and norm.parts == parts for norm in norms)
+        or not (parts is None or batch_statistics.takes_parts(parts.sizes, count))
         or not all(norm.is_plain(images.device) for norm in norms)
     ):
         return False

@@ -3,8 +3,8 @@
 // sum. Back: the convolution that takes gradients to the input, then the way back through the ReLU and normalization
 // that had made this input.
 //
-// The convolution is by streams of rows. A program has whole rows, all channels of them, of one portion of the batch
-// (the first images or the rest, each with statistics of its own). What it makes stays in shared memory, where the
+// The convolution is by streams of rows. A program has whole rows, all channels of them, of one part of the batch, which
+// has statistics of its own. What it makes stays in shared memory, where the
 // weights lay before, as far as there is room; it sums over it, leaves the sums, waits for those of all programs and
 // changes what it has kept. So the launch has to be cooperative. Or the convolution alone is launched, which leaves the
 // same sums, and then `change`: the result is the same to the last bit, as sums are left by the same programs and added
@@ -26,7 +26,7 @@ constexpr int KEPT_CHANGES = 4, READ_CHANGES = TRANSPOSED ? 2 : 4;  // that a th
 static_assert(OUT_PIECES == 4 || OUT_PIECES == 8, "other channels would meet in the same banks");
 static_assert(THREADS % (SUMS / 4) == 0 && THREADS >= SUMS, "sums are shared evenly");
 static_assert(!(TRANSPOSED && ADDS), "nothing is added to the convolution on the way back");
-static_assert(PARTS * RING >= 2 * THREADS * 16 + 3 * SUMS * 4, "sums are added up where the ring was");
+static_assert(PARTS * RING >= THREADS * 16 + 2 * SUMS * 4, "sums are added up where the ring was");
 
 struct Arguments {
     const bfloat *maps, *weights;  // of the convolution
@@ -37,29 +37,26 @@ struct Arguments {
     const float *weight, *bias;  // of the normalization
     float *running_mean, *running_variance, *coefficients, *of_weight, *of_bias, *partial;
     word* counters;
-    int steps, leading;               // steps of all rows, and of those in the first portion
-    int programs, programs_of_first;  // that leave sums; first those of the first portion
+    Parts parts;  // in steps of rows, and the programs that leave sums
+    int steps;    // of all rows
     int phases;
     int room, room_beside;  // rows of the output, and of the map beside it, that a program may keep
     int ring_at;            // bytes before the ring
-    int moves;
+    int moving;             // parts that move the running statistics
     float momentum, epsilon;
 };
 
-// Steps of one portion.
+// Steps of one part.
 struct Share {
-    int portion, begin, end;
+    Part part;
+    int begin, end;
 };
 
 // Returns the share of one of a program's streams, or of a whole program with one stream.
-__device__ __forceinline__ Share share_of(int program, int programs, int of_first, int stream, int streams,
-                                          const Arguments& given) {
-    const bool first = program < of_first;
-    const int base = first ? 0 : given.leading, count = first ? given.leading : given.steps - given.leading;
-    const int number = first ? program : program - of_first, sharers = first ? of_first : programs - of_first;
-    const int begin = first_of_share(count, number * streams + stream, sharers * streams);
-    const int end = first_of_share(count, number * streams + stream + 1, sharers * streams);
-    return {first ? 0 : 1, base + begin, base + end};
+__device__ __forceinline__ Share share_of(const Part& part, int program, int stream, int streams) {
+    const int number = (program - part.first_program) * streams + stream, sharers = part.programs() * streams;
+    const int begin = first_of_share(part.size(), number, sharers), end = first_of_share(part.size(), number + 1, sharers);
+    return {part, part.begin + begin, part.begin + end};
 }
 
 // Where 16 bytes of the output are kept: lanes that write at once, of pixels 0, 8, 1, 9 and so on, write to different
@@ -91,64 +88,77 @@ __device__ __forceinline__ void ready_counters(word* counters, word left) {
     if (threadIdx.x == 0 && left == gridDim.x - 1) counters[0] = 0, counters[1] = 0;
 }
 
-// Adds up what some programs have left, for each of a few ranges of them: all threads together, to `totals` in shared
-// memory. All numbers are asked for at once, as far as a batch goes.
-template <int RANGES>
-__device__ __forceinline__ void add_up(const float* partial, const int (&begin)[RANGES], const int (&end)[RANGES],
-                                       float* totals, float4* scratch) {
+// Adds up what the programs of a part have left: all threads together, to `totals` in shared memory. All numbers are asked
+// for at once, as far as a batch goes.
+__device__ __forceinline__ void add_up(const float* partial, const Part& part, float* totals, float4* scratch) {
     constexpr int BATCH = 8;
     const int four = threadIdx.x % (SUMS / 4), slice = threadIdx.x / (SUMS / 4);
-    float4 total[RANGES];
+    float4 total = {0, 0, 0, 0};
+    for (int first = part.first_program + slice; first < part.last_program; first += BATCH * SLICES) {
+        float4 added[BATCH];
 #pragma unroll
-    for (int range = 0; range < RANGES; ++range) {
-        total[range] = {0, 0, 0, 0};
-        for (int first = begin[range] + slice; first < end[range]; first += BATCH * SLICES) {
-            float4 added[BATCH];
+        for (int i = 0; i < BATCH; ++i) {
+            const int program = first + i * SLICES;
+            added[i] = {0, 0, 0, 0};
+            if (program < part.last_program) added[i] = read_four_again(partial + program * SUMS + four * 4);
+        }
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                const int program = first + i * SLICES;
-                added[i] = {0, 0, 0, 0};
-                if (program < end[range]) added[i] = read_four_again(partial + program * SUMS + four * 4);
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                total[range].x += added[i].x, total[range].y += added[i].y;
-                total[range].z += added[i].z, total[range].w += added[i].w;
-            }
+        for (int i = 0; i < BATCH; ++i) {
+            total.x += added[i].x, total.y += added[i].y;
+            total.z += added[i].z, total.w += added[i].w;
         }
     }
-#pragma unroll
-    for (int range = 0; range < RANGES; ++range) scratch[range * THREADS + threadIdx.x] = total[range];
+    __syncthreads();  // all have read what lay in the scratch before
+    scratch[threadIdx.x] = total;
     __syncthreads();
     if (threadIdx.x < SUMS) {
+        const float* numbers = reinterpret_cast<const float*>(scratch) + threadIdx.x;
+        float sum = 0;
 #pragma unroll
-        for (int range = 0; range < RANGES; ++range) {
-            const float* numbers = reinterpret_cast<const float*>(scratch + range * THREADS) + threadIdx.x;
-            float sum = 0;
-#pragma unroll
-            for (int i = 0; i < SLICES; ++i) sum += numbers[i * SUMS];
-            totals[range * SUMS + threadIdx.x] = sum;
-        }
+        for (int i = 0; i < SLICES; ++i) sum += numbers[i * SUMS];
+        totals[threadIdx.x] = sum;
     }
     __syncthreads();
 }
 
-// Adds up the sums of a share's portion, after they have been awaited, and changes the share. `kept` are its first rows;
+// Mean and variance of a channel over a part, of what was added up.
+struct Moments {
+    float mean, variance;
+};
+
+__device__ __forceinline__ float positions(const Part& part) {
+    return static_cast<float>(STEP * WIDTH) * part.size();
+}
+
+__device__ __forceinline__ Moments moments_of(const float* totals, const Part& part) {
+    const float count = positions(part), mean = totals[threadIdx.x] / count;
+    return {mean, fmaxf(fmaf(-mean, mean, totals[CHANNELS_OUT + threadIdx.x] / count), 0.0f)};
+}
+
+// A running number after it was moved, and a variance as it is moved to.
+__device__ __forceinline__ float moved(float running, float to, float momentum) {
+    return fmaf(momentum, to - running, running);
+}
+
+__device__ __forceinline__ float unbiased(float variance, const Part& part) {
+    const float count = positions(part);
+    return variance * (count / fmaxf(count - 1.0f, 1.0f));
+}
+
+// Adds up the sums of a share's part, after they have been awaited, and changes the share. `kept` are its first rows;
 // the rest is read again. What is changed first is asked for before the sums, which takes as long as the sums do.
 template <int CHANGES, bool AWAITS>
 __device__ __forceinline__ void change_share(const Share& share, const Arguments& given, const uint4* kept,
                                              const uint4* kept_beside, int room, int room_beside, float4* scratch) {
-    constexpr int RANGES = TRANSPOSED ? 2 : 1;
-    float* totals = reinterpret_cast<float*>(scratch + RANGES * THREADS);
-    float* factors = totals + RANGES * SUMS;
+    float* totals = reinterpret_cast<float*>(scratch + THREADS);
+    float* factors = totals + SUMS;
     const int channel = threadIdx.x % OUT_PIECES * 8;
     const int pieces = (share.end - share.begin) * STEP_PIECES;
     const int kept_pieces = room * ROW_PIECES, kept_beside_pieces = room_beside * ROW_PIECES;
     const long long at = static_cast<long long>(share.begin) * STEP_PIECES;
     uint4* result = reinterpret_cast<uint4*>(given.result) + at;
-    const int of_first = given.programs_of_first;
-    const int begin = share.portion ? of_first : 0, end = share.portion ? given.programs : of_first;
-    const float positions = STEP * WIDTH;  // of a step
+    // The first program does what is of all parts.
+    const bool first = share.begin == 0, has_channel = threadIdx.x < CHANNELS_OUT;
 
     if (!TRANSPOSED) {
         uint4 value[CHANGES];
@@ -162,19 +172,17 @@ __device__ __forceinline__ void change_share(const Share& share, const Arguments
         };
         load(threadIdx.x);
         const int own = threadIdx.x;
-        const bool has_channel = own < CHANNELS_OUT;
         const float own_weight = has_channel ? given.weight[own] : 0.0f, own_bias = has_channel ? given.bias[own] : 0.0f;
         word left = 0;
         if (AWAITS) left = await_others(given.counters);
-        add_up<1>(given.partial, {begin}, {end}, totals, scratch);
-        const float count = positions * (share.portion ? given.steps - given.leading : given.leading);
-        float mean = 0, variance = 0, inverse = 0;
+        add_up(given.partial, share.part, totals, scratch);
+        Moments of_part = {};
+        float inverse = 0;
         if (has_channel) {
-            mean = totals[own] / count;
-            variance = fmaxf(fmaf(-mean, mean, totals[CHANNELS_OUT + own] / count), 0.0f);
-            inverse = 1.0f / sqrtf(variance + given.epsilon);
+            of_part = moments_of(totals, share.part);
+            inverse = 1.0f / sqrtf(of_part.variance + given.epsilon);
             const float scale = own_weight * inverse;
-            factors[own] = scale, factors[CHANNELS_OUT + own] = fmaf(-mean, scale, own_bias);
+            factors[own] = scale, factors[CHANNELS_OUT + own] = fmaf(-of_part.mean, scale, own_bias);
         }
         __syncthreads();
         const Eight scale = load_eight(factors + channel), shift = load_eight(factors + CHANNELS_OUT + channel);
@@ -191,16 +199,29 @@ __device__ __forceinline__ void change_share(const Share& share, const Arguments
                 if (piece < pieces) activated[piece] = packed(number);
             }
         }
-        if (has_channel && share.begin == (share.portion ? given.leading : 0)) {
-            float* to = given.coefficients + share.portion * 4 * CHANNELS_OUT + own;
+        if (has_channel && share.begin == share.part.begin) {
+            float* to = given.coefficients + share.part.number * 4 * CHANNELS_OUT + own;
             to[0] = factors[own], to[CHANNELS_OUT] = factors[CHANNELS_OUT + own];
-            to[2 * CHANNELS_OUT] = mean, to[3 * CHANNELS_OUT] = inverse;
-            if (given.moves && share.portion == 0) {
-                const float unbiased = variance * (count / fmaxf(count - 1.0f, 1.0f));
-                const float old_mean = given.running_mean[own], old_variance = given.running_variance[own];
-                given.running_mean[own] = fmaf(given.momentum, mean - old_mean, old_mean);
-                given.running_variance[own] = fmaf(given.momentum, unbiased - old_variance, old_variance);
+            to[2 * CHANNELS_OUT] = of_part.mean, to[3 * CHANNELS_OUT] = inverse;
+        }
+        if (first && given.moving) {
+            // The running statistics are moved by all parts that do so, in their order.
+            float mean = 0, variance = 0;
+            if (has_channel) {
+                mean = moved(given.running_mean[own], of_part.mean, given.momentum);
+                variance = moved(given.running_variance[own], unbiased(of_part.variance, share.part), given.momentum);
             }
+#pragma unroll
+            for (int i = 1; i < MOST_PARTS; ++i) {
+                if (i >= given.moving) continue;
+                const Part part = later_part(given.parts, i);
+                add_up(given.partial, part, totals, scratch);
+                if (!has_channel) continue;
+                const Moments other = moments_of(totals, part);
+                mean = moved(mean, other.mean, given.momentum);
+                variance = moved(variance, unbiased(other.variance, part), given.momentum);
+            }
+            if (has_channel) given.running_mean[own] = mean, given.running_variance[own] = variance;
         }
         if (AWAITS) ready_counters(given.counters, left);
         return;
@@ -221,36 +242,21 @@ __device__ __forceinline__ void change_share(const Share& share, const Arguments
         }
     };
     load(threadIdx.x);
-    // The first program adds up the other portion too: the gradients of weight and bias are of all rows.
-    const bool first = share.portion == 0 && share.begin == 0, both = first && given.leading < given.steps;
-    const bool has_channel = threadIdx.x < CHANNELS_OUT;
-    float gain[2], mean[2], inverse[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const float* from = given.coefficients + (i ? 1 : share.portion) * 4 * CHANNELS_OUT + threadIdx.x;
-        const bool needed = has_channel && (i == 0 || both);
-        gain[i] = needed ? from[0] : 0.0f;
-        mean[i] = needed ? from[2 * CHANNELS_OUT] : 0.0f, inverse[i] = needed ? from[3 * CHANNELS_OUT] : 0.0f;
-    }
+    const float* of_part = given.coefficients + share.part.number * 4 * CHANNELS_OUT;
+    const int own = threadIdx.x;
+    const float gain = has_channel ? of_part[own] : 0.0f, mean = has_channel ? of_part[2 * CHANNELS_OUT + own] : 0.0f;
+    const float inverse = has_channel ? of_part[3 * CHANNELS_OUT + own] : 0.0f;
     word left = 0;
     if (AWAITS) left = await_others(given.counters);
-    add_up<2>(given.partial, {begin, of_first}, {end, both ? given.programs : of_first}, totals, scratch);
+    add_up(given.partial, share.part, totals, scratch);
+    float along = 0, sum = 0;
     if (has_channel) {
-        float along[2], sum[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            sum[i] = totals[i * SUMS + threadIdx.x];
-            along[i] = inverse[i] * fmaf(-mean[i], sum[i], totals[i * SUMS + CHANNELS_OUT + threadIdx.x]);
-        }
-        const float count = positions * (share.portion ? given.steps - given.leading : given.leading);
-        const float slope = -gain[0] * inverse[0] * along[0] / count;
-        factors[threadIdx.x] = slope;
-        factors[CHANNELS_OUT + threadIdx.x] = fmaf(-slope, mean[0], -gain[0] * sum[0] / count);
-        if (first) given.of_weight[threadIdx.x] = along[1] + along[0], given.of_bias[threadIdx.x] = sum[1] + sum[0];
+        sum = totals[own], along = inverse * fmaf(-mean, sum, totals[CHANNELS_OUT + own]);
+        const float count = positions(share.part), slope = -gain * inverse * along / count;
+        factors[own] = slope, factors[CHANNELS_OUT + own] = fmaf(-slope, mean, -gain * sum / count);
     }
     __syncthreads();
-    const float* of_portion = given.coefficients + share.portion * 4 * CHANNELS_OUT;
-    const Eight scale = load_eight(of_portion + channel), shift = load_eight(of_portion + CHANNELS_OUT + channel);
+    const Eight scale = load_eight(of_part + channel), shift = load_eight(of_part + CHANNELS_OUT + channel);
     const Eight slope = load_eight(factors + channel), constant = load_eight(factors + CHANNELS_OUT + channel);
     for (int start = threadIdx.x; start < pieces; start += CHANGES * THREADS) {
         if (start >= THREADS) load(start);
@@ -273,6 +279,20 @@ __device__ __forceinline__ void change_share(const Share& share, const Arguments
             if (piece < pieces) result[piece] = packed(made);
         }
     }
+    if (first) {
+        // The gradients of weight and bias are of all rows.
+#pragma unroll
+        for (int i = 1; i < MOST_PARTS; ++i) {
+            const Part part = later_part(given.parts, i);
+            if (part.size() == 0) continue;
+            add_up(given.partial, part, totals, scratch);
+            if (!has_channel) continue;
+            const float* of_other = given.coefficients + i * 4 * CHANNELS_OUT + own;
+            const float other_mean = of_other[2 * CHANNELS_OUT], other_inverse = of_other[3 * CHANNELS_OUT];
+            along += other_inverse * fmaf(-other_mean, totals[own], totals[CHANNELS_OUT + own]), sum += totals[own];
+        }
+        if (has_channel) given.of_weight[own] = along, given.of_bias[own] = sum;
+    }
     if (AWAITS) ready_counters(given.counters, left);
 }
 
@@ -281,21 +301,21 @@ __device__ __forceinline__ void change_share(const Share& share, const Arguments
         bfloat *__restrict__ result, bfloat *__restrict__ activated, const bfloat *__restrict__ of_sum,                \
         const float *__restrict__ weight, const float *__restrict__ bias, float *__restrict__ running_mean,            \
         float *__restrict__ running_variance, float *__restrict__ coefficients, float *__restrict__ of_weight,         \
-        float *__restrict__ of_bias, float *__restrict__ partial, word *__restrict__ counters, int steps, int leading, \
-        int programs, int programs_of_first, int phases, int room, int room_beside, int ring_at, int moves,            \
+        float *__restrict__ of_bias, float *__restrict__ partial, word *__restrict__ counters, const Parts parts,      \
+        const Parts of_launch, int steps, int phases, int room, int room_beside, int ring_at, int moving,              \
         float momentum, float epsilon
 #define GIVEN                                                                                                          \
-    {maps,         weights, beside_output, result,  activated, of_sum,   weight, bias,              running_mean,      \
-     running_variance, coefficients, of_weight, of_bias, partial, counters, steps, leading, programs, programs_of_first, \
-     phases,       room,    room_beside,   ring_at, moves,     momentum, epsilon}
+    {maps,         weights, beside_output, result,  activated, of_sum,   weight,   bias, running_mean,                 \
+     running_variance, coefficients, of_weight, of_bias, partial, counters, parts, steps, phases, room, room_beside,   \
+     ring_at,      moving,  momentum,      epsilon}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) convolve_and_normalize(PARAMETERS) {
     extern __shared__ uint4 memory[];
     const Arguments given = GIVEN;
     const Place own = own_place();
     const int lane = own.lane;
-    const Share whole = share_of(blockIdx.x, gridDim.x, programs_of_first, 0, 1, given);
-    const Share share = share_of(blockIdx.x, gridDim.x, programs_of_first, own.part, PARTS, given);
+    const Part part = part_of(blockIdx.x, of_launch);
+    const Share whole = share_of(part, blockIdx.x, 0, 1), share = share_of(part, blockIdx.x, own.part, PARTS);
     const word kept_at = shared_address(memory);
 
     // What lies beside the row that is complete next. A lane multiplies for pixels g and g + 8, channels 2 t and 2 t + 1
@@ -312,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolve_and_normalize(
     };
     float scale[4], shift[4];
     if (TRANSPOSED) {
-        const float* from = coefficients + whole.portion * 4 * CHANNELS_OUT + own.first_out + lane % 4 * 2;
+        const float* from = coefficients + part.number * 4 * CHANNELS_OUT + own.first_out + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             scale[i] = from[i / 2 * 8 + i % 2], shift[i] = from[CHANNELS_OUT + i / 2 * 8 + i % 2];
@@ -385,7 +405,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) convolve_and_normalize(
 extern "C" __global__ void __launch_bounds__(THREADS, CHANGE_EACH) change(PARAMETERS) {
     extern __shared__ uint4 memory[];
     const Arguments given = GIVEN;
-    // `ring_at` is here how many of its programs have the first portion.
-    const Share whole = share_of(blockIdx.x, gridDim.x, ring_at, 0, 1, given);
+    // A part is added up as those have left it that have made it.
+    const Share here = share_of(part_of(blockIdx.x, of_launch), blockIdx.x, 0, 1);
+    const Share whole = {numbered_part(parts, here.part.number), here.begin, here.end};
     change_share<READ_CHANGES, false>(whole, given, memory, memory, 0, 0, reinterpret_cast<float4*>(memory));
 }

@@ -1,10 +1,9 @@
 // Normalization by the statistics of a batch, then ReLU, of channels-last maps in bfloat16: in one kernel, which
 // reads the maps once as far as shared memory can hold them.
 //
-// Maps are a matrix with a row for each position of each image. The first `leading` rows are one part and the
-// rest another, each normalized by its own statistics. A program has GROUP channels of an even share of the rows
-// of one part. It sums over them, leaves its sums to the other programs of its channels, waits for theirs, and
-// changes the rows it has kept. So all programs must run at the same time, and the launch has to be cooperative.
+// Maps are a matrix with a row for each position of each image. Rows come in parts, each normalized by its own
+// statistics. A program has GROUP channels of an even share of the rows of one part. It sums over them, leaves its
+// sums to the other programs of its channels, waits for theirs, and changes the rows it has kept. So all programs must run at the same time, and the launch has to be cooperative.
 // Or it is launched twice, once to sum and once to change, which comes to the same to the last bit: cooperative
 // launches of several streams do not overlap, others do. All sums are taken in a fixed order.
 //
@@ -23,26 +22,18 @@ constexpr int SCRATCH = WARPS * SUMS;  // numbers, at least one a thread
 static_assert(THREADS % SUMS == 0 && THREADS % 32 == 0 && 32 % PIECES == 0, "sums and rows are shared evenly");
 
 struct Share {
-    int part, first, count;  // rows
-    int channel;             // the first of the thread's eight
-    int programs;            // of these channels
+    Part part;
+    int first, count;  // rows
+    int channel;       // the first of the thread's eight
 };
 
-struct Layout {
-    int rows, leading, channels;
-    int programs_of_first;  // programs are first those of the leading part, then those of the other
-};
-
-__device__ __forceinline__ Share own_share(const Layout& layout) {
-    const int program = blockIdx.x, programs = gridDim.x;
-    const bool of_first = program < layout.programs_of_first;
-    const int begin = of_first ? 0 : layout.leading;
-    const long long rows = (of_first ? layout.leading : layout.rows) - begin;
-    const int number = of_first ? program : program - layout.programs_of_first;
-    const int sharers = of_first ? layout.programs_of_first : programs - layout.programs_of_first;
+__device__ __forceinline__ Share own_share(const Parts& parts) {
+    const Part part = part_of(blockIdx.x, parts);
+    const long long rows = part.size();
+    const int number = blockIdx.x - part.first_program, sharers = part.programs();
     const int first = rows * number / sharers, after = rows * (number + 1) / sharers;
     const int channel = blockIdx.y * GROUP + threadIdx.x % PIECES * 8;
-    return {of_first ? 0 : 1, begin + first, after - first, channel, programs};
+    return {part, part.begin + first, after - first, channel};
 }
 
 // Adds up the threads' sums, in the order of the warps, and leaves them for the other programs.
@@ -88,8 +79,9 @@ __device__ __forceinline__ void ready_counters(word* counters, word left) {
 }
 
 // Adds up a slice of what the programs of a part have left: the numbers of a batch are asked for at once.
-__device__ __forceinline__ float add_slice(const float* partial, int begin, int end) {
+__device__ __forceinline__ float add_slice(const float* partial, const Part& part) {
     constexpr int BATCH = 8;
+    const int begin = part.first_program, end = part.last_program;
     const float* from = partial + blockIdx.y * gridDim.x * SUMS + threadIdx.x % SUMS;
     float total = 0;
     for (int first = begin + threadIdx.x / SUMS; first < end; first += BATCH * SLICES) {
@@ -119,17 +111,37 @@ __device__ __forceinline__ void add_slices(float total, float* totals, float* sc
     __syncthreads();
 }
 
+// Mean and variance of a channel over a part, of what was added up.
+struct Moments {
+    float mean, variance;
+};
+
+__device__ __forceinline__ Moments moments_of(const float* totals, const Part& part) {
+    const float count = part.size(), mean = totals[threadIdx.x] / count;
+    return {mean, fmaxf(totals[GROUP + threadIdx.x] / count - mean * mean, 0.0f)};
+}
+
+// A running number after it was moved, and a variance as it is moved to.
+__device__ __forceinline__ float moved(float running, float to, float momentum) {
+    return running + momentum * (to - running);
+}
+
+__device__ __forceinline__ float unbiased(float variance, const Part& part) {
+    const float count = part.size();
+    return variance * (count / fmaxf(count - 1.0f, 1.0f));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, EACH)
 normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, bfloat* __restrict__ summed,
           bfloat* __restrict__ activated, const float* __restrict__ weight, const float* __restrict__ bias,
           float* __restrict__ running_mean, float* __restrict__ running_variance, float* __restrict__ coefficients,
-          float* __restrict__ partial, word* __restrict__ counters, int rows, int leading, int channels,
-          int programs_of_first, int phases, int room, int moves, float momentum, float epsilon) {
+          float* __restrict__ partial, word* __restrict__ counters, const Parts parts, int channels, int phases, int room,
+          int moving, float momentum, float epsilon) {
     extern __shared__ uint4 memory[];
     uint4* kept = memory;
     float* scratch = reinterpret_cast<float*>(memory + room * PIECES);
     float* totals = scratch + SCRATCH;
-    const Share share = own_share({rows, leading, channels, programs_of_first});
+    const Share share = own_share(parts);
     const long long at = static_cast<long long>(share.first) * channels + share.channel;
     const int own_row = threadIdx.x / PIECES;
 
@@ -174,16 +186,14 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
     const float own_weight = has_channel ? weight[own_channel] : 0.0f, own_bias = has_channel ? bias[own_channel] : 0.0f;
     word left = 0;
     if (phases & SUM) left = await_others(counters);
-    const int begin = share.part ? programs_of_first : 0, end = share.part ? share.programs : programs_of_first;
-    add_slices(add_slice(partial, begin, end), totals, scratch);
+    add_slices(add_slice(partial, share.part), totals, scratch);
 
-    const float count = share.part ? rows - leading : leading;
-    float mean = 0, variance = 0, inverse = 0, own_scale = 0, own_shift = 0;
+    Moments own = {};
+    float inverse = 0, own_scale = 0, own_shift = 0;
     if (has_channel) {
-        mean = totals[threadIdx.x] / count;
-        variance = fmaxf(totals[GROUP + threadIdx.x] / count - mean * mean, 0.0f);
-        inverse = 1.0f / sqrtf(variance + epsilon);
-        own_scale = own_weight * inverse, own_shift = own_bias - mean * own_scale;
+        own = moments_of(totals, share.part);
+        inverse = 1.0f / sqrtf(own.variance + epsilon);
+        own_scale = own_weight * inverse, own_shift = own_bias - own.mean * own_scale;
         scratch[threadIdx.x] = own_scale, scratch[GROUP + threadIdx.x] = own_shift;
     }
     __syncthreads();
@@ -199,14 +209,28 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
         for (int j = 0; j < 8; ++j) number.value[j] = fmaxf(number.value[j] * scale.value[j] + shift.value[j], 0.0f);
         *reinterpret_cast<uint4*>(activated + here) = packed(number);
     }
-    if (has_channel && blockIdx.x == begin) {
-        float* to = coefficients + share.part * 4 * channels + own_channel;
-        to[0] = own_scale, to[channels] = own_shift, to[2 * channels] = mean, to[3 * channels] = inverse;
-        if (moves && share.part == 0) {
-            const float unbiased = variance * (count / fmaxf(count - 1.0f, 1.0f));
-            running_mean[own_channel] += momentum * (mean - running_mean[own_channel]);
-            running_variance[own_channel] += momentum * (unbiased - running_variance[own_channel]);
+    if (has_channel && blockIdx.x == share.part.first_program) {
+        float* to = coefficients + share.part.number * 4 * channels + own_channel;
+        to[0] = own_scale, to[channels] = own_shift, to[2 * channels] = own.mean, to[3 * channels] = inverse;
+    }
+    if (blockIdx.x == 0 && moving) {
+        // The first program moves the running statistics by all parts that do, in their order.
+        float mean = 0, variance = 0;
+        if (has_channel) {
+            mean = moved(running_mean[own_channel], own.mean, momentum);
+            variance = moved(running_variance[own_channel], unbiased(own.variance, share.part), momentum);
         }
+#pragma unroll
+        for (int i = 1; i < MOST_PARTS; ++i) {
+            if (i >= moving) continue;
+            const Part part = later_part(parts, i);
+            add_slices(add_slice(partial, part), totals, scratch);
+            if (!has_channel) continue;
+            const Moments other = moments_of(totals, part);
+            mean = moved(mean, other.mean, momentum);
+            variance = moved(variance, unbiased(other.variance, part), momentum);
+        }
+        if (has_channel) running_mean[own_channel] = mean, running_variance[own_channel] = variance;
     }
     if (phases & SUM) ready_counters(counters, left);
 }
@@ -214,16 +238,16 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
 extern "C" __global__ void __launch_bounds__(THREADS, EACH)
 take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, const bfloat* __restrict__ maps,
           bfloat* __restrict__ result, const float* __restrict__ coefficients, float* __restrict__ of_weight,
-          float* __restrict__ of_bias, float* __restrict__ partial, word* __restrict__ counters, int rows, int leading,
-          int channels, int programs_of_first, int phases, int room) {
+          float* __restrict__ of_bias, float* __restrict__ partial, word* __restrict__ counters, const Parts parts,
+          int channels, int phases, int room) {
     extern __shared__ uint4 memory[];
     uint4 *kept_maps = memory, *kept_given = memory + room * PIECES;
     float* scratch = reinterpret_cast<float*>(memory + 2 * room * PIECES);
     float* totals = scratch + SCRATCH;
-    const Share share = own_share({rows, leading, channels, programs_of_first});
+    const Share share = own_share(parts);
     const long long at = static_cast<long long>(share.first) * channels + share.channel;
     const int own_row = threadIdx.x / PIECES;
-    const float* of_part = coefficients + share.part * 4 * channels;
+    const float* of_part = coefficients + share.part.number * 4 * channels;
     const Eight scale = load_eight(of_part + share.channel), shift = load_eight(of_part + channels + share.channel);
 
     if (phases & SUM) {
@@ -255,37 +279,18 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
     }
     if (phases == SUM) return;
 
-    // The first program adds up the other part too: the gradients of weight and bias are of all rows.
-    const bool first = blockIdx.x == 0, both = first && leading < rows, has_channel = threadIdx.x < GROUP;
+    const bool has_channel = threadIdx.x < GROUP;
     const int own_channel = blockIdx.y * GROUP + threadIdx.x;
-    float gain[2], mean[2], inverse[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const float* own = coefficients + (i ? 1 : share.part) * 4 * channels + own_channel;
-        const bool needed = has_channel && (i == 0 || both);
-        gain[i] = needed ? own[0] : 0.0f;
-        mean[i] = needed ? own[2 * channels] : 0.0f, inverse[i] = needed ? own[3 * channels] : 0.0f;
-    }
+    const float gain = has_channel ? of_part[own_channel] : 0.0f, mean = has_channel ? of_part[2 * channels + own_channel] : 0.0f;
+    const float inverse = has_channel ? of_part[3 * channels + own_channel] : 0.0f;
     word left = 0;
     if (phases & SUM) left = await_others(counters);
-    const float slice = add_slice(partial, share.part ? programs_of_first : 0, share.part ? share.programs : programs_of_first);
-    const float other = both ? add_slice(partial, programs_of_first, share.programs) : 0.0f;
-    float along_weight = 0, along_bias = 0;
-    if (both) {
-        add_slices(other, totals, scratch);
-        if (has_channel) {
-            along_bias = totals[threadIdx.x];
-            along_weight = inverse[1] * (totals[GROUP + threadIdx.x] - mean[1] * along_bias);
-        }
-    }
-    add_slices(slice, totals, scratch);
+    add_slices(add_slice(partial, share.part), totals, scratch);
     if (has_channel) {
-        const float number = share.part ? rows - leading : leading, sum = totals[threadIdx.x];
-        const float along = inverse[0] * (totals[GROUP + threadIdx.x] - mean[0] * sum);
-        along_weight += along, along_bias += sum;
-        const float of_maps = -gain[0] * inverse[0] * along / number;
-        scratch[threadIdx.x] = of_maps, scratch[GROUP + threadIdx.x] = -gain[0] * sum / number - of_maps * mean[0];
-        if (first) of_weight[own_channel] = along_weight, of_bias[own_channel] = along_bias;
+        const float number = share.part.size(), sum = totals[threadIdx.x];
+        const float along = inverse * (totals[GROUP + threadIdx.x] - mean * sum);
+        const float of_maps = -gain * inverse * along / number;
+        scratch[threadIdx.x] = of_maps, scratch[GROUP + threadIdx.x] = -gain * sum / number - of_maps * mean;
     }
     __syncthreads();
     const Eight slope = load_eight(scratch + threadIdx.x % PIECES * 8);
@@ -309,6 +314,24 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, c
             for (int j = 0; j < 8; ++j) made.value[j] += added.value[j];
         }
         *reinterpret_cast<uint4*>(result + here) = packed(made);
+    }
+    if (blockIdx.x == 0) {
+        // The first program adds up the other parts too: the gradients of weight and bias are of all rows.
+        float along_weight = 0, along_bias = 0;
+#pragma unroll
+        for (int i = 0; i < MOST_PARTS; ++i) {
+            if (i > 0) {
+                const Part part = later_part(parts, i);
+                if (part.size() == 0) continue;
+                add_slices(add_slice(partial, part), totals, scratch);
+            }
+            if (!has_channel) continue;
+            const float* own = coefficients + i * 4 * channels + own_channel;
+            const float sum = totals[threadIdx.x];
+            along_bias += sum;
+            along_weight += own[3 * channels] * (totals[GROUP + threadIdx.x] - own[2 * channels] * sum);
+        }
+        if (has_channel) of_weight[own_channel] = along_weight, of_bias[own_channel] = along_bias;
     }
     if (phases & SUM) ready_counters(counters, left);
 }
