@@ -74,7 +74,7 @@ def test_normalization_is_the_same_to_the_bit_alone_and_beside_other_runs(
             return maps.bfloat16().to(memory_format=torch.channels_last)
 
         norm, maps, shortcut = BatchNorm(channels).cuda(), drawn(), drawn()
-        norm.parts = Parts((count * 3 // 5, count * 2 // 5), 2)
+        norm.parts = Parts((count // 2, count // 4, count // 4), 2)
         with shared_device() if shared else nullcontext():
             activated, made = batch_statistics.normalize(maps, shortcut, norm)
             gradients = batch_statistics.take_back(drawn(), drawn(), made, norm)
