@@ -26,6 +26,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "weight_averaging": 0.8,
         "strong_labels": "labels-and-pseudo-labels",
     },
+    "dm in parts": {
+        "method": "dm",
+        "labeled_statistics": "apart",
+        "accepted_statistics": "unlabeled",
+        "strong_statistics": "unlabeled",
+    },
     "gd": {},
     "base": {},
     "e2e": {},
