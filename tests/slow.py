@@ -1,14 +1,15 @@
 """Slow, obvious arithmetic on plain numbers, and small batches and networks to try it on."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from distillmatch.methods import Batch, TaskInfo
-from distillmatch.networks import build_network
+from distillmatch.networks import Parts, build_network
 
 Row = list[float]
 Rows = list[Row]
@@ -89,3 +90,17 @@ def slow_consistency(weak: Rows, strong: Rows, threshold: float) -> float:
         if max(guess) >= threshold:
             total -= math.log(softmax(strong_row)[guess.index(max(guess))])
     return total / len(weak)
+
+
+def activated_by_parts(maps: Tensor, parts: Parts | None, layer: Sequence[Tensor]) -> Tensor:
+    """Return the ReLU of maps that torch normalizes part by part.
+
+    The layer is its weight, bias, running mean and variance; the latter two are moved.
+    """
+    sizes, moving = parts or Parts((len(maps),), 1)
+    weight, bias, *running = layer
+    made = []
+    for number, part in enumerate(torch.split(maps, list(sizes))):
+        mean, variance = running if number < moving else (None, None)
+        made.append(functional.batch_norm(part, mean, variance, weight, bias, training=True))
+    return functional.relu(torch.cat(made))

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from on_host import as_bytes, built
+from slow import activated_by_parts
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
+from distillmatch.networks import Parts
 from distillmatch.networks.kernels import cuda_weight_gradient
 from distillmatch.networks.kernels.parts import kernel_parts, share_programs
 
@@ -109,18 +110,7 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     assert torch.equal(summed, expected_sum)
     leaf = expected_sum.float().requires_grad_()
     weight, bias = weight.requires_grad_(), bias.requires_grad_()
-    normalized = [
-        functional.batch_norm(
-            part,
-            mean if number < moving else None,
-            variance if number < moving else None,
-            weight,
-            bias,
-            training=True,
-        )
-        for number, part in enumerate(torch.split(leaf, list(sizes)))
-    ]
-    expected = functional.relu(torch.cat(normalized))
+    expected = activated_by_parts(leaf, Parts(sizes, moving), (weight, bias, mean, variance))
     expected.backward(gradient.float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
     torch.testing.assert_close(activated.float(), expected.detach(), rtol=2**-7, atol=1e-5)

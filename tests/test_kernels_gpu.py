@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow import activated_by_parts
 from torch import Tensor
 from torch.nn import functional
 
@@ -40,17 +41,7 @@ def plain(norm: BatchNorm, inputs: Tensor, shortcut: Tensor | None) -> tuple[Ten
     """Compute in float32 by torch, part by part."""
     summed = inputs if shortcut is None else (inputs + shortcut).bfloat16()
     summed = summed.float()
-    sizes, moving = norm.parts or ((len(summed),), 1)
-    outputs = []
-    for number, part in enumerate(torch.split(summed, list(sizes))):
-        moves = number < moving
-        mean, variance = (norm.running_mean, norm.running_var) if moves else (None, None)
-        outputs.append(
-            functional.batch_norm(
-                part, mean, variance, norm.weight, norm.bias, norm.training, 0.1, 1e-5
-            )
-        )
-    return summed, functional.relu(torch.cat(outputs))
+    return summed, activated_by_parts(summed, norm.parts, norm.tensors)
 
 
 @pytest.mark.parametrize("adds", [False, True])

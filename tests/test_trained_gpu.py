@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow import activated_by_parts
 from test_kernels_gpu import maps
 from torch import Tensor, nn
 from torch.nn import functional
@@ -44,16 +45,6 @@ def layer(channels: int, parts: Parts | None) -> BatchNorm:
         norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
         norm.bias.copy_(torch.linspace(-1, 1, channels))
     return norm
-
-
-def normalized(summed: Tensor, norm: BatchNorm) -> Tensor:
-    """Normalize each part by torch in float32."""
-    sizes, moving = norm.parts or ((len(summed),), 1)
-    made = []
-    for number, part in enumerate(torch.split(summed, list(sizes))):
-        mean, variance = (norm.running_mean, norm.running_var) if number < moving else (None, None)
-        made.append(functional.batch_norm(part, mean, variance, norm.weight, norm.bias, True))
-    return functional.relu(torch.cat(made))
 
 
 def assert_near(ours: Tensor, theirs: Tensor) -> None:
@@ -100,7 +91,7 @@ def test_a_convolution_and_the_normalization_after_it_are_torchs(
         expected = expected.bfloat16().float() + shortcut.float()
     torch.testing.assert_close(summed.float(), expected, rtol=2**-7, atol=0.02)
     norm = layer(channels_out, parts)
-    assert_near(activated, normalized(summed.float(), norm).detach())
+    assert_near(activated, activated_by_parts(summed.float(), parts, norm.tensors).detach())
     assert_near(mean, norm.running_mean)
     assert_near(variance, norm.running_var)
 
@@ -116,7 +107,8 @@ def test_the_way_back_through_a_convolution_and_the_normalization_before_it_is_a
     norm = layer(channels, parts)
     leaf = before.float().requires_grad_()
     taken = functional.conv_transpose2d(given.float(), weight.float(), padding=1)
-    normalized(leaf, norm).backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
+    expected = activated_by_parts(leaf, parts, norm.tensors)
+    expected.backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and norm.weight.grad is not None and norm.bias.grad is not None
     expected = leaf.grad + of_sum.float() if adds else leaf.grad
 

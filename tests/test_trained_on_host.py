@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from on_host import ROOM, as_bytes, built
+from slow import activated_by_parts
 from torch import Tensor
 from torch.nn import functional
 
+from distillmatch.networks import Parts
 from distillmatch.networks.kernels.convolution import STEP
 from distillmatch.networks.kernels.convolution_normalization import Layout, Shares
 from distillmatch.networks.kernels.parts import kernel_parts
@@ -110,21 +112,10 @@ def test_forward_it_is_torchs_convolution_sum_and_normalization(
     convolved = functional.conv2d(case.maps.float(), case.weights.float(), padding=1)
     summed = convolved.bfloat16().float() + case.beside.float() if adds else convolved
     torch.testing.assert_close(result, summed, rtol=2**-7, atol=0.02)
-    weight, bias, mean, variance = case.numbers.clone()
-    parts = [
-        functional.batch_norm(
-            part,
-            mean if number < moving else None,
-            variance if number < moving else None,
-            weight,
-            bias,
-            training=True,
-        )
-        for number, part in enumerate(torch.split(result, list(sizes)))
-    ]
-    expected = functional.relu(torch.cat(parts))
+    layer = case.numbers.clone()
+    expected = activated_by_parts(result, Parts(sizes, moving), layer.unbind())
     torch.testing.assert_close(activated, expected, rtol=2**-7, atol=2e-3)
-    torch.testing.assert_close(numbers[:2], torch.stack([mean, variance]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(numbers[:2], layer[2:], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +146,8 @@ def test_back_it_is_autograds_way_through_convolution_and_normalization(
     taken = functional.conv_transpose2d(case.maps.float(), case.weights.float(), padding=1)
     leaf = case.beside.float().requires_grad_()
     weight, bias = (one.clone().requires_grad_() for one in case.numbers[:2])
-    parts = [
-        functional.relu(functional.batch_norm(part, None, None, weight, bias, True))
-        for part in torch.split(leaf, list(sizes))
-    ]
-    torch.cat(parts).backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
+    expected = activated_by_parts(leaf, Parts(sizes, 0), (weight, bias))
+    expected.backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
     expected = leaf.grad + (0 if case.of_sum is None else case.of_sum.float())
     # A number on the edge of the ReLU may fall to either side.

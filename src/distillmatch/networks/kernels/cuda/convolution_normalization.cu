@@ -121,28 +121,13 @@ __device__ __forceinline__ void add_up(const float* partial, const Part& part, f
     __syncthreads();
 }
 
-// Mean and variance of a channel over a part, of what was added up.
-struct Moments {
-    float mean, variance;
-};
-
 __device__ __forceinline__ float positions(const Part& part) {
     return static_cast<float>(STEP * WIDTH) * part.size();
 }
 
+// Those of the thread's channel over a part, of what was added up.
 __device__ __forceinline__ Moments moments_of(const float* totals, const Part& part) {
-    const float count = positions(part), mean = totals[threadIdx.x] / count;
-    return {mean, fmaxf(fmaf(-mean, mean, totals[CHANNELS_OUT + threadIdx.x] / count), 0.0f)};
-}
-
-// A running number after it was moved, and a variance as it is moved to.
-__device__ __forceinline__ float moved(float running, float to, float momentum) {
-    return fmaf(momentum, to - running, running);
-}
-
-__device__ __forceinline__ float unbiased(float variance, const Part& part) {
-    const float count = positions(part);
-    return variance * (count / fmaxf(count - 1.0f, 1.0f));
+    return moments_of(totals[threadIdx.x], totals[CHANNELS_OUT + threadIdx.x], positions(part));
 }
 
 // Adds up the sums of a share's part, after they have been awaited, and changes the share. `kept` are its first rows;
@@ -206,22 +191,19 @@ __device__ __forceinline__ void change_share(const Share& share, const Arguments
         }
         if (first && given.moving) {
             // The running statistics are moved by all parts that do so, in their order.
-            float mean = 0, variance = 0;
+            Moments running = {};
             if (has_channel) {
-                mean = moved(given.running_mean[own], of_part.mean, given.momentum);
-                variance = moved(given.running_variance[own], unbiased(of_part.variance, share.part), given.momentum);
+                running = {given.running_mean[own], given.running_variance[own]};
+                running = moved(running, of_part, positions(share.part), given.momentum);
             }
 #pragma unroll
             for (int i = 1; i < MOST_PARTS; ++i) {
                 if (i >= given.moving) continue;
                 const Part part = later_part(given.parts, i);
                 add_up(given.partial, part, totals, scratch);
-                if (!has_channel) continue;
-                const Moments other = moments_of(totals, part);
-                mean = moved(mean, other.mean, given.momentum);
-                variance = moved(variance, unbiased(other.variance, part), given.momentum);
+                if (has_channel) running = moved(running, moments_of(totals, part), positions(part), given.momentum);
             }
-            if (has_channel) given.running_mean[own] = mean, given.running_variance[own] = variance;
+            if (has_channel) given.running_mean[own] = running.mean, given.running_variance[own] = running.variance;
         }
         if (AWAITS) ready_counters(given.counters, left);
         return;

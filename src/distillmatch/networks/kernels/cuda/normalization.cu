@@ -111,24 +111,9 @@ __device__ __forceinline__ void add_slices(float total, float* totals, float* sc
     __syncthreads();
 }
 
-// Mean and variance of a channel over a part, of what was added up.
-struct Moments {
-    float mean, variance;
-};
-
+// Those of the thread's channel over a part, of what was added up.
 __device__ __forceinline__ Moments moments_of(const float* totals, const Part& part) {
-    const float count = part.size(), mean = totals[threadIdx.x] / count;
-    return {mean, fmaxf(totals[GROUP + threadIdx.x] / count - mean * mean, 0.0f)};
-}
-
-// A running number after it was moved, and a variance as it is moved to.
-__device__ __forceinline__ float moved(float running, float to, float momentum) {
-    return running + momentum * (to - running);
-}
-
-__device__ __forceinline__ float unbiased(float variance, const Part& part) {
-    const float count = part.size();
-    return variance * (count / fmaxf(count - 1.0f, 1.0f));
+    return moments_of(totals[threadIdx.x], totals[GROUP + threadIdx.x], part.size());
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, EACH)
@@ -215,22 +200,17 @@ normalize(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, 
     }
     if (blockIdx.x == 0 && moving) {
         // The first program moves the running statistics by all parts that do, in their order.
-        float mean = 0, variance = 0;
-        if (has_channel) {
-            mean = moved(running_mean[own_channel], own.mean, momentum);
-            variance = moved(running_variance[own_channel], unbiased(own.variance, share.part), momentum);
-        }
+        Moments running = {};
+        if (has_channel)
+            running = moved({running_mean[own_channel], running_variance[own_channel]}, own, share.part.size(), momentum);
 #pragma unroll
         for (int i = 1; i < MOST_PARTS; ++i) {
             if (i >= moving) continue;
             const Part part = later_part(parts, i);
             add_slices(add_slice(partial, part), totals, scratch);
-            if (!has_channel) continue;
-            const Moments other = moments_of(totals, part);
-            mean = moved(mean, other.mean, momentum);
-            variance = moved(variance, unbiased(other.variance, part), momentum);
+            if (has_channel) running = moved(running, moments_of(totals, part), part.size(), momentum);
         }
-        if (has_channel) running_mean[own_channel] = mean, running_variance[own_channel] = variance;
+        if (has_channel) running_mean[own_channel] = running.mean, running_variance[own_channel] = running.variance;
     }
     if (phases & SUM) ready_counters(counters, left);
 }

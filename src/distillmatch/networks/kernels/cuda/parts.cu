@@ -1,5 +1,5 @@
-// Parts of a batch, each normalized by its own statistics, and the programs that have them. A part that there is not is
-// an empty one after the last.
+// Parts of a batch, each normalized by its own statistics, the programs that have them, and how they move the running
+// statistics. A part that there is not is an empty one after the last.
 
 constexpr int MOST_PARTS = 4;
 
@@ -33,4 +33,21 @@ __device__ __forceinline__ Part part_of(int program, const Parts& parts) {
 #pragma unroll
     for (int i = 0; i < MOST_PARTS - 1; ++i) number += program >= parts.programs[i];
     return numbered_part(parts, number);
+}
+
+// Mean and variance of a channel over so many numbers, of their sum and that of their squares.
+struct Moments {
+    float mean, variance;
+};
+
+__device__ __forceinline__ Moments moments_of(float sum, float squares, float count) {
+    const float mean = sum / count;
+    return {mean, fmaxf(fmaf(-mean, mean, squares / count), 0.0f)};
+}
+
+// What running statistics are after a part has moved them.
+__device__ __forceinline__ Moments moved(const Moments& running, const Moments& to, float count, float momentum) {
+    const float unbiased = to.variance * (count / fmaxf(count - 1.0f, 1.0f));
+    return {fmaf(momentum, to.mean - running.mean, running.mean),
+            fmaf(momentum, unbiased - running.variance, running.variance)};
 }
