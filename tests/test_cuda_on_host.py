@@ -13,6 +13,7 @@ from torch.nn.grad import conv2d_weight
 
 from distillmatch.networks import Parts
 from distillmatch.networks.kernels import cuda_weight_gradient
+from distillmatch.networks.kernels.batch_statistics import constants_of
 from distillmatch.networks.kernels.parts import kernel_parts, share_programs
 
 pytestmark = pytest.mark.skipif(
@@ -92,7 +93,7 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     variance = variance.square()
     sums = [shortcut] if adds else []
     given = [maps, *sums, weight, bias, mean, variance, gradient, *([of_sum] if adds else [])]
-    constants = {"GROUP": group, "THREADS": 64, "AHEAD": 4, "EACH": 1}
+    constants = constants_of(group, threads=64)
     program = built(tmp_path, "normalization", constants, ["eight_numbers", "parts"])
     numbers = [channels, room, int(adds), moving, *parts.ends, *parts.programs]
     finished = subprocess.run(

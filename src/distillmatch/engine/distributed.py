@@ -27,7 +27,7 @@ from torch import Tensor, distributed, nn
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.methods import Batch, ImageSet, Passes, Scores, Training
 from distillmatch.methods.method import ScoreFunction
-from distillmatch.networks import BatchNorm, Parts, shared_statistics
+from distillmatch.networks import BatchNorm, shared_statistics
 from distillmatch.networks.across import add_up, contact, gather
 
 Value = TypeVar("Value")
@@ -241,7 +241,8 @@ def shared_forward(training: Training, ranks: Ranks) -> Iterator[None]:
     def scale_parts(change: Callable[[int], int]) -> None:
         for layer in layers:
             if layer.parts is not None:
-                layer.parts = Parts(tuple(map(change, layer.parts.sizes)), layer.parts.moving)
+                sizes = tuple(map(change, layer.parts.sizes))
+                layer.parts = layer.parts._replace(sizes=sizes)
 
     def part_of(images: int) -> int:
         part, rest = divmod(images, ranks.count)

@@ -32,6 +32,7 @@ SUM, CHANGE = 1, 2
 GROUPS = (32, 16)
 """Channels that a program may have."""
 FEWEST_IMAGES = 2
+"""A single one is left to torch."""
 
 
 class Normalized(NamedTuple):
@@ -199,6 +200,12 @@ def _launch(
 _kept_room = functools.cache(Shape.room)
 
 
+def constants_of(group: int, threads: int = THREADS) -> dict[str, int]:
+    """Return what the compiler is told of a kernel for so many channels of a program."""
+    sizes = {"GROUP": group, "THREADS": threads, "AHEAD": AHEAD, "EACH": PROGRAMS_EACH}
+    return {**sizes, "MOST_PARTS": MOST_PARTS}
+
+
 def _group(channels: int) -> int:
     return next(group for group in GROUPS if channels % group == 0)
 
@@ -218,8 +225,7 @@ def _shared_bytes(device: int) -> int:
 
 @functools.cache
 def _kernels(device: int, group: int) -> list[Kernel] | None:
-    constants = {"GROUP": group, "THREADS": THREADS, "AHEAD": AHEAD, "EACH": PROGRAMS_EACH}
-    given = ["normalize", "take_back"], constants, _shared_bytes(device)
+    given = ["normalize", "take_back"], constants_of(group), _shared_bytes(device)
     instead = "torch's normalization is used"
     parts = ["eight_numbers.cu", "parts.cu"]
     return load_if_possible(device, "normalization.cu", *given, instead, parts=parts)

@@ -25,7 +25,7 @@ from distillmatch.networks.kernels.batch_statistics import (
     sizes_of,
 )
 from distillmatch.networks.kernels.convolution import STEP, new_maps, stream_constants
-from distillmatch.networks.kernels.parts import kernel_parts, share_programs
+from distillmatch.networks.kernels.parts import MOST_PARTS, kernel_parts, share_programs
 from distillmatch.networks.kernels.sharing import device_is_shared
 from distillmatch.networks.kernels.sources import load_if_possible
 
@@ -84,6 +84,7 @@ class Layout:
             **stream_constants(shape, *streams, transposed=self.back),
             "CHANGE_EACH": sizes.change_each,
             "ADDS": int(self.adds),
+            "MOST_PARTS": MOST_PARTS,
         }
 
     @cached_property

@@ -4,12 +4,11 @@
 // that had made this input.
 //
 // The convolution is by streams of rows. A program has whole rows, all channels of them, of one part of the batch, which
-// has statistics of its own. What it makes stays in shared memory, where the
-// weights lay before, as far as there is room; it sums over it, leaves the sums, waits for those of all programs and
-// changes what it has kept. So the launch has to be cooperative. Or the convolution alone is launched, which leaves the
-// same sums, and then `change`: the result is the same to the last bit, as sums are left by the same programs and added
-// up in the same order, and products that are added to something are written such that no compiler can choose how they
-// are rounded.
+// has statistics of its own. What it makes stays in shared memory, where the weights lay before, as far as there is room;
+// it sums over it, leaves the sums, waits for those of all programs and changes what it has kept. So the launch has to be
+// cooperative. Or the convolution alone is launched, which leaves the same sums, and then `change`: the result is the
+// same to the last bit, as sums are left by the same programs and added up in the same order, and products that are added
+// to something are written such that no compiler can choose how they are rounded.
 //
 // Constants that the compiler is given, besides those of the streams; TRANSPOSED is the way back:
 //   ADDS          1 if a shortcut is added, forward

@@ -1,7 +1,8 @@
 // Parts of a batch, each normalized by its own statistics, the programs that have them, and how they move the running
 // statistics. A part that there is not is an empty one after the last.
-
-constexpr int MOST_PARTS = 4;
+//
+// Constants that the compiler is given:
+//   MOST_PARTS  parts that there may be
 
 struct Parts {
     int ends[MOST_PARTS];      // where each part ends, in rows or in steps of rows
