@@ -1,5 +1,6 @@
 """What the tests share: one torch thread, small data sets made on the spot, the GPU mark."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from distillmatch.sources import ClassTree, Dataset, Part, images
 
 # Two spinning threads on a shared machine can be ten times slower than one.
 torch.set_num_threads(1)
+# What a shell starts in the background ignores SIGINT, and with it runs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

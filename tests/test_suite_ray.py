@@ -73,7 +73,7 @@ def node_of(cluster: Any, job: Job) -> Any:
 def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     cluster: Any, tmp_path: Path
 ) -> None:
-    jobs = [job_of(tmp_path, "base", 60), job_of(tmp_path, "dm", 2), job_of(tmp_path, "dr", 2)]
+    jobs = [job_of(tmp_path, "base", 180), job_of(tmp_path, "dm", 2), job_of(tmp_path, "dr", 2)]
     broken = RunConfig(**{**COMMON, "source": "suite_sources:broken"})
     long, stopped, killed, said = jobs[0], list[int](), list[Any](), list[str]()
 
