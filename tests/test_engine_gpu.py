@@ -44,6 +44,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dm", {"gate": "everything", "strong_labels": "labels-and-pseudo-labels"}),
     *((name, {"strong_labels": "labels"}) for name in ("base", "e2e", "dr", "gd", "offline")),
     *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
+    *((name, {"preset": "release-in-full"}) for name in ("base", "dm")),
 ]
 
 

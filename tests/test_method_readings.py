@@ -1,12 +1,21 @@
 """Readings of the paper that change what E2E, DR, GD and DM learn from, by loops."""
 
 import math
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from slow import TASK, divergence, random_batch, slow_consistency, slow_supervised, softmax
+from slow import (
+    TASK,
+    divergence,
+    mean_divergence,
+    random_batch,
+    slow_consistency,
+    slow_supervised,
+    softmax,
+)
 from torch import Tensor, nn
 from trainings import (
     COUNTS,
@@ -165,6 +174,40 @@ def scores_of(training: Training, images: Tensor) -> dict[str, Tensor]:
         return training.score_unlabeled(images)
 
 
+@pytest.mark.parametrize(
+    ("name", "of", "teacher"),
+    [("dm", "classifier", "past"), ("dm", "detector", "past detector"),
+     ("base", "classifier", "past")],
+)  # fmt: skip
+def test_past_networks_can_be_distilled_as_they_normalize_all_images_of_the_step_together(
+    name: str, of: str, teacher: str
+) -> None:
+    """As the network that learns does: while the two are the same the distillation is 0."""
+    options: dict[str, Any] = {
+        "method": name, "base_distillation": True, "past_statistics": "step",
+        "pseudo_labels": name == "dm", "consistency": False, "class_balancing": False,
+    }  # fmt: skip
+    method = method_of(**options)
+    if isinstance(method, DistillMatch):
+        method.weights = torch.ones(7)
+        method.values["threshold"] = 2.0  # no cosine is higher
+    training, frozen = training_of(method, of), method.networks[teacher]
+    assert training.score_images is None
+    batch = batch_for(training)
+    before = {key: value.clone() for key, value in frozen.state_dict().items()}
+    loss = loss_of(training, batch)
+    assert not any(module.training for module in frozen.modules())
+    assert all(torch.equal(value, before[key]) for key, value in frozen.state_dict().items())
+    logits = rows(training.network, batch.images, batch.unlabeled)
+    told = rows(deepcopy(frozen).train(), batch.images, batch.unlabeled)
+    supervised = slow_supervised(batch, [1.0] * 7, logits[:8]) / 8
+    distilled = [mean_divergence(told, logits, *classes) for classes in ((0, 2), (2, 5))]
+    assert min(distilled) > 1e-4
+    assert loss == pytest.approx(supervised + sum(distilled) / 2, rel=1e-6)
+    frozen.load_state_dict(training.network.state_dict())
+    assert loss_of(training, batch) == pytest.approx(supervised, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["dm", "base"])
 @pytest.mark.parametrize("statistics", ["batch", "all-batches"])
 def test_past_networks_can_normalize_by_the_images_of_each_step(statistics: str, name: str) -> None:
@@ -301,10 +344,16 @@ def test_labels_normalized_apart_can_leave_the_pseudo_labels_with_the_unlabelled
 
 @pytest.mark.parametrize("of", ["classifier", "detector"])
 @pytest.mark.parametrize("accepted", [1, 3, 5])
-def test_accepted_images_can_be_normalized_with_the_labelled_ones(accepted: int, of: str) -> None:
-    """Half of six are expected: of five the last two stay with the unlabelled images."""
+@pytest.mark.parametrize("statistics", ["labeled", "labeled-only"])
+def test_accepted_images_can_be_normalized_with_the_labelled_ones(
+    statistics: str, accepted: int, of: str
+) -> None:
+    """Half of six are expected: of five the last two stay with the unlabelled images.
+
+    Where one is accepted two others fill the places left over: unlabelled images, or labelled ones.
+    """
     method = method_of(
-        method="dm", labeled_statistics="apart", accepted_statistics="labeled",
+        method="dm", labeled_statistics="apart", accepted_statistics=statistics,
         class_balancing=False, consistency=False, distillation=False, true_positive_rate=0.45,
     )  # fmt: skip
     assert isinstance(method, DistillMatch)
@@ -318,7 +367,10 @@ def test_accepted_images_can_be_normalized_with_the_labelled_ones(accepted: int,
     loss = loss_of(training, batch)
     chosen = (taken + [n for n in range(6) if n not in taken])[:3]
     together = rows(training.network, batch.images, batch.unlabeled)
-    apart = rows(training.network, batch.images, batch.unlabeled[chosen])
+    beside = batch.unlabeled[chosen]
+    if statistics == "labeled-only" and accepted == 1:
+        beside = torch.cat([beside[:1], batch.images[1:3]])
+    apart = rows(training.network, batch.images, beside)
     past = batch.of_unlabeled["past"][:, :5].argmax(dim=1).tolist()
     slow = slow_supervised(batch, [1.0] * 7, apart[:8])
     for n in taken:

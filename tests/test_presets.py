@@ -77,6 +77,17 @@ def test_the_release_preset_changes_nothing_else() -> None:
     assert differing == {"preset"} | {name for name, (a, b) in READINGS.items() if a != b}
 
 
+def test_the_release_in_full_differs_from_it_in_four_points() -> None:
+    release, full = (RunConfig(preset=name).model_dump() for name in ("release", "release-in-full"))
+    assert {name: value for name, value in full.items() if value != release[name]} == {
+        "preset": "release-in-full",
+        "initial_weights": "uniform-norms",
+        "past_statistics": "step",
+        "accepted_statistics": "labeled-only",
+        "count_smoothing": 0.2,
+    }
+
+
 @pytest.mark.parametrize("name", [name for name, (a, b) in READINGS.items() if a != b])
 def test_an_explicit_value_wins_over_the_preset(name: str) -> None:
     ours, _ = READINGS[name]
@@ -100,7 +111,8 @@ def test_explicit_values_win_on_the_command_line_and_in_a_file(tmp_path: Path) -
 
 def test_a_preset_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="preset must be one of 'protocol', 'release', not 'ours'"
+        ConfigError,
+        match="preset must be one of 'protocol', 'release', 'release-in-full', not 'ours'",
     ):
         RunConfig(preset="ours")
 

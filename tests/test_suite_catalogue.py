@@ -108,6 +108,7 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
             of_column = {c.row: c.config for c in experiment.cells if c.column == column}
             by_release = [of_column.pop(row) for row in [*of_column] if row.startswith("release, ")]
             nearly = of_column.pop("release but for three points", None)
+            in_full = of_column.pop("release in full", None)
             assert (nearly is None) == (name == "many-tasks-readings")
             ours, release, *single = of_column.values()
             assert ours == cell_of(table, column, place).config
@@ -116,6 +117,7 @@ def test_a_row_of_the_readings_takes_one_of_the_releases_or_another_that_is_docu
             if nearly is not None:
                 assert nearly == release.replace(**points, strong_statistics="together")
             assert all(len(differences(config, release)) == 1 for config in by_release)
+            assert in_full in (None, ours.replace(preset="release-in-full"))
             changed += [differences(config, ours) for config in single]
     changed += [
         differences(cell.config, cell_of("table-7", *cell.column.split(", ")).config)

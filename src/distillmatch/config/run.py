@@ -21,7 +21,7 @@ from distillmatch.config.base import (
 )
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
-Preset = Literal["protocol", "release"]
+Preset = Literal["protocol", "release", "release-in-full"]
 Gate = Literal[
     "detector",
     "softmax",
@@ -107,7 +107,20 @@ LEARNER_KEYS = (
 UNRECORDED_KEYS = (*LOCATION_KEYS, "resident_bytes")
 """What changes no figure of a result: where things lie on a disk or in memory."""
 
-PRESETS: dict[str, dict[str, Any]] = {"protocol": {}, "release": RELEASE}
+RELEASE_IN_FULL: dict[str, Any] = {
+    **RELEASE,
+    "initial_weights": "uniform-norms",
+    "past_statistics": "step",
+    "accepted_statistics": "labeled-only",
+    "count_smoothing": 0.2,
+}
+"""The same where the release was found to be nearer to other values, after the runs with it."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "protocol": {},
+    "release": RELEASE,
+    "release-in-full": RELEASE_IN_FULL,
+}
 
 
 class RunConfig(StreamConfig):
@@ -219,10 +232,11 @@ class RunConfig(StreamConfig):
         description="labels that the classifier learns by a strong view of their image as much as "
         "by the weak one: none, those of labelled images, or DM's pseudo-labels too",
     )
-    past_statistics: Literal["running", "batch", "all-batches"] = Field(
+    past_statistics: Literal["running", "batch", "all-batches", "step"] = Field(
         "running",
         description="DM, Base: what the last task's networks normalize by: their running "
-        "statistics; or unlabelled images by those of the step; or labelled ones so too",
+        "statistics; or unlabelled images by those of the step; or labelled ones so too; or, where "
+        "they are distilled, by all of the step together, as the network that learns does",
     )
     gate: Gate = Field(
         "detector",
@@ -274,10 +288,11 @@ class RunConfig(StreamConfig):
         description="Base, E2E, DR, GD, DM: normalize the labelled images of the cross entropy "
         "together with the unlabelled ones that are distilled, or in a forward apart",
     )
-    accepted_statistics: Literal["unlabeled", "labeled"] = Field(
+    accepted_statistics: Literal["unlabeled", "labeled", "labeled-only"] = Field(
         "unlabeled",
         description="DM: what accepted unlabelled images are normalized with: all unlabelled ones, "
-        "or the labelled ones (default: these, where they are normalized apart)",
+        "or the labelled ones (default: these, where they are normalized apart), whose places left "
+        "over others fill, or labelled ones again",
     )
     new_task_statistics: Statistics = Field(
         "apart",

@@ -8,7 +8,7 @@ from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
     local_distillation,
-    past_logits_of_all,
+    past_logits_to_distil,
 )
 from distillmatch.methods.schedule import main_schedule
 
@@ -29,7 +29,7 @@ class Base(KeepsPast):
             supervised = supervised_loss(batch, views)
             if not distils:
                 return supervised
-            past = past_logits_of_all(batch)
+            past = past_logits_to_distil(self, batch)
             return supervised + local_distillation(self.config, task, past, views.weak)
 
         return [
@@ -41,7 +41,7 @@ class Base(KeepsPast):
                 unlabeled=distils,
                 strong_labeled=self.learns_strong_labels,
                 clip=self.config.base_clip,
-                score_images=self.ask_about_labels if distils else None,
+                score_images=self.asks_about_labels if distils else None,
                 score_unlabeled=self.ask_about_unlabeled if distils else None,
             )
         ]

@@ -18,6 +18,7 @@ from distillmatch.methods.method import (
     ImageSet,
     Method,
     Passes,
+    ScoreFunction,
     Scores,
     TaskInfo,
     Training,
@@ -79,7 +80,7 @@ class FamiliarityDetector:
             labeled="first-half",
             unlabeled=past,
             clip=self.method.config.clip,
-            score_images=self.ask_past if past else None,
+            score_images=self.asks_about_labels if past else None,
             score_unlabeled=score_unlabeled if past else None,
         )
 
@@ -101,9 +102,12 @@ class FamiliarityDetector:
         rate = true_positive_rate(config, task.number + 1)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
-    def ask_past(self, images: Tensor) -> Scores:
-        """Return the logits of the last task's detector, of labelled images."""
-        return self._logits(images, labeled=True)
+    @property
+    def asks_about_labels(self) -> ScoreFunction | None:
+        """What asks the last task's detector about labelled images, before a step if at all."""
+        if self.method.config.past_statistics == "step":
+            return None
+        return lambda images: self._logits(images, labeled=True)
 
     def ask_about_unlabeled(self, images: Tensor) -> Scores:
         """Return its logits of unlabelled images, where their scores are known already."""

@@ -49,12 +49,14 @@ from distillmatch.methods.parts import (
     by_past_statistics,
     fine_tuning,
     local_distillation,
-    past_logits_of_all,
+    past_logits_to_distil,
 )
 from distillmatch.methods.schedule import main_schedule
 
 BY_VIEWS = {"past": "past by views", GATE: "gate by views"}
 """What pseudo-labels are taken from, and its name where it is the mean over several views."""
+ANSWERS = {"past": "past", "past detector": DETECTOR_LOGITS}
+"""The frozen networks that are distilled, and the names of their logits."""
 
 
 class DistillMatch(KeepsPast):
@@ -89,7 +91,7 @@ class DistillMatch(KeepsPast):
             strong=consistent or self.learns_strong_pseudo_labels(task),
             strong_labeled=self.learns_strong_labels,
             clip=self.config.clip,
-            score_images=self.ask_about_labels if task.past else None,
+            score_images=self.asks_about_labels if task.past else None,
             score_unlabeled=of_classifier if task.past else None,
             before=lambda passes: self.prepare(passes, task, of_classifier),
         )
@@ -121,10 +123,10 @@ class DistillMatch(KeepsPast):
 
     def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Eq. 5 without consistency, for want of strong views, distilling the last detector."""
-        return self.total(batch, task, self.networks["detector"], DETECTOR_LOGITS)
+        return self.total(batch, task, self.networks["detector"], "past detector")
 
     def total(self, batch: Batch, task: TaskInfo, network: nn.Module, teacher: str) -> Tensor:
-        """Put the parts of eq. 5 together, those that are switched on.
+        """Put the parts of eq. 5 together, those that are switched on; `teacher` is distilled.
 
         Eqs. 6 and 7 are one sum over labelled and then unlabelled images, the pseudo-labels
         following the labels. Where labels are learned by strong views too, it is the mean of the
@@ -137,8 +139,8 @@ class DistillMatch(KeepsPast):
             guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
         beside = self.beside_labels(task, accepted)
         alone = labeled_alone(self.config, batch, task)
-        if beside is not None:
-            alone.append(batch.unlabeled[beside])
+        if beside is not None and accepted is not None:
+            alone.append(self.images_beside_labels(batch, beside, accepted[beside]))
         statistics = self.config.strong_statistics
         views = forward_views(network, batch, task.seen, statistics, alone)
         logits = learned_by(views, beside)
@@ -159,8 +161,8 @@ class DistillMatch(KeepsPast):
         if views.strong is not None and self.uses_consistency(task):
             threshold = self.config.consistency_threshold
             consistency = consistency_loss(views.unlabeled, views.strong, threshold)
-        if self.config.distillation and batch.of_images:
-            past = past_logits_of_all(batch, teacher)
+        if self.config.distillation and ANSWERS[teacher] in batch.of_unlabeled:
+            past = past_logits_to_distil(self, batch, teacher, ANSWERS[teacher])
             distilled = local_distillation(self.config, task, past, views.weak)
         strong = None
         if views.strong_images is not None:
@@ -184,11 +186,23 @@ class DistillMatch(KeepsPast):
         accepted ones come first, any beyond that number stay as they are, and of those that fill it
         up nothing is learned.
         """
-        wanted = self.config.labeled_statistics, self.config.accepted_statistics
-        if accepted is None or wanted != ("apart", "labeled"):
+        apart = self.config.labeled_statistics == "apart"
+        if accepted is None or not apart or self.config.accepted_statistics == "unlabeled":
             return None
         expected = ceil(self.expected_share(task) * len(accepted))
         return accepted.byte().argsort(descending=True, stable=True)[:expected]
+
+    def images_beside_labels(self, batch: Batch, beside: Tensor, accepted: Tensor) -> Tensor:
+        """Return these unlabelled images, or labelled ones again for those that are not accepted.
+
+        The latter, where no others are to stand beside them: the labelled ones that are there twice
+        change the statistics less than strangers do.
+        """
+        images = batch.unlabeled[beside]
+        if self.config.accepted_statistics == "labeled":
+            return images
+        again = torch.arange(len(beside), device=beside.device) % len(batch.images)
+        return torch.where(accepted.view(-1, 1, 1, 1), images, batch.images[again])
 
     def expected_share(self, task: TaskInfo) -> float:
         """Return the share of images that the gate is set to accept in a task: δ, or all."""

@@ -46,10 +46,20 @@ class KeepsPast(Method):
         """Return the logits of the frozen networks."""
         return {name: self.networks[name](images) for name in self.asked}
 
-    def ask_about_labels(self, images: Tensor) -> Scores:
-        """Ask the last classifier about labelled images, normalized as configured."""
-        past = [self.networks["past"]]
-        return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
+    @property
+    def asks_about_labels(self) -> ScoreFunction | None:
+        """What asks the last classifier about labelled images, normalized as configured.
+
+        Where it is asked in the step itself nothing does so before.
+        """
+        if self.config.past_statistics == "step":
+            return None
+
+        def ask(images: Tensor) -> Scores:
+            past = [self.networks["past"]]
+            return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
+
+        return ask
 
     def ask_about_unlabeled(self, images: Tensor) -> Scores:
         """Ask the last classifier about unlabelled images, normalized as configured."""
@@ -91,8 +101,8 @@ def by_past_statistics(
     statistics; where these many do not divide the images, by lots of nearly that size. As many lots
     share a forward as our kernels take parts. A single image has no statistics of its own.
     """
-    by_batch = ("all-batches",) if labeled else ("batch", "all-batches")
-    if config.past_statistics not in by_batch or len(images) < 2:
+    by_running = ("running", "batch") if labeled else ("running",)
+    if config.past_statistics in by_running or len(images) < 2:
         return ask(images)
     size = config.batch if labeled else config.unlabeled_batch
     lots = [len(lot) for lot in images.tensor_split(max(1, len(images) // size))]
@@ -135,6 +145,23 @@ def meets_unlabeled(config: RunConfig, task: TaskInfo) -> bool:
 def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
     """Return what a frozen model said of the labelled and then of the unlabelled views."""
     return torch.cat([batch.of_images[name], batch.of_unlabeled[name]])
+
+
+def past_logits_to_distil(
+    method: Method, batch: Batch, teacher: str = "past", answers: str = "past"
+) -> Tensor:
+    """Return what the frozen network `teacher` says of all weak views, normalized as configured.
+
+    It was asked before, and its `answers` come with the batch. By `step` it is asked here, and
+    normalizes all of them together, as the network that learns does: in the first step of a task,
+    where the two are the same, there is nothing to distil.
+    """
+    if method.config.past_statistics != "step":
+        return past_logits_of_all(batch, answers)
+    frozen, images = method.networks[teacher], torch.cat([batch.images, batch.unlabeled])
+    with torch.no_grad(), _normalizing_by_lots([frozen], [len(images)]):
+        logits: Tensor = frozen(images)
+    return logits
 
 
 def local_distillation(

@@ -80,11 +80,12 @@ def check_ranks(ranks: Ranks, config: RunConfig, method: type[Method], at_once: 
             "last_batches must be 'filled' under torchrun, not 'short': its processes share each "
             "step evenly"
         )
-    apart = (config.labeled_statistics, config.accepted_statistics) == ("apart", "labeled")
+    accepted = config.accepted_statistics
+    apart = config.labeled_statistics == "apart" and accepted != "unlabeled"
     if ranks.count > 1 and config.method == "dm" and apart:
         raise ConfigError(
-            "accepted_statistics must be 'unlabeled' under torchrun, not 'labeled': the images of "
-            "that forward cannot be shared evenly"
+            f"accepted_statistics must be 'unlabeled' under torchrun, not '{accepted}': the images "
+            "of that forward cannot be shared evenly"
         )
     if at_once not in (None, 1) and method.independent_tasks:
         raise ConfigError(
