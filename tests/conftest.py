@@ -13,8 +13,11 @@ from distillmatch.sources import ClassTree, Dataset, Part, images
 
 # Two spinning threads on a shared machine can be ten times slower than one.
 torch.set_num_threads(1)
-# What a shell starts in the background ignores SIGINT, and with it runs that tests interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    # What a shell starts in the background ignores SIGINT, and so would runs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
