@@ -16,6 +16,7 @@ they are; the keys of mappings are strings):
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,10 @@ def learn(
             before = accuracy_by_class(learner, tests)
         checkpoints = Checkpoints(state)
         checkpoints.sweep()
-        with StopRequest(tell) as stop:
+        with StopRequest(tell) as stop, ExitStack() as reading:
+            reading.enter_context(stop.idle(f"before anything was learned; {_as_before(state)}"))
             keeper = _StateKeeper(
-                state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished
+                state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished, reading.close
             )
             learner.partial_fit(
                 files,
@@ -128,6 +130,7 @@ class _StateKeeper:
         stop: StopRequest,
         tell: Tell,
         drop: bool,
+        begin: Callable[[], None],
     ) -> None:
         self.state = state
         self.checkpoints = checkpoints
@@ -135,11 +138,16 @@ class _StateKeeper:
         self.stop = stop
         self.tell = tell
         self.drop = drop
+        self.begin = begin
         self.fingerprint = ""
         self.saved_at = time.monotonic()
 
     def found(self, fingerprint: str) -> Snapshot | None:
-        """Return where the task stands; refuse a checkpoint of a task with other images."""
+        """Return where the task stands; refuse a checkpoint of a task with other images.
+
+        All images are read now, and what is learned from here on is kept when a signal comes.
+        """
+        self.begin()
         self.fingerprint = fingerprint
         if self.drop:
             self.checkpoints.clear()
@@ -167,10 +175,11 @@ class _StateKeeper:
             self.checkpoints.save(Checkpoint(values, snapshot.tensors))
             self.saved_at = time.monotonic()
         if self.stop.asked:
-            raise self.stop.interrupted(
-                f"in the midst of a task; {shown(self.state)} is as it was before it, and the same "
-                "command continues"
-            )
+            raise self.stop.interrupted(f"in the midst of a task; {_as_before(self.state)}")
+
+
+def _as_before(state: Path) -> str:
+    return f"{shown(state)} is as it was before it, and the same command continues"
 
 
 def _open(state: Path, settings: dict[str, Any]) -> ContinualLearner:

@@ -35,7 +35,7 @@ class StopRequest:
         self.signal_number: int | None = None
         self.reason: str | None = None
         self._tell = tell
-        self._idle = False
+        self._idle: str | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     @property
@@ -56,18 +56,21 @@ class StopRequest:
         return Interrupted(f"stopped by {self.reason} {where}", number)
 
     @contextlib.contextmanager
-    def idle(self) -> Iterator[None]:
-        """Let the first signal raise `Interrupted` too, where a block only waits."""
+    def idle(self, where: str = "while waiting") -> Iterator[None]:
+        """Let the first signal raise `Interrupted` too, where nothing is done that would be lost.
+
+        `where` is what it then says of that.
+        """
         hears = _in_main_thread()
         try:
             if hears:
-                self._idle = True
+                self._idle = where
             if self.asked:
-                raise self.interrupted("while waiting")
+                raise self.interrupted(where)
             yield
         finally:
             if hears:
-                self._idle = False
+                self._idle = None
 
     def __enter__(self) -> Self:
         if _in_main_thread():
@@ -91,8 +94,8 @@ class StopRequest:
             raise Interrupted("stopped at once; the last checkpoint can be continued from", number)
         self.signal_number = number
         self.reason = signal.Signals(number).name
-        if self._idle:
-            raise self.interrupted("while waiting")
+        if self._idle is not None:
+            raise self.interrupted(self._idle)
         if self._tell is not None:
             with contextlib.suppress(RuntimeError):  # it came while something was printed
                 self._tell(STOPPING)
