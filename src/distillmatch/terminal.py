@@ -1,15 +1,29 @@
 """Printing for people: text as it stands, whatever a user has called a class, a run or a folder."""
 
 import io
+import os
 import sys
 
 from rich.console import Console
 from rich.progress import TextColumn
 
 
+class _Console(Console):
+    """A console whose reader may go away, as `head` does, while there is work to be done."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence where it shows progress; on standard output end the command."""
+        if not self.stderr:
+            super().on_broken_pipe()
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
+
+
 def plain_console(stderr: bool = False, highlight: bool = True, soft_wrap: bool = False) -> Console:
     """Return a console to which `[red]` and `:cat:` in a text or table are letters like others."""
-    return Console(
+    return _Console(
         stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, markup=False, emoji=False
     )
 
