@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.learned import Learned, revived_method
 from distillmatch.learner.settings import run_config
-from distillmatch.run.checkpoints import checksum
+from distillmatch.run.checkpoints import checksum, read_safetensors
 from distillmatch.run.lock import FolderLock
 from distillmatch.run.machine import versions
 from distillmatch.sources.walk import shown
@@ -39,6 +39,8 @@ FORMAT = "distillmatch learner"
 VERSION = 1
 LIBRARIES = ("torchvision", "timm")
 """Where networks may come from that nobody chose for this folder alone."""
+_DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
+"""What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
 
 
@@ -201,9 +203,7 @@ def _without_copies(snapshot: Snapshot) -> dict[str, Tensor]:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        # Copies, because the file may be removed while they are in use.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    _, tensors = read_safetensors(path)
     if f"weights-{checksum('', tensors)}.safetensors" != path.name:
         raise ValueError("the checksum of its weights differs")
     return tensors
@@ -221,14 +221,18 @@ def _refuse_import(folder: Path, name: str, value: str, allowed: bool) -> None:
 
 @contextmanager
 def _wholeness(folder: Path) -> Iterator[None]:
-    """Say in one sentence that a folder's content is not as it was written."""
+    """Say in one sentence that a folder's content is not as it was written, or cannot be read."""
     try:
         yield
     except DistillMatchError:
         raise
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise LearnerError(f"{shown(folder)}: not a whole learner ({reason})") from None
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else folder
+        reason = error.strerror or str(error)
+        raise LearnerError(f"{shown(where)}: {reason} while reading the learner") from None
 
 
 def _canonical(body: Any) -> str:

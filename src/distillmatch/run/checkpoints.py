@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from distillmatch.errors import explain_disk_errors
 from distillmatch.files import atomic_file
+from distillmatch.sources.walk import shown
 
 FOLDER = "checkpoints"
 FORMAT = "distillmatch checkpoint"
@@ -27,6 +30,8 @@ VERSION = 1
 KEPT = 2
 HASHED_BYTES = 4_000_000
 """Small tensors are hashed so many bytes at a time: a thread waits for Python's lock after each."""
+_DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError)
+"""What reading a file raises that is not as it was written, or is gone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +78,18 @@ class Checkpoints:
             raise AbandonedError
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the last checkpoint that is whole, and what is wrong with those after it."""
+        """Return the last checkpoint that is whole, and what is wrong with those after it.
+
+        One that the system does not let us read may well be whole: that raises `DiskError`.
+        """
         problems: list[str] = []
         for path in sorted(self._files(), reverse=True):
-            try:
-                found = decode(path)
-            except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-                problems.append(f"{path}: not a whole checkpoint ({_short(error)})")
-                continue
+            with explain_disk_errors("reading a checkpoint", path):
+                try:
+                    found = decode(path)
+                except _DAMAGE as error:
+                    problems.append(f"{shown(path)}: not a whole checkpoint ({_short(error)})")
+                    continue
             self._good = [path]
             return found, problems
         return None, problems
@@ -100,9 +109,12 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return [p for p in self.folder.iterdir() if re.fullmatch(r"\d{8}\.safetensors", p.name)]
+        with explain_disk_errors("looking for checkpoints", self.folder):
+            try:
+                paths = list(self.folder.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return [path for path in paths if re.fullmatch(r"\d{8}\.safetensors", path.name)]
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -119,17 +131,27 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 def decode(path: Path) -> Checkpoint:
     """Read a checkpoint, or raise `ValueError` if it is none of ours or not as it was written."""
-    with safe_open(path, framework="pt") as file:
-        header = file.metadata() or {}
-        if (header.get("format"), header.get("version")) != (FORMAT, str(VERSION)):
-            raise ValueError(f"expected {FORMAT} version {VERSION}")
-        names = file.keys()
-        # Copies, because the file may be removed while they are in use.
-        tensors = {name: file.get_tensor(name).clone() for name in names}
+    header, tensors = read_safetensors(path)
+    if (header.get("format"), header.get("version")) != (FORMAT, str(VERSION)):
+        raise ValueError(f"expected {FORMAT} version {VERSION}")
     if checksum(header["values"], tensors) != header["checksum"]:
         raise ValueError("its checksum differs")
     values = json.loads(header["values"])
     return Checkpoint(values, tensors)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a file, which may be removed while they are in use.
+
+    Python reads it, not `safe_open`: that refuses names that are not UTF-8, and calls every file
+    missing that it may not open.
+    """
+    content = path.read_bytes()
+    tensors = from_safetensors(content)
+    # The length of the header, then the header in JSON; both were checked just now.
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    return header.get("__metadata__") or {}, tensors
 
 
 def checksum(text: str, tensors: dict[str, Tensor]) -> str:
