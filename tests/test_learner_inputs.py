@@ -1,7 +1,9 @@
 import io
 import itertools
+import os
 import queue
 import struct
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -18,9 +20,31 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner.environment import look_around
 from distillmatch.learner.inputs import SMALLEST, natural_side, open_images, read_images
 from distillmatch.learner.labels import class_folders, labeled_images
+from distillmatch.sources import decoders
 from distillmatch.sources.images import decode_image
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
+
+
+@pytest.fixture(name="pipe")
+def pipe_fixture(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that nobody writes to; who waits for it all the same is woken and fails the test."""
+    path = tmp_path / "pipe.png"
+    os.mkfifo(path)
+    done, woken = threading.Event(), threading.Event()
+
+    def wake() -> None:
+        if not done.wait(30):
+            woken.set()
+        while not done.wait(0.1):
+            os.close(os.open(path, os.O_RDWR))
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    yield path
+    done.set()
+    waker.join()
+    assert not woken.is_set(), "the pipe was waited for"
 
 
 def read(given: Any, side: int = 16) -> Any:
@@ -101,6 +125,22 @@ def test_a_first_file_that_claims_to_be_huge_suggests_no_side(tmp_path: Path) ->
     start = b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
     (tmp_path / "huge.png").write_bytes(start)
     assert natural_side(open_images(tmp_path)) == SMALLEST
+
+
+@pytest.mark.parametrize("content", [b"P6\n", b"P6\n4 x\n255\n", b"", b"no image"])
+def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "00.ppm").write_bytes(content)
+    assert natural_side(open_images(tmp_path)) == SMALLEST
+    with pytest.raises(LearnerError, match=r"00\.ppm: ") as error:
+        read(tmp_path)
+    (tmp_path / "boat").mkdir()
+    (tmp_path / "00.ppm").rename(tmp_path / "boat" / "00.ppm")
+    for size in (None, 16):
+        with pytest.raises(LearnerError) as other:
+            small_learner(image_size=size).partial_fit(tmp_path)
+        assert str(other.value) == str(error.value).replace("00.ppm", "boat/00.ppm")
 
 
 def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> None:
@@ -195,6 +235,31 @@ def test_files_in_the_environment_that_are_no_images_are_counted(tmp_path: Path)
         look_around(tmp_path / "nowhere", 16, 12, 1, 0)
     with pytest.raises(LearnerError, match="unlabeled must be"):
         look_around(3, 16, 12, 1, 0)
+
+
+def test_a_pipe_among_images_is_counted_and_not_waited_for(
+    tmp_path: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "few", PIXELS)
+    files = sorted((tmp_path / "few").iterdir())
+    lists: list[Any] = [[tmp_path / "few", pipe], [*files, (str(pipe), 3)]]
+    for given in (*lists, iter([*files, pipe])):
+        found = look_around(given, 16, 12, 1, 0)
+        assert (len(found.images), found.seen, found.unreadable) == (4, 5, 1)
+    found = look_around(pipe, 16, 12, 1, 0)
+    assert (len(found.images), found.seen, found.unreadable) == (0, 1, 1)
+    monkeypatch.setattr(decoders, "PROCESSES_FROM", 2)
+    monkeypatch.setattr(decoders, "_processors", lambda: 2)
+    for given in lists:
+        found = look_around(given, 16, 12, 1, 0)
+        assert (len(found.images), found.seen, found.unreadable) == (4, 5, 1)
+
+
+def test_a_pipe_named_as_an_image_is_refused(pipe: Path) -> None:
+    for given in (pipe, [str(pipe)], [pipe, PIXELS[0]]):
+        assert natural_side(open_images(given)) == SMALLEST
+        with pytest.raises(LearnerError, match=r"pipe\.png: neither a file nor a folder"):
+            read(given)
 
 
 def test_a_stream_of_nothing_readable_comes_to_an_end(tmp_path: Path) -> None:

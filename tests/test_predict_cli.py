@@ -1,6 +1,7 @@
 """The command that labels images by a learner of one's own."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -106,10 +107,85 @@ def test_a_slow_writer_of_names_is_answered_before_it_is_done(world: Path) -> No
         assert process.wait(60) == 0 and process.stdout.read() == b""
 
 
-def test_a_folder_without_images_is_said(world: Path, tmp_path: Path, capsys: Any) -> None:
-    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
+def empty_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return f"{folder}: no files there"
+
+
+def link_to_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (folder / "gone.png").symlink_to(folder / "nowhere.png")
+    return f"{folder / 'gone.png'}: a link to nothing"
+
+
+def forbidden_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Refuse the listing as the system does for all but root, who may run this test."""
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path == str(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    return f"{folder}: Permission denied"
+
+
+def pipe_in_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    os.mkfifo(folder / "pipe.png")
+    return f"{folder / 'pipe.png'}: neither a file nor a folder"
+
+
+@pytest.mark.parametrize(
+    "barren",
+    [empty_folder, link_to_nothing, forbidden_folder, pipe_in_a_folder],
+    ids=lambda barren: barren.__name__,
+)
+def test_a_folder_with_nothing_to_read_is_said_and_decides_the_exit_code(
+    barren: Callable[[Path, pytest.MonkeyPatch], str],
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sentence = barren(tmp_path, monkeypatch)
+    words = ["predict", str(world / "state"), str(tmp_path), "--csv"]
+    said = [sentence, "1 place had nothing to read"]
+    assert main(words) == 2
     printed = capsys.readouterr()
-    assert rows_of(printed.out) == [] and f"{tmp_path}: no files there" in printed.err
+    assert rows_of(printed.out) == []
+    assert printed.err.splitlines() == [f"distillmatch: {line}" for line in said]
+    assert main([*words, str(world / "test" / "red")]) == 1
+    printed = capsys.readouterr()
+    assert [row["error"] for row in rows_of(printed.out)] == [""] * 4
+    assert printed.err.splitlines() == [f"distillmatch: {line}" for line in said]
+    assert main([*words, str(tmp_path / "missing.png")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "distillmatch: 1 image could not be read, 1 place had nothing to read"
+
+
+def test_no_names_at_all_are_no_error(
+    world: Path, typed: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(b"")
+    assert main(["predict", str(world / "state"), "--csv"]) == 0
+    printed = capsys.readouterr()
+    assert rows_of(printed.out) == [] and printed.err == ""
+
+
+def test_a_pipe_is_no_image_and_is_not_waited_for(world: Path, tmp_path: Path) -> None:
+    pipe, good = tmp_path / "pipe.png", next((world / "test" / "red").iterdir())
+    os.mkfifo(pipe)
+    words = ["predict", str(world / "state"), str(pipe), str(good), "--csv", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-m", "distillmatch", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [row["error"] for row in rows_of(done.stdout)] == ["unreadable", ""]
+    assert f"{pipe}: neither a file nor a folder\n" in done.stderr
+    assert "1 image could not be read\n" in done.stderr
 
 
 def test_odd_file_names_survive_every_way_through(
@@ -179,3 +255,12 @@ def test_other_kinds_of_pixels_are_converted(
     for name in pairs:
         assert rows[name]["label"] == rows[f"{name}.rgb.png"]["label"]
         assert rows[name]["probability"] == rows[f"{name}.rgb.png"]["probability"]
+
+
+def test_an_empty_name_is_not_the_folder_one_is_in(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(world / "state"), ""]) == 2
+    assert capsys.readouterr().err == (
+        "distillmatch: error: expected files or folders of images, not an empty name\n"
+    )

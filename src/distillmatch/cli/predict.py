@@ -53,10 +53,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a row for every image; return 1 if some could not be read, 2 if none could."""
+    """Print a row for every image; return 1 if something could not be read, 2 if nothing could."""
     if arguments.null and arguments.images not in ([], ["-"]):
         raise ConfigError("-0 is for names on standard input, so no others can be given")
-    names = _names(arguments.images, b"\0" if arguments.null else b"\n")
+    if "" in arguments.images:
+        raise ConfigError("expected files or folders of images, not an empty name")
+    barren: list[str] = []
+    names = _names(arguments.images, b"\0" if arguments.null else b"\n", barren)
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.prediction import predict_files
 
@@ -77,24 +80,35 @@ def run(arguments: argparse.Namespace) -> int:
             if prediction.error:
                 failed += 1
                 _tell(f"{shown(prediction.name)}: {prediction.reason}")
-    if not failed:
+    if not (failed or barren):
         return 0
-    _tell(f"{failed} image{'s' if failed > 1 else ''} could not be read")
+    _tell(_summary(failed, len(barren)))
     return 2 if failed == total else 1
 
 
-def _names(given: list[str], end: bytes) -> Iterator[str | None]:
-    """Yield the names of files; a folder stands for all files below it, None for a pause."""
+def _summary(failed: int, barren: int) -> str:
+    images = f"{failed} image{'s' if failed > 1 else ''} could not be read"
+    places = f"{barren} place{'s' if barren > 1 else ''} had nothing to read"
+    return ", ".join([images] * bool(failed) + [places] * bool(barren))
+
+
+def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | None]:
+    """Yield the names of files; a folder stands for all files below it, None for a pause.
+
+    What is wrong with a folder, or with a link in it, is told at once and added to `barren`.
+    """
     for name in given or ["-"]:
         if name == "-":
             yield from _from(sys.stdin.buffer, end)
         elif Path(name).is_dir():
             found = list_files(Path(name))
             yield from (file.path for file in found.files)
-            for problem in found.problems:
+            problems = found.problems
+            if not found.files and not problems:
+                problems = [f"{shown(name)}: no files there"]
+            for problem in problems:
                 _tell(problem)
-            if not found.files and not found.problems:
-                _tell(f"{shown(name)}: no files there")
+            barren.extend(problems)
         else:
             yield name
 

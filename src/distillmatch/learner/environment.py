@@ -12,6 +12,7 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner.inputs import (
     Items,
     Pixels,
+    file_at,
     files_below,
     open_images,
     read_usable,
@@ -81,7 +82,7 @@ def _files_at(place: str | Path) -> list[ImageFile]:
     path = Path(place).expanduser()
     if not path.exists():
         raise LearnerError(f"{shown(path)}: expected {WHAT} there, found nothing")
-    return files_below(path) if path.is_dir() else [ImageFile.at(str(path))]
+    return files_below(path) if path.is_dir() else [file_at(path)]
 
 
 def _chosen(items: Items, side: int, limit: int, seed: int, task: int) -> Environment:

@@ -5,9 +5,10 @@ Whatever comes becomes squares of RGB bytes: the short side is scaled and the lo
 to 1. One image alone goes in a list.
 """
 
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ CHUNK = 1024
 """Images that are read at once where not all are wanted at once."""
 SMALLEST, LARGEST, STEP = 8, 64, 4
 """Between which sides, and in which steps, the first image decides the size of all."""
+NO_FILE = "neither a file nor a folder"
+"""What is wrong with a pipe, a socket or a device."""
 _COLOR, _GREY = 3, 1
 
 
@@ -103,7 +106,7 @@ def natural_side(items: Items) -> int:
         try:
             with first.open() as file, Image.open(file, formats=FORMATS) as image:
                 short = min(image.size)
-        except (OSError, Image.DecompressionBombError):  # reading it will say what is wrong with it
+        except Exception:  # of whatever kind: reading it will say what is wrong with it
             short = SMALLEST
     else:
         short = min(first.size if isinstance(first, Image.Image) else first.shape[:2])
@@ -113,6 +116,22 @@ def natural_side(items: Items) -> int:
 def is_folder(given: Any) -> bool:
     """Tell whether a folder was given rather than images."""
     return isinstance(given, str | Path) and Path(given).expanduser().is_dir()
+
+
+def is_special(path: Path) -> bool:
+    """Tell a pipe, a socket or a device, which may keep its reader waiting for ever."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # opening it will say what is wrong with it
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def file_at(path: Path) -> ImageFile:
+    """Return the image in a file that was named; what is no file is refused when it is read."""
+    file = ImageFile.at(str(path))
+    # The empty path: a process that opens files by their paths must not wait for this one either.
+    return file._replace(open=_refuse, path="") if is_special(path) else file
 
 
 def files_below(folder: Path) -> list[ImageFile]:
@@ -129,13 +148,17 @@ def _from_path(path: Path, what: str) -> list[ImageFile]:
         return files_below(path)
     if not path.exists():
         raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
-    return [ImageFile.at(str(path))]
+    return [file_at(path)]
+
+
+def _refuse() -> BinaryIO:
+    raise OSError(NO_FILE)
 
 
 def _item(one: Any, what: str) -> Any:
     """Return one image of a list so that it can be read later."""
     if isinstance(one, str | Path):
-        return ImageFile.at(str(Path(one).expanduser()))
+        return file_at(Path(one).expanduser())
     if isinstance(one, Image.Image | ImageFile):
         return one
     if isinstance(one, torch.Tensor):

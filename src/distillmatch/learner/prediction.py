@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from distillmatch.learner.inputs import NO_FILE, is_special
 from distillmatch.sources.images import BadImageError, decode_image
 
 if TYPE_CHECKING:
@@ -113,8 +114,11 @@ def _labels(
 
 
 def _decode(name: str, side: int) -> NDArray[np.uint8] | _Failure:
+    path = Path(name)
     try:
-        with Path(name).open("rb") as file:
+        if is_special(path):
+            raise BadImageError(NO_FILE)
+        with path.open("rb") as file:
             return decode_image(file, side)
     except BadImageError as error:
         return _Failure("unreadable", str(error))
