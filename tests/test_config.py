@@ -84,6 +84,9 @@ def test_python_yaml_and_the_command_line_build_the_same_object(keys: set[str]) 
         ({"label_fraction": 1.5}, "label_fraction must be at most 1"),
         ({"task_sizes": "abc"}, "task_sizes must be a list, not 'abc'"),
         ({"data_dir": 3}, "data_dir must be a path, not 3"),
+        ({"data_dir": ""}, "data_dir must be a path, not ''"),
+        ({"cache_dir": ""}, "cache_dir must be a path, not ''"),
+        ({"source": "folder", "unlabeled_dirs": ["a", ""]}, "unlabeled_dirs must be a path, not"),
         (
             {"order": "random", "unlabeled": "positive"},
             "order must be 'parent' with unlabeled 'positive', not 'random'",

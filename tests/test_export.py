@@ -93,3 +93,16 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
 def test_an_export_to_nowhere_is_refused(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(state)]) == 2
     assert "--onnx FILE or --torch FILE" in capsys.readouterr().err
+
+
+def test_two_exports_to_one_file_are_refused(
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(state), "--onnx", "a.b", "--torch", str(tmp_path / "a.b")]) == 2
+    refusal = capsys.readouterr().err
+    assert "--onnx and --torch must name two files, not both" in refusal
+    assert refusal.count("\n") == 1 and not list(tmp_path.iterdir())

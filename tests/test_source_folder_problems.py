@@ -4,7 +4,9 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable
+from errno import EACCES
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,3 +201,25 @@ def test_a_folder_without_any_usable_image_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "data")
     with pytest.raises(SourceError, match="expected images in the folders of classes, found none"):
         load(tmp_path / "data", bad_images="skip")
+
+
+@pytest.mark.parametrize("key", ["data_dir", "test_dir", "unlabeled_dirs"])
+def test_a_given_folder_that_may_not_be_listed_is_refused_with_the_systems_reason(
+    key: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = data if key == "data_dir" else tmp_path / "closed"
+    closed.mkdir(exist_ok=True)
+    scan = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    options = {"test_dir": closed, "unlabeled_dirs": (closed,)}
+    given = {} if key == "data_dir" else {key: options[key]}
+    sentence = f"the folder given as {key} cannot be listed: Permission denied"
+    with pytest.raises(SourceError, match=sentence) as caught:
+        load(data, bad_images="skip", **given)
+    assert str(caught.value).startswith(f"{closed}: ")

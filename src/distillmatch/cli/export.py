@@ -1,6 +1,7 @@
 """`distillmatch export`: a learner's classifier as a file for other programs."""
 
 import argparse
+import os
 from pathlib import Path
 
 from distillmatch.cli.learner_options import add_state
@@ -28,6 +29,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the files that were asked for."""
     if arguments.onnx is None and arguments.torch is None:
         raise ConfigError("export needs --onnx FILE or --torch FILE, or both")
+    if None not in (arguments.onnx, arguments.torch) and _same(arguments.onnx, arguments.torch):
+        raise ConfigError(
+            f"--onnx and --torch must name two files, not both {arguments.torch}, "
+            "or one would be written over the other"
+        )
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.export import export_onnx, export_torch
 
@@ -43,3 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
                 f"{learner.image_size_}, {learner.image_size_}) of {arguments.pixels}, "
                 f"{size_shown(path.stat().st_size)}",
             )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Tell whether two paths name the same file, which need not be there yet."""
+    return os.path.realpath(one) == os.path.realpath(other)

@@ -15,11 +15,15 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence; `intermixed`, options may stand among a list."""
+    """A parser whose errors are one sentence; `intermixed`, options may stand among a list.
+
+    Whatever it reads as a `Path` may not be empty.
+    """
 
     def __init__(self, *args: Any, intermixed: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self._intermixed = intermixed
+        self.register("type", Path, _path)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse, with options and positional words in any order where that was asked for."""
@@ -106,6 +110,13 @@ def config_of(
     if arguments.config is None:
         return config(**values)
     return config.from_mapping(values, str(arguments.config))
+
+
+def _path(text: str) -> Path:
+    """Return the path that a text names; an empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, not ''")
+    return Path(text)
 
 
 def _flat(value: Any) -> Any:

@@ -18,12 +18,15 @@ from distillmatch.cli.engines import (
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError
 from distillmatch.terminal import plain_console
 
 if TYPE_CHECKING:
     from distillmatch.run.side_by_side import Job
     from distillmatch.suite.tuning import Work
 
+DRAWING = ("random", "tpe")
+"""The searches that draw as many trials as they are told."""
 PICTURE = "tuning.png"
 SHOWN = 10
 """Trials in the table; all of them are in the record."""
@@ -52,13 +55,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="NAME=X,X",
         help="values to choose from, or one YAML file of them (default: the paper's)",
     )
-    parser.add_argument(
-        "--trials", type=int, default=30, metavar="N", help="of random and tpe (default: 30)"
-    )
+    parser.add_argument("--trials", type=int, metavar="N", help="of random and tpe (default: 30)")
     parser.add_argument(
         "--together",
         type=int,
-        default=3,
         metavar="N",
         help="trials that random and tpe propose at a time (default: 3)",
     )
@@ -90,18 +90,18 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.suite.space import paper_space, parse_space
     from distillmatch.suite.tuning import BEST, Selection, Tuning
 
+    drawn = _drawn(arguments)
     require_matplotlib()
     check_engine_options(arguments)
     config = with_absolute_locations(config_from(arguments, RunConfig))
     refuse_without_gpu(arguments, [config])
     space = parse_space(arguments.space, config) if arguments.space else paper_space(config)
     selection = Selection(
-        arguments.search,
-        arguments.trials,
-        arguments.together,
-        arguments.folds,
-        arguments.validation_tasks,
-        arguments.metric,
+        search=arguments.search,
+        folds=arguments.folds,
+        tasks=arguments.validation_tasks,
+        metric=arguments.metric,
+        **drawn,
     )
     out: Path = arguments.out.resolve()
     try:
@@ -131,6 +131,18 @@ def trial_table(record: dict[str, Any]) -> Table:
             continue
         table.add_row(*(str(value) for value in trial["values"].values()), figure)
     return table
+
+
+def _drawn(arguments: argparse.Namespace) -> dict[str, int]:
+    """Return what was said about trials that are drawn; refuse it where none are."""
+    names = ("trials", "together")
+    drawn = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if drawn and arguments.search not in DRAWING:
+        raise ConfigError(
+            f"--{next(iter(drawn))} goes with --search {' or '.join(DRAWING)} only, "
+            f"not {arguments.search}"
+        )
+    return drawn
 
 
 def _work(arguments: argparse.Namespace, out: Path) -> "Work":

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from distillmatch.errors import ConfigError
@@ -38,6 +45,16 @@ class Config(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(_sentence(error.errors()[0], type(self))) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_empty_paths(cls, value: Any, info: ValidationInfo) -> Any:
+        """An empty text would be the current folder, which nobody means by it."""
+        key = str(info.field_name)
+        given = value if isinstance(value, list | tuple) else (value,)
+        if _takes_path(cls.model_fields[key].annotation) and "" in given:
+            raise impossible(key, "must be a path, not ''")
+        return value
 
     @classmethod
     def from_mapping(cls, values: object, where: str) -> Self:
@@ -142,6 +159,11 @@ def allowed_values(annotation: object) -> tuple[object, ...]:
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(value for part in get_args(annotation) for value in allowed_values(part))
+
+
+def _takes_path(annotation: object) -> bool:
+    """Tell whether a field's values are paths, alone or in a list."""
+    return annotation is Path or any(map(_takes_path, get_args(annotation)))
 
 
 _EXPECTED = {

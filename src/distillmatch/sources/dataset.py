@@ -1,9 +1,10 @@
 """The one type for a data set: images, labels, class names and, if there is one, the tree."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,8 @@ class ClassTree:
             raise SourceError("the class tree must give every parent one super-class")
         if set(self.super_class_of_parent) != set(range(super_classes)):
             raise SourceError("the class tree must give every super-class at least one parent")
+        for key in ("parent_names", "super_class_names"):
+            _check_names(f"{key} of the class tree", getattr(self, key))
 
     def classes_of_parent(self, parent: int) -> tuple[int, ...]:
         """Return the classes under one parent."""
@@ -98,6 +101,14 @@ class Dataset:
     known_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
+        _check_names("the name of a data set", (self.name,))
+        _check_names(f"{self.name}: class_names", self.class_names)
+        _check_texts(f"{self.name}: problems", self.problems)
+        share = self.label_fraction
+        if not isinstance(share, Real) or not 0 < share <= 1:
+            raise SourceError(
+                f"{self.name}: label_fraction must be a number above 0 and at most 1, not {share!r}"
+            )
         classes = len(self.class_names)
         if len(set(self.class_names)) != classes:
             raise SourceError(f"{self.name}: two classes have the same name")
@@ -128,6 +139,27 @@ class Dataset:
         return self.known_fingerprint or fingerprint(
             (self.train, self.test), self.class_names, self.tree
         )
+
+
+def _check_texts(what: str, values: object) -> None:
+    """Refuse what a user's own source gives in place of texts."""
+    if isinstance(values, str) or not isinstance(values, Collection):
+        raise SourceError(f"{what} must be a tuple of texts, not {values!r}")
+    for value in values:
+        if not isinstance(value, str):
+            raise SourceError(f"{what} must be text, not {value!r} ({type(value).__name__})")
+
+
+def _check_names(what: str, values: Collection[str]) -> None:
+    """Refuse names that are no texts, or ones that cannot be written to a file."""
+    _check_texts(what, values)
+    for value in values:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise SourceError(
+                f"{what} must be text that can be written in UTF-8, not {value!r}"
+            ) from None
 
 
 def verify(dataset: Dataset) -> None:

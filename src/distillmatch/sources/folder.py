@@ -88,9 +88,7 @@ class _Folders(NamedTuple):
         given += [("unlabeled_dirs", folder) for folder in config.unlabeled_dirs]
         paths = [(key, path.expanduser().absolute()) for key, path in given]
         for key, path in paths:
-            if not path.is_dir():
-                came = "a file" if path.is_file() else "nothing"
-                raise SourceError(f"{path}: expected the folder given as {key}, found {came} there")
+            _refuse_unless_listed(key, path)
         for (key, one), (other_key, other) in combinations(paths, 2):
             if one.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(
                 one.resolve()
@@ -104,6 +102,20 @@ class _Folders(NamedTuple):
             paths[1][1] if config.test_dir else None,
             tuple(path for key, path in paths if key == "unlabeled_dirs"),
         )
+
+
+def _refuse_unless_listed(key: str, path: Path) -> None:
+    """Refuse a path that is no folder, or one whose entries the system keeps back."""
+    try:
+        if not path.is_dir():
+            came = "a file" if path.is_file() else "nothing"
+            raise SourceError(f"{path}: expected the folder given as {key}, found {came} there")
+        with os.scandir(path):
+            pass
+    except OSError as error:
+        raise SourceError(
+            f"{path}: the folder given as {key} cannot be listed: {error.strerror or error}"
+        ) from None
 
 
 load = CheckedSource(_load, _Folders.of)

@@ -1,0 +1,77 @@
+"""What a user's own source may put into a data set, and what is refused before any training."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_dataset
+
+from distillmatch.cli import main
+from distillmatch.config import StreamConfig
+from distillmatch.errors import SourceError
+from distillmatch.sources import ClassTree, Dataset
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "ints": ({"class_names": (0, 1)}, "own: class_names must be text, not 0 (int)"),
+    "numpy_ints": ({"class_names": np.arange(2)}, "own: class_names must be text, not np.int64(0)"),
+    "one_int": ({"class_names": ("a", 1)}, "own: class_names must be text, not 1 (int)"),
+    "one_text": ({"class_names": "ab"}, "own: class_names must be a tuple of texts, not 'ab'"),
+    "surrogate": (
+        {"class_names": ("a", "\udce9")},
+        "own: class_names must be text that can be written in UTF-8, not '\\udce9'",
+    ),
+    "no_share": ({"label_fraction": 0.0}, "own: label_fraction must be a number above 0 and at"),
+    "above_one": ({"label_fraction": 1.5}, "own: label_fraction must be a number above 0 and at"),
+    "no_number": ({"label_fraction": float("nan")}, "own: label_fraction must be a number above 0"),
+    "share_text": ({"label_fraction": "0.2"}, "label_fraction must be a number above 0 and at"),
+    "problem": ({"problems": "a.png"}, "own: problems must be a tuple of texts, not 'a.png'"),
+    "no_problems": ({"problems": None}, "own: problems must be a tuple of texts, not None"),
+    "errors": ({"problems": (OSError(),)}, "own: problems must be text, not OSError() (OSError)"),
+    "name": ({"name": 3}, "the name of a data set must be text, not 3 (int)"),
+}
+
+
+def own(**values: Any) -> Dataset:
+    data = make_dataset(classes=2, parents=None)
+    given: dict[str, Any] = {"name": "own", "class_names": ("a", "b"), **values}
+    return Dataset(train=data.train, test=data.test, **given)
+
+
+def wrong(config: StreamConfig) -> Dataset:
+    """Make the data set that the folder of the configuration names, as a source."""
+    return own(**WRONG[str(config.data_dir)][0])
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_no_result_could_hold_is_one_sentence_before_training(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--source", "test_own_datasets:wrong", "--data-dir", case, "--tasks", "2"]
+    assert main(["run", *words, "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("distillmatch: error: ") and WRONG[case][1] in line
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"class_names": tuple(np.array(["a", "b"]))},
+        {"class_names": ["a", "é"]},
+        {"label_fraction": 1},
+        {"label_fraction": np.float32(0.5)},
+        {"problems": ["caf\udce9.png: no image"]},
+    ],
+)
+def test_what_a_run_can_use_is_taken(values: dict[str, Any]) -> None:
+    (key,) = values
+    assert getattr(own(**values), key) is values[key]
+
+
+@pytest.mark.parametrize("bad", [1, "\udce9"])
+def test_names_in_a_tree_are_texts(bad: Any) -> None:
+    with pytest.raises(SourceError, match="parent_names of the class tree must be text"):
+        ClassTree((0, 1), (0, 0), ("a", bad), ("all",))
+    with pytest.raises(SourceError, match="super_class_names of the class tree must be text"):
+        ClassTree((0, 1), (0, 0), ("a", "b"), (bad,))
