@@ -27,8 +27,8 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
         "--preset",
         choices=get_args(Preset),
         default="protocol",
-        help="readings of the paper where a row names none: ours, or those of the authors' "
-        "release (default: protocol)",
+        help="readings of the paper where a row names none: ours, those of the authors' "
+        "release that most runs with it have, or all that were found (default: protocol)",
     )
     add_ledger_options(parser)
 

@@ -1,7 +1,8 @@
 """The configuration of a run: a stream, a method and its training.
 
 Every point where the paper and its authors' release differ is a field here whose default is the
-reading this project decided on; the preset `release` sets all of them to the release's.
+reading this project decided on; the presets `release` and `release-in-full` set them to the
+release's.
 """
 
 from pathlib import Path
@@ -130,7 +131,9 @@ class RunConfig(StreamConfig):
         "dm", description="how the tasks are learned: a method's name, or your own module:name"
     )
     preset: Preset = Field(
-        "protocol", description="readings of the paper: ours, or those of the authors' release"
+        "protocol",
+        description="readings of the paper: ours, those of the authors' release that most runs "
+        "with it have, or all that were found",
     )
     options: dict[str, OptionValue] = Field(
         default_factory=dict, description="settings of your own method, as name=value"

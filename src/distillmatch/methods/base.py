@@ -7,6 +7,7 @@ from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
+    distils_in_step,
     local_distillation,
     past_logits_to_distil,
 )
@@ -23,6 +24,7 @@ class Base(KeepsPast):
         """Train the classifier."""
         schedule = main_schedule(self.config, HIGH_RATE)
         distils = self.config.base_distillation and task.past > 0
+        asks = distils and not distils_in_step(self.config)
 
         def loss(batch: Batch) -> Tensor:
             views = self.forward(batch, task)
@@ -41,8 +43,8 @@ class Base(KeepsPast):
                 unlabeled=distils,
                 strong_labeled=self.learns_strong_labels,
                 clip=self.config.base_clip,
-                score_images=self.asks_about_labels if distils else None,
-                score_unlabeled=self.ask_about_unlabeled if distils else None,
+                score_images=self.ask_about_labels if asks else None,
+                score_unlabeled=self.ask_about_unlabeled if asks else None,
             )
         ]
 

@@ -18,12 +18,11 @@ from distillmatch.methods.method import (
     ImageSet,
     Method,
     Passes,
-    ScoreFunction,
     Scores,
     TaskInfo,
     Training,
 )
-from distillmatch.methods.parts import HIGH_RATE, by_past_statistics
+from distillmatch.methods.parts import HIGH_RATE, by_past_statistics, distils_in_step
 from distillmatch.methods.schedule import detector_schedule
 from distillmatch.networks import Detector
 
@@ -70,8 +69,9 @@ class FamiliarityDetector:
 
         `score_unlabeled` must say what the loss needs.
         """
-        schedule = detector_schedule(self.method.config, HIGH_RATE)
-        past = self.method.config.detector_losses == "labels-and-past" and task.past > 0
+        config = self.method.config
+        schedule = detector_schedule(config, HIGH_RATE)
+        past = config.detector_losses == "labels-and-past" and task.past > 0
         return Training(
             name="detector",
             network=self.network,
@@ -79,8 +79,8 @@ class FamiliarityDetector:
             schedule=schedule,
             labeled="first-half",
             unlabeled=past,
-            clip=self.method.config.clip,
-            score_images=self.asks_about_labels if past else None,
+            clip=config.clip,
+            score_images=self.ask_past if past and not distils_in_step(config) else None,
             score_unlabeled=score_unlabeled if past else None,
         )
 
@@ -102,12 +102,9 @@ class FamiliarityDetector:
         rate = true_positive_rate(config, task.number + 1)
         self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
 
-    @property
-    def asks_about_labels(self) -> ScoreFunction | None:
-        """What asks the last task's detector about labelled images, before a step if at all."""
-        if self.method.config.past_statistics == "step":
-            return None
-        return lambda images: self._logits(images, labeled=True)
+    def ask_past(self, images: Tensor) -> Scores:
+        """Return the logits of the last task's detector, of labelled images."""
+        return self._logits(images, labeled=True)
 
     def ask_about_unlabeled(self, images: Tensor) -> Scores:
         """Return its logits of unlabelled images, where their scores are known already."""

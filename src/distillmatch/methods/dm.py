@@ -47,6 +47,7 @@ from distillmatch.methods.parts import (
     HIGH_RATE,
     KeepsPast,
     by_past_statistics,
+    distils_in_step,
     fine_tuning,
     local_distillation,
     past_logits_to_distil,
@@ -77,6 +78,7 @@ class DistillMatch(KeepsPast):
         """
         schedule = main_schedule(self.config, HIGH_RATE, fine_tuned=task.coreset)
         consistent = self.uses_consistency(task)
+        asks = task.past > 0 and not distils_in_step(self.config)
 
         def score(images: Tensor) -> Scores:
             return self.score(images, task)
@@ -91,7 +93,7 @@ class DistillMatch(KeepsPast):
             strong=consistent or self.learns_strong_pseudo_labels(task),
             strong_labeled=self.learns_strong_labels,
             clip=self.config.clip,
-            score_images=self.asks_about_labels if task.past else None,
+            score_images=self.ask_about_labels if asks else None,
             score_unlabeled=of_classifier if task.past else None,
             before=lambda passes: self.prepare(passes, task, of_classifier),
         )

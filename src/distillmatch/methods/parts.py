@@ -46,20 +46,10 @@ class KeepsPast(Method):
         """Return the logits of the frozen networks."""
         return {name: self.networks[name](images) for name in self.asked}
 
-    @property
-    def asks_about_labels(self) -> ScoreFunction | None:
-        """What asks the last classifier about labelled images, normalized as configured.
-
-        Where it is asked in the step itself nothing does so before.
-        """
-        if self.config.past_statistics == "step":
-            return None
-
-        def ask(images: Tensor) -> Scores:
-            past = [self.networks["past"]]
-            return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
-
-        return ask
+    def ask_about_labels(self, images: Tensor) -> Scores:
+        """Ask the last classifier about labelled images, normalized as configured."""
+        past = [self.networks["past"]]
+        return by_past_statistics(self.config, self.ask_past, images, past, labeled=True)
 
     def ask_about_unlabeled(self, images: Tensor) -> Scores:
         """Ask the last classifier about unlabelled images, normalized as configured."""
@@ -147,6 +137,11 @@ def past_logits_of_all(batch: Batch, name: str = "past") -> Tensor:
     return torch.cat([batch.of_images[name], batch.of_unlabeled[name]])
 
 
+def distils_in_step(config: RunConfig) -> bool:
+    """Tell whether what DM and Base distil is asked in the step itself, and not before."""
+    return config.past_statistics == "step"
+
+
 def past_logits_to_distil(
     method: Method, batch: Batch, teacher: str = "past", answers: str = "past"
 ) -> Tensor:
@@ -156,7 +151,7 @@ def past_logits_to_distil(
     normalizes all of them together, as the network that learns does: in the first step of a task,
     where the two are the same, there is nothing to distil.
     """
-    if method.config.past_statistics != "step":
+    if not distils_in_step(method.config):
         return past_logits_of_all(batch, answers)
     frozen, images = method.networks[teacher], torch.cat([batch.images, batch.unlabeled])
     with torch.no_grad(), _normalizing_by_lots([frozen], [len(images)]):
