@@ -3,6 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch.cuda import _utils
 
 from distillmatch.cuda.compiled import Argument, Kernel
+from distillmatch.networks.kernels.batch_statistics import counters_of
+from distillmatch.networks.normalization import BatchNorm
 
 STREAM = 77
 
@@ -109,3 +112,23 @@ def test_launches_of_two_threads_do_not_share_the_place_of_their_arguments(drive
         thread.join()
     seen = sorted((values[1], values[4][1], values[5]) for _, _, _, values in driver.launched)
     assert seen == [(number, number, turn) for number in (1, 2) for turn in range(3)]
+
+
+def test_launches_of_a_layer_on_two_streams_do_not_share_what_their_programs_count_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those on one stream do; a copy of a layer shares nothing with it, not even numbers."""
+    layer, another, device = BatchNorm(64), BatchNorm(64), torch.device("cpu")
+
+    def counters(of: BatchNorm, stream: int) -> torch.Tensor:
+        current = "_cuda_getCurrentRawStream"
+        monkeypatch.setattr(torch._C, current, lambda device: stream, raising=False)
+        return counters_of(of, device)
+
+    step = counters(layer, 1)
+    step += 5  # as in the course of a launch
+    beside = counters(layer, 2)
+    assert beside.tolist() == [0] * 8
+    assert counters(layer, 1) is step
+    assert counters(layer, 2) is beside
+    assert counters(deepcopy(layer), 1).tolist() == counters(another, 1).tolist() == [0] * 8

@@ -36,6 +36,15 @@ def test_three_seeds_at_once_give_what_each_gives_alone(
     seeds_give_what_they_give_alone(tmp_path, method=method, precision=precision)
 
 
+@pytest.mark.parametrize("pseudo_labels", [True, False])
+def test_networks_that_are_asked_in_steps_and_beside_them_say_what_they_say_alone(
+    pseudo_labels: bool, tmp_path: Path
+) -> None:
+    # In bfloat16 programs of a normalization wait for each other, on two streams at once.
+    of_release = {"preset": "release-in-full", "pseudo_labels": pseudo_labels, "epochs": 12}
+    seeds_give_what_they_give_alone(tmp_path, method="dm", precision="bfloat16", **of_release)
+
+
 def test_runs_that_train_more_often_than_there_are_streams_give_what_they_give_alone(
     tmp_path: Path,
 ) -> None:

@@ -83,14 +83,21 @@ class Kernel:
         except IndexError:
             places = Places(len(arguments))
         places.fill(arguments)
-        # What torch calls the current stream is an object that takes longer to make than a launch.
-        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device))
+        stream = ctypes.c_void_p(current_stream(self.device))
         shape = (*grid, 1, threads, 1, 1, shared_bytes, stream, places.pointers)
         if together:
             _utils._check_cuda(self.launch_together(self.function, *shape))
         else:
             _utils._check_cuda(self.launch_plainly(self.function, *shape, None))
         self.unused.append(places)
+
+
+def current_stream(device: int) -> int:
+    """Return the number of the current stream of a device.
+
+    What torch calls the current stream is an object that takes longer to make than a launch.
+    """
+    return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 @functools.cache

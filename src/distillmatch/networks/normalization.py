@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distillmatch.networks.across import gather
+from distillmatch.networks.kernels.streams import Counters
 
 
 class Parts(NamedTuple):
@@ -43,7 +44,7 @@ class BatchNorm(nn.Module):
         self.moves_statistics = True
         self.parts: Parts | None = None
         self.shared = False
-        self.counters: Tensor | None = None  # of our kernels
+        self.counters = Counters()  # of our kernels
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.cuda.compiled import Kernel, device_properties
+from distillmatch.cuda.compiled import Kernel, current_stream, device_properties
 from distillmatch.networks.kernels.parts import MOST_PARTS, kernel_parts, share_programs
 from distillmatch.networks.kernels.sharing import device_is_shared
 from distillmatch.networks.kernels.sources import load_if_possible
@@ -123,14 +123,9 @@ def takes_parts(sizes: Sequence[int], images: int) -> bool:
 
 
 def counters_of(norm: "BatchNorm", device: torch.device) -> Tensor:
-    """Return what programs count each other by; zeros before and after every launch.
-
-    Each layer has its own, as another's launch may be under way on another stream.
-    """
-    if norm.counters is None or norm.counters.device != device:
-        count = 2 * max(1, norm.weight.shape[0] // GROUPS[-1])
-        norm.counters = torch.zeros(count, dtype=torch.int32, device=device)
-    return norm.counters
+    """Return what the programs of a layer's launch on the current stream count each other by."""
+    count = 2 * max(1, norm.weight.shape[0] // GROUPS[-1])
+    return norm.counters.of(device, current_stream(device.index), count)
 
 
 def sizes_of(norm: "BatchNorm", images: int) -> tuple[int, ...]:
