@@ -223,3 +223,65 @@ def test_a_setting_for_a_method_that_is_not_ones_own_is_refused(
     assert main(["run", "--method", "dm", "--options", option, "--out", str(out)]) == 2
     assert capsys.readouterr().err.endswith(sentence)
     assert not out.exists()
+
+
+BROKEN = """
+from dataclasses import replace
+import torch
+from distillmatch.methods.base import Base
+
+def with_loss(training, loss):
+    return replace(training, loss=lambda batch: loss)
+
+def with_scores(training, scores):
+    return replace(training, score_images=lambda images: scores)
+
+class Broken(Base):
+    def trainings(self, task):
+        [one] = super().trainings(task)
+        {training}
+
+    def logits(self, images):
+        {logits}
+"""
+SOUND = {
+    "training": "return [one]",
+    "logits": "return super().logits(images)",
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "sentence"),
+    [
+        ("training", "pass", "method 'broken:Broken': trainings must return a list, not None"),
+        ("training", "return one", "trainings must return a list, not a Training"),
+        ("training", "return [None]", "Training, not with None in it"),
+        ("training", "return [with_loss(one, 0.5)]", "a single number, not a float"),
+        ("training", "return [with_loss(one, None)]", "a single number, not None"),
+        ("training", "return [with_loss(one, torch.ones(2))]", "not of shape (2,): take a sum or"),
+        ("training", "return [with_loss(one, torch.ones(()))]", "weights, and it does not"),
+        ("training", "return [with_scores(one, None)]", "tensors by their names, not None"),
+        ("training", "return [with_scores(one, {'a': 1})]", "and 'a' is a int"),
+        ("training", "return [with_scores(one, {'a': torch.ones(3, 2)})]", "has a shape of (3, 2)"),
+        ("logits", "pass", "of at least 20 outputs, not None"),
+        ("logits", "return super().logits(images)[:, :2]", "outputs, not a shape of ("),
+        ("logits", "return super().logits(images)[1:]", "outputs, not a shape of ("),
+    ],
+)
+def test_what_an_own_method_gives_against_the_contract_is_one_sentence_and_exit_code_2(
+    part: str,
+    code: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN.format(**{**SOUND, part: code}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    words = ["run", "--source", "shapes", "--tasks", "3", "--method", "broken:Broken", *SHORT]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.startswith("distillmatch: error: ")
+    assert said.count("\n") == 1

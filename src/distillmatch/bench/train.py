@@ -19,6 +19,7 @@ from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.loss_means import LossMeans
 from distillmatch.engine.steps import batches, training_mode
 from distillmatch.methods import Batch, Scores, TaskInfo, Training
+from distillmatch.methods.contract import trainings_of
 from distillmatch.methods.method import ScoreFunction
 from distillmatch.methods.schedule import Schedule
 from distillmatch.networks import shared_device
@@ -185,7 +186,7 @@ class _Prepared:
             next(self.engine.run())
         self.task: TaskInfo = self.engine.task_info(number)
         self.data = self.engine.task_data(number)
-        trainings = self.engine.method.trainings(self.task)
+        trainings = trainings_of(self.engine.method, self.task)
         self.training: Training = next(t for t in trainings if t.name == "classifier")
         for training in trainings[: trainings.index(self.training) + 1]:
             if training.before is not None:

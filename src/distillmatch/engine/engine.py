@@ -20,6 +20,7 @@ from distillmatch.engine.snapshot import (
 )
 from distillmatch.engine.trainer import Trainer
 from distillmatch.methods import TaskInfo, make_method
+from distillmatch.methods.contract import trainings_of
 from distillmatch.sources import Dataset
 from distillmatch.streams import (
     Coreset,
@@ -178,7 +179,7 @@ class Engine:
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
             new = len(self.stream.tasks[number].labeled)
             counts = {"new": new, "coreset": stored, "first-half": (new + stored + 1) // 2}
-            for training in self.method.trainings(info):
+            for training in trainings_of(self.method, info):
                 images = counts.get(training.labeled, new + stored)
                 order = BatchOrder(images, self.config.batch, self.config.last_batches)
                 total += self.trainer.work_of(training, order.steps)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from distillmatch.engine.device import Placement
 from distillmatch.engine.scoring import piece_size
 from distillmatch.methods import Method, TaskInfo
+from distillmatch.methods.contract import logits_of
 from distillmatch.sources import Dataset
 from distillmatch.streams import EvaluationPart, Stream, evaluation_part
 from distillmatch.views import Normalization, plain_views
@@ -46,7 +47,7 @@ def evaluate(
         pixels = placement.tensor(piece).permute(0, 3, 1, 2)
         images = plain_views(pixels, normalization, dtype=placement.dtype)
         with torch.no_grad(), placement.autocast():
-            outputs.append(method.logits(images).float())
+            outputs.append(logits_of(method, images, task.seen).float())
             score = method.familiarity(images, task)
         if score is not None:
             scores.append(score.float())

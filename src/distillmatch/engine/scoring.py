@@ -8,6 +8,7 @@ from torch import Tensor
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, why
 from distillmatch.methods import Scores
+from distillmatch.methods.contract import checked_scores
 from distillmatch.methods.method import ScoreFunction
 
 TRIALS = 1
@@ -30,9 +31,9 @@ def score_in_pieces(score: ScoreFunction, images: Tensor, placement: Placement) 
     """Score images in pieces that fill the device."""
     size = piece_size(placement.scoring_batch, images.shape[-1])
     with torch.no_grad(), placement.autocast():
-        pieces = [
-            score(images[start : start + size]) for start in range(0, max(1, len(images)), size)
-        ]
+        starts = range(0, max(1, len(images)), size)
+        parts = [images[start : start + size] for start in starts]
+        pieces = [checked_scores(score(part), part) for part in parts]
     return {name: torch.cat([one[name] for one in pieces]) for name in pieces[0]}
 
 

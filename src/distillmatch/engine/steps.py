@@ -18,6 +18,7 @@ from distillmatch.engine.descent import Descent
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, why
 from distillmatch.methods import Batch, Training
+from distillmatch.methods.contract import loss_of
 
 STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
@@ -72,7 +73,7 @@ class Step:
         """Take one step and return its loss."""
         optimizer = self.optimization.optimizer
         with self.placement.autocast():
-            loss = self.training.loss(batch)
+            loss = loss_of(self.training, batch)
         optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         if self.placement.ranks is not None:

@@ -26,6 +26,7 @@ from distillmatch.engine.snapshot import (
 from distillmatch.engine.steps import EpochSteps, Optimization, Step, training_mode
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Method, Scores, TaskInfo, Training
+from distillmatch.methods.contract import trainings_of
 from distillmatch.networks import Network
 from distillmatch.streams import Coreset
 from distillmatch.views import plain_views
@@ -103,7 +104,7 @@ class Trainer:
         if resumed is not None and not begun:
             restore_method(resumed, self.method)
             self._resumed = None
-        trainings = self.method.trainings(task)
+        trainings = trainings_of(self.method, task)
         if self.placement.ranks is not None:
             trainings = [self.placement.ranks.shared_training(one) for one in trainings]
         if resumed is not None and begun:

@@ -33,6 +33,7 @@ from distillmatch.learner.saved import alone_in, read_learned, write_learned
 from distillmatch.learner.settings import LASTING, plain, run_config
 from distillmatch.learner.task import Given, Keeper, learn_task
 from distillmatch.methods import Method
+from distillmatch.methods.contract import logits_of
 from distillmatch.streams import Coreset
 from distillmatch.views import Normalization
 
@@ -267,7 +268,7 @@ class ContinualLearner(Parameters):
         rows = []
         for views in views_of(images, learned.normalization, learned.placement):
             with torch.no_grad(), learned.placement.autocast():
-                logits = learned.method.logits(views)
+                logits = logits_of(learned.method, views, len(learned.labels))
             rows.append(logits[:, : len(learned.labels)].float().cpu().numpy())
         return np.concatenate(rows)
 

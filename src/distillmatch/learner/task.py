@@ -25,6 +25,7 @@ from distillmatch.learner.recognition import (
     choose_examples,
 )
 from distillmatch.methods import Method, TaskInfo, Training
+from distillmatch.methods.contract import trainings_of
 from distillmatch.randomness import permutation
 from distillmatch.streams import Coreset, Experience
 from distillmatch.views import Normalization
@@ -82,7 +83,7 @@ def learn_task(
         )
         grow(method, factory)
     # Asking for the trainings may give networks new weights: what was learned is put back later.
-    trainings = method.trainings(task.info)
+    trainings = trainings_of(method, task.info)
     trainer = _trained(task, method, trainings, progress, keeper)
     method.end_task(task.info)
     return _concluded(task, before, trainings, trainer, sample)
