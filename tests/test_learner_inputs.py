@@ -255,6 +255,36 @@ def test_a_pipe_among_images_is_counted_and_not_waited_for(
         assert (len(found.images), found.seen, found.unreadable) == (4, 5, 1)
 
 
+def test_what_lies_in_the_environment_and_is_no_file_is_counted(tmp_path: Path) -> None:
+    """A camera's folder may have a link to nothing; what is labelled is refused with one."""
+    camera = tmp_path / "camera"
+    write_images(camera / "few", PIXELS)
+    (camera / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    (camera / "again").symlink_to(camera / "few")
+    os.mkfifo(camera / "pipe.png")
+    for given in (camera, [camera]):
+        found = look_around(given, 16, 12, 1, 0)
+        assert (len(found.images), found.seen, found.unreadable) == (4, 6, 2)
+    with pytest.raises(LearnerError, match=r"gone\.png: a link to nothing|pipe\.png: neither"):
+        open_images(camera)
+
+
+def test_a_folder_of_the_environment_that_cannot_be_listed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = write_images(tmp_path / "camera" / "closed", PIXELS)
+    listed = os.scandir
+
+    def scandir(folder: str) -> Any:
+        if folder == str(closed):
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr("distillmatch.sources.walk.os.scandir", scandir)
+    with pytest.raises(LearnerError, match="closed: Permission denied"):
+        look_around(tmp_path / "camera", 16, 12, 1, 0)
+
+
 def test_a_pipe_named_as_an_image_is_refused(pipe: Path) -> None:
     for given in (pipe, [str(pipe)], [pipe, PIXELS[0]]):
         assert natural_side(open_images(given)) == SMALLEST

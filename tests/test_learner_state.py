@@ -254,13 +254,16 @@ def test_what_a_crash_left_half_written_is_swept_away(world: Path, tmp_path: Pat
 
 def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
     state = tmp_path / "fish"
+    overlapping = {"labeled": world / "march", "test": world / "april"}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"labeled": world / "nowhere"}, "expected a folder with one folder for each class"),
         ({"labeled": world / "empty"}, "found none"),
         ({"labeled": world / "camera"}, "not in the folder of a class"),
         ({"labeled": world / "march", "unlabeled": [world / "nowhere"]}, "found nothing"),
         ({"labeled": world / "march", "test": world / "nowhere"}, "expected a folder"),
-        ({"labeled": world / "march", "test": world / "march"}, "must lie apart"),
+        ({"labeled": world / "march", "test": world / "march"}, "apart from the labelled"),
+        ({**overlapping, "unlabeled": [world / "camera", world]}, "apart from the unlabelled"),
+        ({**overlapping, "unlabeled": [world / "april" / "trout"]}, "apart from the unlabelled"),
         ({"labeled": world / "march", "held_out": 1.0}, "held_out must be"),
         ({"labeled": world / "march", "settings": {"method": "offline"}}, "keeps none"),
     ]

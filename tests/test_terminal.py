@@ -13,7 +13,7 @@ from made_up import made_up_run
 
 from distillmatch.cli import main
 from distillmatch.cli.progress import LiveProgress
-from distillmatch.sources.progress import show_progress
+from distillmatch.sources.progress import show_progress, without_progress
 
 NAME = "[red]a [/x] :cat:"
 
@@ -73,6 +73,43 @@ def test_progress_on_a_terminal_shows_names_as_they_stand(
     with show_progress(NAME, 2) as update:
         update(1)
     assert NAME in capsys.readouterr().err
+
+
+def test_reading_images_off_a_terminal_says_a_line_a_minute_with_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("distillmatch.sources.progress.time.monotonic", lambda: now[0])
+
+    def told(total: int | None, in_bytes: bool = False, done: int = 0) -> list[str]:
+        with show_progress("decoding [/b]", total, in_bytes, done) as update:
+            for _ in range(4):
+                now[0] += 40.0
+                update(done := done + 1500)
+        return capsys.readouterr().err.splitlines()
+
+    assert told(12_000, done=3000) == [
+        "decoding [/b]: 6,000 of 12,000, about 3 min left",
+        "decoding [/b]: 9,000 of 12,000, about 80 s left",
+    ]
+    assert told(None, in_bytes=True) == ["decoding [/b]: 3.0 kB", "decoding [/b]: 6.0 kB"]
+    with without_progress():
+        assert told(12_000) == []
+
+
+def test_quiet_commands_draw_no_bar_while_they_read_images_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("distillmatch.sources.progress.PATIENCE", 0.0)
+    for number in range(20):
+        save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png", (number, 9, 9), 8)
+    words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "photos"), "--tasks", "1"]
+    words += ["--image-size", "8", "--network", "wrn-10-1", "--epochs", "1", "--device", "cpu"]
+    for option, shown in (("--no-table", True), ("--quiet", False)):
+        cache = ["--cache-dir", str(tmp_path / f"cache{option}")]
+        assert main([*words, option, *cache, "--out", str(tmp_path / f"out{option}")]) == 0
+        assert ("decoding" in capsys.readouterr().err) == shown
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from errno import EDQUOT, ENOSPC
 from importlib.metadata import version
 
@@ -26,6 +27,7 @@ from distillmatch.cli import (
 )
 from distillmatch.cli.options import Parser
 from distillmatch.errors import DistillMatchError, OutOfMemoryError
+from distillmatch.sources.progress import without_progress
 from distillmatch.terminal import replace_what_cannot_be_encoded
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
@@ -83,8 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(parsed: argparse.Namespace) -> int | None:
     """Run a command and return its exit code; where memory runs out, say what needs less."""
+    quiet = getattr(parsed, "quiet", False)
     try:
-        code: int | None = parsed.run(parsed)
+        with without_progress() if quiet else nullcontext():
+            code: int | None = parsed.run(parsed)
     except (MemoryError, RuntimeError) as error:
         said = str(error)
         if isinstance(error, MemoryError) or NO_MEMORY in said:

@@ -82,7 +82,7 @@ def _files_at(place: str | Path) -> list[ImageFile]:
     path = Path(place).expanduser()
     if not path.exists():
         raise LearnerError(f"{shown(path)}: expected {WHAT} there, found nothing")
-    return files_below(path) if path.is_dir() else [file_at(path)]
+    return files_below(path, with_strangers=True) if path.is_dir() else [file_at(path)]
 
 
 def _chosen(items: Items, side: int, limit: int, seed: int, task: int) -> Environment:

@@ -134,12 +134,18 @@ def file_at(path: Path) -> ImageFile:
     return file._replace(open=_refuse, path="") if is_special(path) else file
 
 
-def files_below(folder: Path) -> list[ImageFile]:
-    """Return all files below a folder, or refuse one of which a part cannot be read."""
+def files_below(folder: Path, *, with_strangers: bool = False) -> list[ImageFile]:
+    """Return all files below a folder, or refuse one of which a part cannot be read.
+
+    `with_strangers`, links to nothing and the like are files that cannot be read, and folders that
+    can be reached in two ways are taken once; a folder that cannot be listed is refused even so.
+    """
     listing = list_files(folder)
-    if listing.problems:
-        raise LearnerError(listing.problems[0])
-    return [ImageFile.at(file.path) for file in listing.files]
+    refused = listing.unlisted if with_strangers else listing.problems
+    if refused:
+        raise LearnerError(refused[0])
+    files = [ImageFile.at(file.path) for file in listing.files]
+    return files + [file_at(Path(path)) for path in listing.strangers]
 
 
 def _from_path(path: Path, what: str) -> list[ImageFile]:

@@ -72,6 +72,8 @@ def learn(
         raise LearnerError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds}")
     with alone_in(state, tell):
         learner = _open(state, settings or {})
+        if test is not None:
+            _refuse_overlap(test, labeled, unlabeled)
         files, labels, tests = _read_folders(learner, labeled, test, held_out)
         before = {}
         if learner.__sklearn_is_fitted__() and tests is not None:
@@ -228,7 +230,6 @@ def _read_folders(
         )
     side = learner.side_for(files)
     if test is not None:
-        _refuse_overlap(labeled.expanduser().resolve(), test.expanduser().resolve())
         test_files, test_labels = class_folders(test.expanduser())
         return files, labels, TestImages("test", read_images(test_files, side), test_labels)
     held = hold_out(files, labels, held_out)
@@ -241,9 +242,14 @@ def _read_folders(
     return [files[place] for place in kept], [labels[place] for place in kept], tests
 
 
-def _refuse_overlap(labeled: Path, test: Path) -> None:
-    if test.is_relative_to(labeled) or labeled.is_relative_to(test):
-        raise LearnerError(
-            f"the test folder must lie apart from the labelled one, or images that are learned "
-            f"would be tested with: {shown(test)} and {shown(labeled)}"
-        )
+def _refuse_overlap(test: Path, labeled: Path, unlabeled: Sequence[Path]) -> None:
+    """Refuse a test folder whose images would be learned from."""
+    tested = test.expanduser().resolve()
+    others = [("labelled", labeled), *(("unlabelled", place) for place in unlabeled)]
+    for kind, place in others:
+        learned = place.expanduser().resolve()
+        if tested.is_relative_to(learned) or learned.is_relative_to(tested):
+            raise LearnerError(
+                f"the test folder must lie apart from the {kind} one, or images that are learned "
+                f"from would be tested with: {shown(tested)} and {shown(learned)}"
+            )

@@ -223,7 +223,7 @@ def find_classes(root: Path) -> tuple[tuple[ClassFolder, ...], list[str]]:
 
     Names that differ only in letter case or in how accents are encoded are the same name.
     """
-    files, folders, problems = list_files(root)
+    files, folders, problems, *_ = list_files(root)
     of_folder: dict[str, list[NDArray[np.int64]]] = {
         folder: [] for folder in folders if Path(folder).parent == root
     }

@@ -76,11 +76,17 @@ class FileTable:
 
 
 class Listing(NamedTuple):
-    """What lies below a folder: files by name, paths of folders, and what could not be followed."""
+    """What lies below a folder: files by name, paths of folders, and what could not be followed.
+
+    Of the problems some are of folders that could not be listed, and some of entries that are
+    neither files nor folders, whose paths are there too.
+    """
 
     files: FileTable
     folders: list[str]
     problems: list[str]
+    unlisted: list[str]
+    strangers: list[str]
 
 
 def list_files(root: Path, only: str = "") -> Listing:
@@ -92,6 +98,8 @@ def list_files(root: Path, only: str = "") -> Listing:
     scanned: list[ScannedFolder] = []
     folders: list[str] = []
     problems: list[str] = []
+    unlisted: list[str] = []
+    strangers: list[str] = []
     entered: dict[tuple[int, int], str] = {}
     waiting = [(str(root / only), f"{only}/" if only else "")]
     links: deque[tuple[str, str]] = deque()
@@ -106,7 +114,8 @@ def list_files(root: Path, only: str = "") -> Listing:
             with os.scandir(folder) as entries:
                 inside = [entry for entry in entries if not _passed_over(entry.name)]
         except OSError as error:
-            problems.append(f"{shown(folder)}: {error.strerror or error}")
+            unlisted.append(f"{shown(folder)}: {error.strerror or error}")
+            problems.append(unlisted[-1])
             continue
         folders.append(folder)
         below = []
@@ -116,6 +125,7 @@ def list_files(root: Path, only: str = "") -> Listing:
                 status = entry.stat()
             except OSError as error:
                 problems.append(f"{shown(entry.path)}: {_why_no_status(entry, error)}")
+                strangers.append(entry.path)
                 continue
             name = _composed(entry.name)
             if stat.S_ISDIR(status.st_mode):
@@ -125,11 +135,12 @@ def list_files(root: Path, only: str = "") -> Listing:
                 files.append((name, os.fsencode(entry.name), *stamps))
             else:
                 problems.append(f"{shown(entry.path)}: neither a file nor a folder")
+                strangers.append(entry.path)
         if files:
             scanned.append(_scanned(folder, prefix, files))
         for pair in sorted(below, key=lambda pair: (pair[1], pair[0]), reverse=True):
             (links if Path(pair[0]).is_symlink() else waiting).append(pair)
-    return Listing(FileTable(scanned), folders, problems)
+    return Listing(FileTable(scanned), folders, problems, unlisted, strangers)
 
 
 def shown(path: str | Path) -> str:
