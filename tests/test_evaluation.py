@@ -1,6 +1,5 @@
 """Evaluation: every test image is shown once, in the order of the tasks, in pieces of one size."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,8 @@ def evaluated(scores: bool) -> tuple[evaluation.Outputs, Any, Any, Reader]:
     config = RunConfig(tasks=3, device="cpu")
     stream = build_stream(dataset, config)
     method: Any = Reader(scores)
-    task: Any = SimpleNamespace(number=1)
+    # The second task; no method has fewer outputs than classes, and this one has three.
+    task = TaskInfo(number=1, sizes=(2, 1), last=False, coreset=False)
     outputs = evaluation.evaluate(
         method, task, dataset, stream, NEUTRAL, Placement(torch.device("cpu"), torch.float32)
     )
