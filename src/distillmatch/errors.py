@@ -54,6 +54,11 @@ class LearnerError(DistillMatchError, ValueError):
     """A learner was given what it cannot use, or a folder holds no learner that can be read."""
 
 
+def kind_of(given: object) -> str:
+    """Say what came where something else was expected: `a list`, `None`."""
+    return "None" if given is None else f"a {type(given).__name__}"
+
+
 @contextmanager
 def explain_disk_errors(doing: str, where: Path) -> Iterator[None]:
     """Turn a full or unwritable disk met while `doing` something into one sentence."""

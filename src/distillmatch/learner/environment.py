@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distillmatch.errors import LearnerError
+from distillmatch.errors import LearnerError, kind_of
 from distillmatch.learner.inputs import (
     Items,
     Pixels,
@@ -56,7 +56,7 @@ def look_around(given: Any, side: int, limit: int, seed: int, task: int) -> Envi
         return _first(iter(given), side, limit)
     raise LearnerError(
         "unlabeled must be a folder, an array, a list, a queue or an iterator, not "
-        f"{type(given).__name__}"
+        f"{kind_of(given)}"
     )
 
 

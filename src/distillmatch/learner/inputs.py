@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from distillmatch.errors import LearnerError
+from distillmatch.errors import LearnerError, kind_of
 from distillmatch.sources.decoders import decode_in_pieces
 from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_file, square
 from distillmatch.sources.progress import show_progress
@@ -46,7 +46,7 @@ def open_images(given: Any, what: str = "images") -> Items:
         return [_item(one, what) for one in given]
     raise LearnerError(
         f"{what} must be an array or tensor, a list of images or paths, or a folder, "
-        f"not {_kind(given)}"
+        f"not {kind_of(given)}"
     )
 
 
@@ -172,7 +172,7 @@ def _item(one: Any, what: str) -> Any:
     if isinstance(one, np.ndarray):
         return _single(one, what, channels_first=False)
     raise LearnerError(
-        f"{what} must be arrays, tensors, PIL images or paths, but the list has {_kind(one)}"
+        f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
     )
 
 
@@ -258,7 +258,3 @@ def _resized(pixels: Pixels, side: int) -> Pixels:
     for number, one in enumerate(pixels):
         made[number] = square(Image.fromarray(np.ascontiguousarray(one)), side)
     return made
-
-
-def _kind(given: object) -> str:
-    return f"a {type(given).__name__}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, kind_of
 from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
 
 
@@ -13,11 +13,11 @@ def trainings_of(method: Method, task: TaskInfo) -> list[Training]:
     """Return what a method trains in a task."""
     given: Any = method.trainings(task)
     if not isinstance(given, list | tuple):
-        raise ConfigError(_about(method, f"trainings must return a list, not {_kind(given)}"))
+        raise ConfigError(_about(method, f"trainings must return a list, not {kind_of(given)}"))
     for one in given:
         if not isinstance(one, Training):
             expected = "trainings must return a list of distillmatch.methods.Training"
-            raise ConfigError(_about(method, f"{expected}, not with {_kind(one)} in it"))
+            raise ConfigError(_about(method, f"{expected}, not with {kind_of(one)} in it"))
     return list(given)
 
 
@@ -26,7 +26,7 @@ def loss_of(training: Training, batch: Batch) -> Tensor:
     given = training.loss(batch)
     expected = f"the loss of training '{training.name}' must be a tensor of a single number"
     if not isinstance(given, Tensor):
-        raise ConfigError(f"{expected}, not {_kind(given)}")
+        raise ConfigError(f"{expected}, not {kind_of(given)}")
     if given.ndim > 0:
         raise ConfigError(f"{expected}, not of shape {tuple(given.shape)}: take a sum or a mean")
     if not given.requires_grad:
@@ -39,7 +39,7 @@ def logits_of(method: Method, images: Tensor, seen: int) -> Tensor:
     given = method.logits(images)
     expected = f"logits must return {len(images)} rows of at least {seen} outputs"
     if not isinstance(given, Tensor):
-        raise ConfigError(_about(method, f"{expected}, not {_kind(given)}"))
+        raise ConfigError(_about(method, f"{expected}, not {kind_of(given)}"))
     if given.ndim != 2 or len(given) != len(images) or given.shape[1] < seen:
         raise ConfigError(_about(method, f"{expected}, not a shape of {tuple(given.shape)}"))
     return given
@@ -49,10 +49,10 @@ def checked_scores(given: Scores, images: Tensor) -> Scores:
     """Return what a score function gave: named tensors with a row for each image."""
     expected = "a score function must return tensors by their names"
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{expected}, not {_kind(given)}")
+        raise ConfigError(f"{expected}, not {kind_of(given)}")
     for name, rows in given.items():
         if not isinstance(rows, Tensor):
-            raise ConfigError(f"{expected}, and '{name}' is {_kind(rows)}")
+            raise ConfigError(f"{expected}, and '{name}' is {kind_of(rows)}")
         if rows.ndim == 0 or len(rows) != len(images):
             raise ConfigError(
                 f"a score function must return a row for each of {len(images)} images, and "
@@ -63,7 +63,3 @@ def checked_scores(given: Scores, images: Tensor) -> Scores:
 
 def _about(method: Method, sentence: str) -> str:
     return f"method '{method.config.method}': {sentence}"
-
-
-def _kind(given: object) -> str:
-    return "None" if given is None else f"a {type(given).__name__}"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, kind_of
 from distillmatch.networks.normalization import BatchNorm
 from distillmatch.plugins import find_plugin
 
@@ -150,7 +150,7 @@ def _feature_count(backbone: nn.Module, name: str, image_size: int) -> int:
     backbone.train()
     good = isinstance(features, Tensor) and features.is_floating_point()
     if not good or features.dim() != 2 or len(features) != 2 or features.shape[1] == 0:
-        came = f"shape {tuple(features.shape)}" if good else f"a {type(features).__name__}"
+        came = f"shape {tuple(features.shape)}" if good else kind_of(features)
         raise ConfigError(
             f"network '{name}' must give one vector of features for each image: "
             f"of two images it gave {came}, not (2, F)"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import DistillMatchError, SourceError
+from distillmatch.errors import DistillMatchError, SourceError, kind_of
 from distillmatch.plugins import find_plugin, plugin_names
 from distillmatch.sources.dataset import Dataset
 
@@ -41,7 +41,7 @@ def load_source(config: StreamConfig) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise SourceError(
             f"source '{config.source}' must return a distillmatch.sources.Dataset, "
-            f"not {type(dataset).__name__}"
+            f"not {kind_of(dataset)}"
         )
     return dataset
 
