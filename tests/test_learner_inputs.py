@@ -165,8 +165,8 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         (np.full((1, 9, 9, 3), np.nan), "no NaN"),
         (np.full((1, 9, 9, 3), 256), "from 0 to 255"),
         (np.zeros((1, 9, 9, 3), bool), "whole numbers or floats"),
-        (7, "not a int"),
-        ([7], "the list has a int"),
+        (7, "not an int"),
+        ([7], "the list has an int"),
         ("no such place", "found nothing"),
         (["no such file.png"], "no such file.png: No such file"),
     ],
@@ -374,7 +374,7 @@ def test_bytes_of_a_stream_that_are_no_image_are_counted() -> None:
             "an image under a key such as 'image' or 'jpg', not 'json', 'cls'",
         ),
         ((), "must hold an image, but one is empty"),
-        ((3, PIXELS[0]), "the list has a int"),
+        ((3, PIXELS[0]), "the list has an int"),
     ],
 )
 def test_a_sample_without_an_image_is_refused(sample: Any, sentence: str) -> None:

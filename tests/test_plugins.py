@@ -261,7 +261,7 @@ SOUND = {
         ("training", "return [with_loss(one, torch.ones(2))]", "not of shape (2,): take a sum or"),
         ("training", "return [with_loss(one, torch.ones(()))]", "weights, and it does not"),
         ("training", "return [with_scores(one, None)]", "tensors by their names, not None"),
-        ("training", "return [with_scores(one, {'a': 1})]", "and 'a' is a int"),
+        ("training", "return [with_scores(one, {'a': 1})]", "and 'a' is an int"),
         ("training", "return [with_scores(one, {'a': torch.ones(3, 2)})]", "has a shape of (3, 2)"),
         ("logits", "pass", "of at least 20 outputs, not None"),
         ("logits", "return super().logits(images)[:, :2]", "outputs, not a shape of ("),

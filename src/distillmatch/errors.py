@@ -55,8 +55,10 @@ class LearnerError(DistillMatchError, ValueError):
 
 
 def kind_of(given: object) -> str:
-    """Say what came where something else was expected: `a list`, `None`."""
-    return "None" if given is None else f"a {type(given).__name__}"
+    """Say what came where something else was expected: `a list`, `an int`, `None`."""
+    name = type(given).__name__
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    return "None" if given is None else f"{article} {name}"
 
 
 @contextmanager

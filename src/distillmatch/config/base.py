@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, kind_of
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
@@ -60,7 +60,7 @@ class Config(BaseModel):
     def from_mapping(cls, values: object, where: str) -> Self:
         """Build the object from what a file held; `where` names the file in error messages."""
         if not isinstance(values, dict):
-            came = "nothing" if values is None else f"a {type(values).__name__}"
+            came = "nothing" if values is None else kind_of(values)
             raise ConfigError(f"{where}: expected a mapping of keys to values, found {came}")
         try:
             return cls(**with_underscores(values))
