@@ -106,7 +106,7 @@ def golden_run(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     tally = Tally(engine.stream.task_sizes)
     for outcome in engine.run():
         tally.add(outcome)
-    losses = [{name: epochs for name, epochs in task["losses"].items()} for task in tally.tasks]
+    losses = [dict(task["losses"]) for task in tally.tasks]
     accepted = [task["detector"]["accepted"] for task in tally.tasks]
     return {"losses": losses, "accuracies": tally.accuracies, "accepted": accepted}
 
@@ -117,9 +117,7 @@ def golden_name(recipe: str, name: str) -> str:
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_tiny_run_is_as_recorded(
-    recipe: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tiny_run_is_as_recorded(recipe: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = json.loads(FILE.read_text())[golden_name(recipe, name)]
     found = golden_run(config_of(recipe, name), monkeypatch)
     assert found["accuracies"] == pytest.approx(recorded["accuracies"])

@@ -17,7 +17,6 @@ from distillmatch.networks import (
     frozen_statistics,
     separate_statistics,
     shared_device,
-    shared_statistics,
 )
 from distillmatch.networks.convolution import rounded_weights
 from distillmatch.networks.kernels import convolution_normalization as kernel
@@ -235,8 +234,6 @@ def test_who_goes_layer_by_layer() -> None:
     assert taken()
     assert not taken(torch.float16)
     assert not trained.takes(backbone, images)
-    with shared_statistics(backbone):
-        assert not taken()
     with separate_statistics(backbone, [2, 2]):
         assert taken()
     for sizes in ([4, 1], [4, 0], [1, 1, 1, 0, 1]):

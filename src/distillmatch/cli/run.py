@@ -1,29 +1,19 @@
 """`distillmatch run`: learn a stream by a method and write the result."""
 
 import argparse
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.cli.saved_stream import config_beside
 from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
 from distillmatch.streams import read_stream
 from distillmatch.terminal import plain_console
-
-if TYPE_CHECKING:
-    from distillmatch.engine.distributed import Ranks
-
-
-TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""What torch, which takes a second to load, tells by that torchrun has started a process."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -78,25 +68,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the configuration that the options describe, alone or with others under torchrun."""
-    if TORCHRUN not in os.environ:
-        _run(arguments, _config(arguments), None)
-        return
-    from distillmatch.run.ranks import joined_ranks
-
-    with joined_ranks() as ranks:
-        for option in ("seeds", "runs_per_gpu", "at_once"):
-            if getattr(arguments, option) is not None:
-                raise ConfigError(
-                    f"--{option.replace('_', '-')} cannot be given under torchrun, whose processes "
-                    "compute one run together"
-                )
-        if not ranks.first:
-            arguments.quiet, arguments.tensorboard = True, False
-        _run(arguments, _config(arguments), ranks)
-
-
-def _run(arguments: argparse.Namespace, config: RunConfig, ranks: "Ranks | None") -> None:
+    """Run the configuration that the options describe."""
+    config = _config(arguments)
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.run import Interrupted, bound_of, read_result
     from distillmatch.run import run as run_config
@@ -111,8 +84,7 @@ def _run(arguments: argparse.Namespace, config: RunConfig, ranks: "Ranks | None"
     events = TensorBoard(arguments.out) if arguments.tensorboard else nullcontext()
     dataset = stream = None
     if arguments.stream:
-        with nullcontext() if ranks is None else ranks.one_before_others():
-            dataset = load_source(config)
+        dataset = load_source(config)
         stream = read_stream(arguments.stream, dataset)
     try:
         with events:
@@ -127,11 +99,9 @@ def _run(arguments: argparse.Namespace, config: RunConfig, ranks: "Ranks | None"
                 checkpoint_seconds=arguments.checkpoint_seconds,
                 tell=_tell,
                 at_once=arguments.at_once,
-                ranks=ranks,
             )
     except Interrupted as stop:
-        if ranks is None or ranks.first:
-            _tell(str(stop))
+        _tell(str(stop))
         end_process(stop)
     finally:
         if progress is not None:

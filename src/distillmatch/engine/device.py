@@ -10,24 +10,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.distributed import Ranks
 from distillmatch.errors import ConfigError
 from distillmatch.views import to_device
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A device, and the precision of convolutions on it; weights and statistics are float32.
-
-    `ranks` are the processes that compute one run together, where there are several.
-    """
+    """A device, and the precision of convolutions on it; weights and statistics are float32."""
 
     device: torch.device
     dtype: torch.dtype
-    ranks: Ranks | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, ranks: Ranks | None = None) -> "Placement":
+    def of(cls, config: RunConfig) -> "Placement":
         """Return what the configuration asks for, or say that this machine lacks it."""
         available = torch.cuda.is_available()
         if config.device == "cuda" and not available:
@@ -40,24 +35,18 @@ class Placement:
             # Of cuDNN's float32 gradients some are summed in whatever order they come.
             torch.backends.cudnn.deterministic = True
         device = torch.device("cuda" if on_cuda else "cpu")
-        if on_cuda and ranks is not None:
-            device = ranks.device()
-        return cls(device, torch.bfloat16 if half else torch.float32, ranks)
+        return cls(device, torch.bfloat16 if half else torch.float32)
 
     @property
     def name(self) -> str:
-        """The device as a person would call it, and how many of them there are if several."""
+        """The device as a person would call it."""
         cuda = self.device.type == "cuda"
-        name = torch.cuda.get_device_name(self.device) if cuda else "CPU"
-        return name if self.ranks is None else f"{self.ranks.count} × {name}"
+        return torch.cuda.get_device_name(self.device) if cuda else "CPU"
 
     @property
     def captures(self) -> bool:
-        """Whether work is captured as CUDA graphs, and an epoch made beside the steps of another.
-
-        Several processes must ask each other everything in the same order: theirs comes in a row.
-        """
-        return self.device.type == "cuda" and self.ranks is None
+        """Whether work is captured as CUDA graphs, and epochs are made ahead."""
+        return self.device.type == "cuda"
 
     @property
     def scoring_batch(self) -> int:

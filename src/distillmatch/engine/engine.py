@@ -9,7 +9,6 @@ from distillmatch.config import RunConfig
 from distillmatch.engine.batch_order import BatchOrder
 from distillmatch.engine.data import Labeled, TaskData
 from distillmatch.engine.device import Placement
-from distillmatch.engine.distributed import Ranks
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.factory import NetworkFactory
 from distillmatch.engine.outcome import TaskOutcome, Underway
@@ -38,8 +37,7 @@ class Engine:
 
     Its trainer calls `pause` wherever a snapshot can be taken, and an engine that is given one by
     `resume` goes on from there as if nothing had happened. With `only`, of a method whose tasks are
-    independent, that one task is learned. With `ranks` it computes its part of a run that all of
-    them take the same way through.
+    independent, that one task is learned.
     """
 
     def __init__(
@@ -50,12 +48,11 @@ class Engine:
         progress: Progress | None = None,
         pause: Callable[[], None] | None = None,
         only: int | None = None,
-        ranks: Ranks | None = None,
     ) -> None:
         self.config = config
         self.dataset = dataset
         self.stream = stream
-        self.placement = Placement.of(config, ranks)
+        self.placement = Placement.of(config)
         self.normalization = Normalization.of(dataset.train.images)
         classes = sum(stream.task_sizes)
         self.factory = NetworkFactory.of(config, classes, dataset.image_size, self.placement)

@@ -76,8 +76,6 @@ class Step:
             loss = loss_of(self.training, batch)
         optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.placement.ranks is not None:
-            self.placement.ranks.average(optimizer.parameters)
         optimizer.step()
         if self.optimization.average is not None:
             self.optimization.average.update()

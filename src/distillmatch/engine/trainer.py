@@ -105,8 +105,6 @@ class Trainer:
             restore_method(resumed, self.method)
             self._resumed = None
         trainings = trainings_of(self.method, task)
-        if self.placement.ranks is not None:
-            trainings = [self.placement.ranks.shared_training(one) for one in trainings]
         if resumed is not None and begun:
             restore_method(resumed, self.method)
             if self.underway.trainings < len(trainings):

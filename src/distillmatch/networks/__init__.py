@@ -10,7 +10,6 @@ from distillmatch.networks.normalization import (
     Parts,
     frozen_statistics,
     separate_statistics,
-    shared_statistics,
 )
 from distillmatch.networks.pretrained import PretrainedWeights, weights_digest
 from distillmatch.networks.wide_resnet import WideResNet
@@ -32,6 +31,5 @@ __all__ = [
     "parse_network",
     "separate_statistics",
     "shared_device",
-    "shared_statistics",
     "weights_digest",
 ]

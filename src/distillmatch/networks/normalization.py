@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distillmatch.networks.across import gather
 from distillmatch.networks.kernels.streams import Counters
 
 
@@ -26,10 +25,9 @@ class BatchNorm(nn.Module):
 
     In training it normalizes by the batch and, unless inside `frozen_statistics`, moves the running
     mean and variance a tenth of the way to the batch's; in evaluation it normalizes by the running
-    ones. Inside `separate_statistics` parts of a batch are normalized each by their own. Inside
-    `shared_statistics` the batch is that of all processes of the run, of which each has an equal
-    part. These switches are plain attributes read while the step is captured, so nothing is asked
-    of the device.
+    ones. Inside `separate_statistics` parts of a batch are normalized each by their own. These
+    switches are plain attributes read while the step is captured, so nothing is asked of the
+    device.
     """
 
     weight: nn.Parameter
@@ -43,7 +41,6 @@ class BatchNorm(nn.Module):
         self.epsilon = epsilon
         self.moves_statistics = True
         self.parts: Parts | None = None
-        self.shared = False
         self.counters = Counters()  # of our kernels
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
@@ -68,8 +65,6 @@ class BatchNorm(nn.Module):
         return summed, functional.relu(self(summed))
 
     def _normalized(self, inputs: Tensor, moves: bool) -> Tensor:
-        if self.training and self.shared:
-            return self._normalized_by_all(inputs, moves)
         by_batch_alone = self.training and not moves
         return functional.batch_norm(
             inputs,
@@ -81,24 +76,6 @@ class BatchNorm(nn.Module):
             self.momentum,
             self.epsilon,
         )
-
-    def _normalized_by_all(self, inputs: Tensor, moves: bool) -> Tensor:
-        """Normalize by the batch of all processes, from the mean and variance of each part."""
-        numbers = inputs.to(self.weight.dtype)
-        over = [dimension for dimension in range(inputs.ndim) if dimension != 1]
-        variance, mean = torch.var_mean(numbers, over, correction=0)
-        means, variances = gather(torch.stack([mean, variance])).unbind(1)
-        mean = means.mean(0)
-        variance = (variances + (means - mean).square()).mean(0)
-        if moves:
-            count = len(means) * inputs.numel() // inputs.shape[1]
-            with torch.no_grad():
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_var.lerp_(variance * (count / max(1, count - 1)), self.momentum)
-        shape = (-1, *[1] * (inputs.ndim - 2))
-        scale = self.weight * torch.rsqrt(variance + self.epsilon)
-        centered = numbers - mean.view(shape)
-        return (centered * scale.view(shape) + self.bias.view(shape)).to(inputs.dtype)
 
     def is_plain(self, device: torch.device) -> bool:
         """Tell whether all numbers of the layer are as our kernels read them, on a device."""
@@ -158,19 +135,6 @@ def separate_statistics(
     finally:
         for layer in layers:
             layer["parts"] = None
-
-
-@contextmanager
-def shared_statistics(network: nn.Module) -> Iterator[None]:
-    """Let the batches of all processes of a run, which have equal parts of it, count as one."""
-    layers = _attributes(network)
-    for layer in layers:
-        layer["shared"] = True
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer["shared"] = False
 
 
 def _attributes(network: nn.Module) -> list[dict[str, Any]]:

@@ -47,9 +47,6 @@ class StopRequest:
         """Ask without a signal; `reason` is what a run that stops says it was stopped by."""
         self.reason = self.reason or reason
 
-    def settle(self) -> None:
-        """Agree with whoever else shares the request, where they are other processes."""
-
     def interrupted(self, where: str) -> Interrupted:
         """Return what a run raises once it has stopped; `where` says how far it is."""
         number = signal.SIGTERM if self.signal_number is None else self.signal_number

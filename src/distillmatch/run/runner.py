@@ -9,13 +9,11 @@ from typing import Any, get_args
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Progress
-from distillmatch.engine.distributed import Ranks
 from distillmatch.errors import ConfigError, StreamError
 from distillmatch.methods import Method, find_method
 from distillmatch.networks import check_network, weights_digest
 from distillmatch.run.folder import Found, Resume, RunFolder
 from distillmatch.run.interruption import StopRequest
-from distillmatch.run.ranks import SharedStop, check_ranks, found_by_first
 from distillmatch.run.result import Bound, Tally, describe_stream, write_result
 from distillmatch.run.session import Session
 from distillmatch.run.stages import StagedSession
@@ -40,7 +38,6 @@ def run(
     tell: Callable[[str], None] | None = None,
     stop: StopRequest | None = None,
     at_once: int | None = None,
-    ranks: Ranks | None = None,
 ) -> dict[str, Any]:
     """Run a configuration and return its result.
 
@@ -60,10 +57,6 @@ def run(
 
     The tasks of a method with `independent_tasks`, such as the offline bound, are learned side by
     side, `at_once` of them; unless that is given, all of them on a GPU and one on a CPU.
-
-    With `ranks` this is one of several processes that compute the run together, as
-    `distillmatch.run.ranks.joined_ranks` gives them; all call this alike. The first of them has the
-    folder and speaks, all return the result.
     """
     _check_options(out, resume, checkpoint_seconds, at_once)
     # What is wrong with these is better said before any data are fetched and any folder is made.
@@ -71,22 +64,18 @@ def run(
     _check_method_options(config, method)
     check_network(config.network)
     weights = None if config.pretrained is None else weights_digest(config.pretrained)
-    placement = Placement.of(config, ranks)
+    placement = Placement.of(config)
     if at_once not in (None, 1) and not method.independent_tasks:
         raise ConfigError(
             f"at_once must be 1 with method '{config.method}', not {at_once}: each of its tasks "
             "builds on the one before it"
         )
-    if ranks is not None:
-        check_ranks(ranks, config, method, at_once)
     start = time.perf_counter()
     say = tell or logging.getLogger("distillmatch").warning
-    leads = ranks is None or ranks.first
-    with RunFolder(Path(out), say) if out is not None and leads else nullcontext() as folder:
+    with RunFolder(Path(out), say) if out is not None else nullcontext() as folder:
         if dataset is None:
-            with nullcontext() if ranks is None else ranks.one_before_others():
-                dataset = load_source(config)
-            for problem in dataset.problems if leads else ():
+            dataset = load_source(config)
+            for problem in dataset.problems:
                 say(f"left out: {problem}")
         verify(dataset)
         identity = dataset.fingerprint
@@ -101,8 +90,6 @@ def run(
         found = Found()
         if folder is not None:
             found = folder.find(resume, config, identity, weights)
-        if ranks is not None:
-            found = found_by_first(ranks, found, identity)
         if found.result is not None:
             return _finished(found.result, bound, stream, folder)
         given: dict[str, Any] = {
@@ -115,9 +102,6 @@ def run(
         }
         whole = (config, dataset, stream, described)
         with under_way() as given["runs"]:
-            if ranks is not None:
-                with SharedStop(ranks) as given["stop"]:
-                    return Session(*whole, ranks=ranks, **given).run_from(found)
             count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
             if method.independent_tasks and (count > 1 or found.stages is not None):
                 session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)

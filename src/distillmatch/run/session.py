@@ -6,7 +6,6 @@ from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot
-from distillmatch.engine.distributed import Ranks
 from distillmatch.run.checkpoints import Checkpoint
 from distillmatch.run.folder import Found, RunFolder
 from distillmatch.run.interruption import StopRequest
@@ -32,8 +31,7 @@ class Session:
     `start` is when the session began, by `time.perf_counter`; between tasks a checkpoint is written
     every `checkpoint_seconds`, unless that is 0. Without a `stop` that it shares with others, it
     hears of signals itself. `runs` says how many the process has under way. With `only` it takes
-    the engine through that task alone. With `ranks` it is one of several that do the same, of which
-    the first has the folder.
+    the engine through that task alone.
     """
 
     def __init__(
@@ -51,11 +49,10 @@ class Session:
         stop: StopRequest | None = None,
         runs: AtOnce | None = None,
         only: int | None = None,
-        ranks: Ranks | None = None,
     ) -> None:
         self.folder = folder
         self.bound = bound
-        self.engine = Engine(config, dataset, stream, progress, self._between_epochs, only, ranks)
+        self.engine = Engine(config, dataset, stream, progress, self._between_epochs, only)
         self.tally = Tally(stream.task_sizes)
         weights = self.engine.factory.weights
         self.head: dict[str, Any] = {
@@ -192,8 +189,6 @@ class Session:
     def _between_epochs(self) -> None:
         """Have a checkpoint written if one is due or if the run is to stop."""
         wait = self._checkpoint_seconds
-        if self._stop is not None:
-            self._stop.settle()
         asked = self._stop is not None and self._stop.asked
         if self._writer is not None:
             self._note_epochs()

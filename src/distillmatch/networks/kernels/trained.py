@@ -235,7 +235,7 @@ def takes(backbone: "WideResNet", images: Tensor) -> bool:
         rounded is None
         or not images.is_cuda
         or rounded.dtype != torch.bfloat16
-        or not all(norm.training and not norm.shared and norm.parts == parts for norm in norms)
+        or not all(norm.training and norm.parts == parts for norm in norms)
         or not (parts is None or batch_statistics.takes_parts(parts.sizes, count))
         or not all(norm.is_plain(images.device) for norm in norms)
     ):
