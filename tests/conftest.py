@@ -1,8 +1,11 @@
 """What the tests share: one torch thread, small data sets made on the spot, the GPU mark."""
 
+import os
 import signal
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +87,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Make ten images of each of three classes, every image of another colour."""
+    """Make ten images of each of three classes, every image of another color."""
     for name, red in (("cat", 10), ("dog", 100), ("eel", 200)):
         for number in range(10):
             save(tmp_path / "data" / name / f"{number}.png", (red, number, 0))
@@ -103,3 +106,30 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(images, "decode_image", counting)
     return calls
+
+
+@pytest.fixture
+def odd_folder(tmp_path: Path) -> Path:
+    """Make a folder whose name is not UTF-8, where the system has such names."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/fold\xe9r"))
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    return folder
+
+
+@pytest.fixture(name="bound")
+def result_of_the_bound() -> dict[str, Any]:
+    """Return the upper bound's result on three tasks of six classes."""
+    from real_results import bound_result
+
+    return deepcopy(bound_result())
+
+
+@pytest.fixture(name="base")
+def result_of_base() -> dict[str, Any]:
+    """Return Base's result on the same stream, with a coreset and Ω by that bound."""
+    from real_results import base_result
+
+    return deepcopy(base_result())

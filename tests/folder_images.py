@@ -1,4 +1,4 @@
-"""Folders of images in one colour each, for the tests of the source `folder`."""
+"""Folders of images in one color each, for the tests of the source `folder`."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from distillmatch.config import StreamConfig
 from distillmatch.sources import Dataset, folder
 
 
-def save(path: Path, colour: tuple[int, int, int], size: int = 32) -> Path:
+def save(path: Path, color: tuple[int, int, int], size: int = 32) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (size, size), colour).save(path)
+    Image.new("RGB", (size, size), color).save(path)
     return path
 
 
@@ -19,5 +19,5 @@ def load(data_dir: Path, **options: object) -> Dataset:
     return folder.load(StreamConfig(source="folder", data_dir=data_dir, **options))
 
 
-def colours(dataset_part: np.ndarray) -> list[tuple[int, ...]]:
+def colors(dataset_part: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(map(int, image[0, 0])) for image in dataset_part]

@@ -1,4 +1,4 @@
-"""Folders of coloured squares for the tests of the learner's commands."""
+"""Folders of colored squares for the tests of the learner's commands."""
 
 import hashlib
 from pathlib import Path
@@ -16,7 +16,7 @@ COLORS = {"red": (220, 30, 30), "green": (30, 200, 40), ODD: (30, 40, 220), "whi
 
 
 def picture(color: tuple[int, ...], number: int) -> Image.Image:
-    """Return a noisy square of one colour."""
+    """Return a noisy square of one color."""
     noise = np.random.default_rng(number).integers(-25, 26, (SIDE, SIDE, 3))
     return Image.fromarray(np.clip(np.array(color) + noise, 0, 255).astype(np.uint8))
 

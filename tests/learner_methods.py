@@ -1,30 +1,27 @@
 """Methods of a user's own, as a learner may be given them."""
 
+from typing import ClassVar
+
+from pydantic import Field
 from torch import Tensor, nn
 
-from distillmatch.config import RunConfig
-from distillmatch.methods import (
-    Batch,
-    Method,
-    NetworkBuilder,
-    TaskInfo,
-    Training,
-    main_schedule,
-)
+from distillmatch.config import MethodOptions, RunConfig
+from distillmatch.methods import Batch, Method, NetworkBuilder, TaskInfo
 
 
 class Weighted(Method):
     """Cross entropy, times a weight."""
 
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        weight = self.config.options.get("weight", 1)
+    class Options(MethodOptions):
+        """Its own options."""
 
-        def loss(batch: Batch) -> Tensor:
-            logits = self.classifier(batch.images)[:, : task.seen]
-            return nn.functional.cross_entropy(logits, batch.labels) * float(weight)
+        weight: float = Field(1.0, description="what the loss is multiplied by")
 
-        schedule = main_schedule(self.config, 0.1)
-        return [Training("classifier", self.classifier, loss, schedule, unlabeled=False)]
+    unlabeled: ClassVar[bool] = False
+
+    def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        logits = self.forward(batch, task).labeled
+        return nn.functional.cross_entropy(logits, batch.labels) * float(self.options.weight)
 
 
 class Stubborn(Weighted):

@@ -6,12 +6,13 @@ from random import Random
 from typing import Any
 
 from distillmatch.config import RunConfig
+from distillmatch.methods import find_method
 from distillmatch.metrics import accuracy_matrix, backward_transfer, forgetting, overall_accuracies
 from distillmatch.run.result import FORMAT, STREAM_KEYS, VERSION, recorded_config
-from distillmatch.suite.identity import run_name
+from distillmatch.suite.names import run_name
 from distillmatch.suite.plan import plan
 
-KEEPS = {"dm": 0.9, "gd": 0.82, "dr": 0.6, "e2e": 0.55, "base": 0.3}
+KEEPS = {"worldmatch": 0.93, "dm": 0.9, "gd": 0.82, "dr": 0.6, "e2e": 0.55, "base": 0.3}
 
 
 def made_up_run(method: str, seed: int = 1, **config: Any) -> dict[str, Any]:
@@ -46,11 +47,12 @@ def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "config": recorded_config(config),
+        "options": find_method(config.method).Options(**config.options).model_dump(mode="json"),
         "stream": {key: values[key] for key in STREAM_KEYS}
         | {"tasks": count, "fingerprint": "made up"},
         "method": config.method,
         "seed": config.seed,
-        "uses_truth": config.gate == "truth",
+        "uses_truth": config.options.get("accept") == "truth",
         "classes": [f"class {number}" for number in range(100)],
         "task_sizes": sizes,
         "versions": {"python": "3", "distillmatch": "0"},
@@ -88,7 +90,7 @@ def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
 def _task(
     config: RunConfig, number: int, accuracies: Sequence[float], random: Random, count: int
 ) -> dict[str, Any]:
-    gated = config.method == "dm" and config.pseudo_labels
+    gated = config.method == "dm" and config.options.get("pseudo_labels", True)
     last = number == count - 1
     used, left = gated and number > 0, gated and not last
     return {
@@ -105,7 +107,7 @@ def _task(
             "accepted_past": 10 + 80 * number / count + random.uniform(-3, 3) if used else None,
             "pseudo_labels_right": 8 + 35 * number / count if used else None,
         },
-        "losses": {"classifier": [2.0, 1.0]},
+        "losses": {"classifier": {"loss": [2.0, 1.0]}},
         "seconds": {"classifier": 8.0},
         "stored_images": config.coreset,
         "stored_bytes": 3072 * config.coreset,

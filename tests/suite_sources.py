@@ -1,10 +1,23 @@
-"""Sources for runs in worker processes: 60 small images, and one that has none."""
+"""What runs in worker processes need: sources, a small configuration, and their checkpoints."""
+
+from typing import Any
 
 from conftest import make_dataset
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
+from distillmatch.run.side_by_side import Job
 from distillmatch.sources import Dataset
+
+COMMON: dict[str, Any] = {
+    "source": "suite_sources:six_classes",
+    "tasks": 2,
+    "network": "wrn-10-1",
+    "epochs": 1,
+    "batch": 8,
+    "unlabeled_batch": 8,
+    "device": "cpu",
+}
 
 
 def six_classes(config: StreamConfig) -> Dataset:
@@ -13,3 +26,13 @@ def six_classes(config: StreamConfig) -> Dataset:
 
 def broken(config: StreamConfig) -> Dataset:
     raise SourceError("there are no images here")
+
+
+def nothing(sentence: str) -> None:
+    """Take what is said, and do nothing with it."""
+
+
+def checkpoints(job: Job) -> int:
+    """Return the number of the newest checkpoint of a run."""
+    found = (job.out / "checkpoints").glob("*.safetensors")
+    return max((int(path.stem) for path in found), default=0)

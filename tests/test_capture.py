@@ -12,7 +12,7 @@ from distillmatch.engine import Engine
 from distillmatch.engine import steps as steps_module
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.steps import EpochSteps, Step
-from distillmatch.methods import Batch, TaskInfo, Training
+from distillmatch.methods import Batch, TaskInfo
 from distillmatch.methods.base import Base
 from distillmatch.streams import build_stream
 
@@ -39,7 +39,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
 ) -> None:
     monkeypatch.setattr(steps_module, "CapturedStep", Refusing)
     rows = torch.arange(12.0)
-    epoch = Epoch((5, 5, 2), (0, 0, 0), rows, rows, rows[:0], None, None, {}, {})
+    epoch = Epoch((5, 5, 2), (0, 0, 0), rows, rows, rows[:0], None, None)
     steps = EpochSteps(cast(Step, OnCuda()))
     with pytest.warns(UserWarning, match=r"'classifier' cannot be captured .* is capturing$"):
         assert steps.run(epoch).tolist() == [10, 35, 21]
@@ -49,14 +49,9 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
 class Reading(Base):
     """Base with a loss that asks the device for a number."""
 
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        (training,) = super().trainings(task)
-
-        def loss(batch: Batch) -> torch.Tensor:
-            value = training.loss(batch)
-            return value if value.item() > 0 else 2 * value
-
-        return [Training("classifier", self.classifier, loss, training.schedule, unlabeled=False)]
+    def loss(self, batch: Batch, task: TaskInfo) -> torch.Tensor:
+        value = super().loss(batch, task)
+        return value if value.item() > 0 else 2 * value
 
 
 @pytest.mark.gpu

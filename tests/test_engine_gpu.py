@@ -27,24 +27,18 @@ class EagerStep:
         return self.step(batch)
 
 
-def losses_of(config: RunConfig) -> list[dict[str, list[float]]]:
+def losses_of(config: RunConfig) -> list[dict[str, dict[str, list[float]]]]:
     dataset = make_dataset(classes=6, per_class=20, parents=3, noise=True)
     return [o.losses for o in Engine(config, dataset, build_stream(dataset, config)).run()]
 
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in method_names()),
-    ("dm", {"gate": "features", "weight_averaging": 0.8}),
-    ("dm", {"gate": "ensemble"}),
-    ("dm", {"gate": "newness"}),
-    ("dm", {"gate": "newness-crossed"}),
-    ("dm", {"gate": "everything", "pseudo_label_targets": "soft"}),
-    ("dm", {"pseudo_label_views": 3}),
-    ("dm", {"strong_statistics": "unlabeled"}),
-    ("dm", {"gate": "everything", "strong_labels": "labels-and-pseudo-labels"}),
-    *((name, {"strong_labels": "labels"}) for name in ("base", "e2e", "dr", "gd", "offline")),
-    *((name, {"preset": "release"}) for name in ("base", "e2e", "dr", "gd", "dm")),
-    *((name, {"preset": "release-in-full"}) for name in ("base", "dm")),
+    *((name, {"recipe": "as-written"}) for name in ("base", "e2e", "dr", "gd", "dm")),
+    *((name, {"strong_labels": True}) for name in ("base", "e2e", "dr", "gd", "dm", "offline")),
+    ("dm", {"weight_averaging": 0.8, "optimizer": "adamw", "schedule": "cosine"}),
+    ("gd", {"stored_share": 0.5, "coreset": 6}),
+    *(("worldmatch", {"options": {"accept": accept}}) for accept in ("newness", "truth")),
 ]
 
 
@@ -54,27 +48,29 @@ def test_a_captured_step_does_what_the_eager_step_does(
 ) -> None:
     config = RunConfig(
         method=name, network="wrn-10-1", epochs=3, tasks=3, batch=16, unlabeled_batch=16,
-        device="cuda", precision="float32", coreset=6, learning_rate=0.01, **options,
+        device="cuda", precision="float32", **{"coreset": 6, "learning_rate": 0.01, **options},
     )  # fmt: skip
     captured = losses_of(config)
     monkeypatch.setattr(steps_module, "CapturedStep", EagerStep)
     eager = losses_of(config)
     for one, other in zip(captured, eager, strict=True):
         assert one.keys() == other.keys()
-        for phase in one:
-            np.testing.assert_allclose(one[phase], other[phase], rtol=0.05, atol=0.02)
+        for phase, terms in one.items():
+            for term, means in terms.items():
+                np.testing.assert_allclose(means, other[phase][term], rtol=0.05, atol=0.02)
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         *((name, {}) for name in method_names()),
-        ("dm", {"preset": "release", "coreset": 6}),
-        *((name, {"strong_labels": "labels"}) for name in ("gd", "offline")),
+        ("dm", {"recipe": "as-written", "coreset": 6}),
+        *((name, {"strong_labels": True}) for name in ("gd", "offline")),
     ],
 )
 def test_every_method_learns_in_bfloat16(name: str, options: dict[str, Any]) -> None:
     losses = losses_of(
         RunConfig(method=name, network="wrn-10-1", epochs=3, tasks=2, device="cuda", **options)
     )
-    assert all(np.isfinite(v).all() for task in losses for v in task.values())
+    terms = [terms for task in losses for terms in task.values()]
+    assert all(np.isfinite(means).all() for one in terms for means in one.values())

@@ -14,7 +14,6 @@ import torch
 from on_host import KernelOnHost, built
 from torch import Tensor
 
-from distillmatch.config.run import TaskWeights
 from distillmatch.losses import (
     confidence_calibration,
     consistency_loss,
@@ -29,6 +28,7 @@ from distillmatch.losses import (
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
+from distillmatch.losses.distillation import TaskWeights
 
 ON_CUDA = torch.cuda.is_available()
 pytestmark = (

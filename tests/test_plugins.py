@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from small_runs import ROOT
 
 from distillmatch.cli import main
 from distillmatch.run import read_result
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 SHORT = [
     *("--network", "wrn-10-1", "--epochs", "1", "--batch", "16", "--unlabeled-batch", "16"),
     *("--device", "cpu", "--quiet"),
@@ -38,26 +39,29 @@ def in_a_process(
 
 def test_the_examples_run_from_their_folder(tmp_path: Path) -> None:
     words = ["run", "--source", "own_source:stripes", "--image-size", "8", "--tasks", "2"]
-    words += ["--method", "own_method:LwfMatch", "--options", "past_weight=2"]
+    words += ["--method", "own_method:LwfMatch", "--past-weight", "2"]
     done = in_a_process([*words, *SHORT, "--out", str(tmp_path)], EXAMPLES)
     assert (done.returncode, done.stderr) == (0, "")
     result = read_result(tmp_path)
     assert result["complete"] and result["method"] == "own_method:LwfMatch"
     assert result["classes"][0].split()[0] in ("fine", "medium", "broad")
-    assert result["config"]["options"] == {"past_weight": 2}
+    assert result["config"]["options"] == {"past_weight": 2} == result["options"]
+    assert result["tasks"][1]["losses"]["classifier"].keys() == {
+        "loss", "labels", "consistency", "distillation"
+    }  # fmt: skip
 
 
-def test_the_example_methods_settings_reach_it(
+def test_the_example_methods_options_reach_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(EXAMPLES)
     losses = []
     for weight in ("0", "9"):
         words = ["run", "--source", "own_source:stripes", "--image-size", "8", "--tasks", "2"]
-        words += ["--method", "own_method:LwfMatch", "--options", f"past_weight={weight}"]
+        words += ["--method", "own_method:LwfMatch", "--past-weight", weight]
         assert main([*words, *SHORT, "--out", str(tmp_path / weight)]) == 0
         losses.append([t["losses"] for t in read_result(tmp_path / weight)["tasks"]])
-    assert losses[0][0] == losses[1][0], "there is nothing to distil in the first task"
+    assert losses[0][0] == losses[1][0], "there is nothing to distill in the first task"
     assert losses[0][1] != losses[1][1]
 
 
@@ -70,7 +74,9 @@ def test_the_example_source_has_a_tree_and_depends_on_nothing_but_its_size() -> 
     from distillmatch.config import StreamConfig
     from distillmatch.streams import build_stream
 
-    config = StreamConfig(source="own_source:stripes", unlabeled="negative", image_size=8)
+    config = StreamConfig(
+        source="own_source:stripes", unlabeled="negative", image_size=8, recipe="as-written"
+    )
     dataset = stripes(config)
     assert dataset.fingerprint == stripes(config.replace(seed=9)).fingerprint
     assert dataset.image_size == 8 and len(dataset.class_names) == 12
@@ -124,7 +130,7 @@ def test_an_installed_packages_names_are_among_those_on_offer(
     assert "their-stripes" in done.stderr and "cifar100" in done.stderr
 
 
-METHODS = "base, dm, dr, e2e, gd, offline, offline-unlabeled"
+METHODS = "base, dm, dr, e2e, gd, offline, offline-unlabeled, worldmatch"
 
 
 @pytest.mark.parametrize(
@@ -201,82 +207,83 @@ def test_an_installed_package_that_cannot_be_imported_is_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["past_weight", "=2"])
-def test_a_setting_that_is_no_pair_is_refused(
-    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "--out", str(tmp_path), "--options", option]) == 2
-    assert f"--options takes name=value, not '{option}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "sentence"),
-    [
-        ("gate=everything", "'dm' has none of the name 'gate'; give it as --gate\n"),
-        ("past_weight=2", "'dm' has none of the name 'past_weight'\n"),
-    ],
-)
-def test_a_setting_for_a_method_that_is_not_ones_own_is_refused(
-    option: str, sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    assert main(["run", "--method", "dm", "--options", option, "--out", str(out)]) == 2
-    assert capsys.readouterr().err.endswith(sentence)
-    assert not out.exists()
+    monkeypatch.chdir(EXAMPLES)
+    words = ["run", "--method", "own_method:LwfMatch", "--pats-weight", "2"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "no option '--pats-weight', did you mean '--past-weight'?" in said
+    (tmp_path / "run.yaml").write_text("method: own_method:LwfMatch\noptions: {pats_weight: 2}\n")
+    words = ["run", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "o")]
+    assert main([*words, "--allow-import", "own_method:LwfMatch"]) == 2
+    assert "has no option 'pats_weight' (did you mean 'past_weight'?)" in capsys.readouterr().err
 
 
 BROKEN = """
 from dataclasses import replace
+from typing import NamedTuple
 import torch
 from distillmatch.methods.base import Base
 
-def with_loss(training, loss):
-    return replace(training, loss=lambda batch: loss)
-
-def with_scores(training, scores):
-    return replace(training, score_images=lambda images: scores)
+class Answers(NamedTuple):
+    a: object
 
 class Broken(Base):
     def trainings(self, task):
-        [one] = super().trainings(task)
+        one = self.training(task)
         {training}
+
+    def loss(self, batch, task):
+        right = super().loss(batch, task)
+        {loss}
 
     def logits(self, images):
         {logits}
+
+    def ask(self, images, task):
+        {ask}
 """
 SOUND = {
     "training": "return [one]",
+    "loss": "return right",
     "logits": "return super().logits(images)",
+    "ask": "return Answers(images)",
 }
+ASKED = "return [replace(one, ask_labeled=self.ask)]"
 
 
 @pytest.mark.parametrize(
-    ("part", "code", "sentence"),
+    ("parts", "sentence"),
     [
-        ("training", "pass", "method 'broken:Broken': trainings must return a list, not None"),
-        ("training", "return one", "trainings must return a list, not a Training"),
-        ("training", "return [None]", "Training, not with None in it"),
-        ("training", "return [with_loss(one, 0.5)]", "a single number, not a float"),
-        ("training", "return [with_loss(one, None)]", "a single number, not None"),
-        ("training", "return [with_loss(one, torch.ones(2))]", "not of shape (2,): take a sum or"),
-        ("training", "return [with_loss(one, torch.ones(()))]", "weights, and it does not"),
-        ("training", "return [with_scores(one, None)]", "tensors by their names, not None"),
-        ("training", "return [with_scores(one, {'a': 1})]", "and 'a' is an int"),
-        ("training", "return [with_scores(one, {'a': torch.ones(3, 2)})]", "has a shape of (3, 2)"),
-        ("logits", "pass", "of at least 20 outputs, not None"),
-        ("logits", "return super().logits(images)[:, :2]", "outputs, not a shape of ("),
-        ("logits", "return super().logits(images)[1:]", "outputs, not a shape of ("),
+        ({"training": "pass"}, "method 'broken:Broken': trainings must return a list, not None"),
+        ({"training": "return one"}, "trainings must return a list, not a Training"),
+        ({"training": "return [None]"}, "Training, not with None in it"),
+        ({"loss": "return 0.5"}, "must be a number, or numbers by name, not a float"),
+        ({"loss": "return None"}, "must be a number, or numbers by name, not None"),
+        ({"loss": "return {}"}, "not an empty dictionary"),
+        ({"loss": "return {'a': right, 'b': 1}"}, "and 'b' is an int"),
+        ({"loss": "return {3: right}"}, "not by an int"),
+        ({"loss": "return {'loss': right, 'other': right}"}, "'loss'"),
+        ({"loss": "return torch.ones(2)"}, "not a tensor of shape (2,): take a sum or"),
+        ({"loss": "return torch.ones(())"}, "weights, and it does not"),
+        ({"training": ASKED, "ask": "return None"}, "ask must return a NamedTuple of tensors"),
+        ({"training": ASKED, "ask": "return Answers(1)"}, "and 'a' is an int"),
+        ({"training": ASKED, "ask": "return Answers(images[:1])"}, "'a' has a shape of (1, "),
+        ({"logits": "pass"}, "of at least 20 outputs, not None"),
+        ({"logits": "return super().logits(images)[:, :2]"}, "outputs, not a shape of ("),
+        ({"logits": "return super().logits(images)[1:]"}, "outputs, not a shape of ("),
     ],
 )
 def test_what_an_own_method_gives_against_the_contract_is_one_sentence_and_exit_code_2(
-    part: str,
-    code: str,
+    parts: dict[str, str],
     sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN.format(**{**SOUND, part: code}))
+    (tmp_path / "broken.py").write_text(BROKEN.format(**{**SOUND, **parts}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken", raising=False)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from conftest import make_dataset
-from test_checkpoints import tiny, without_times
+from interrupted_runs import interrupted as tiny
+from small_runs import without_times
 
 from distillmatch.config import StreamConfig
 from distillmatch.run import Job, run, run_side_by_side
@@ -41,8 +42,8 @@ def test_networks_that_are_asked_in_steps_and_beside_them_say_what_they_say_alon
     pseudo_labels: bool, tmp_path: Path
 ) -> None:
     # In bfloat16 programs of a normalization wait for each other, on two streams at once.
-    of_release = {"preset": "release-in-full", "pseudo_labels": pseudo_labels, "epochs": 12}
-    seeds_give_what_they_give_alone(tmp_path, method="dm", precision="bfloat16", **of_release)
+    options = {"options": {"pseudo_labels": pseudo_labels}, "epochs": 12}
+    seeds_give_what_they_give_alone(tmp_path, method="dm", precision="bfloat16", **options)
 
 
 def test_runs_that_train_more_often_than_there_are_streams_give_what_they_give_alone(

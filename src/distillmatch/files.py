@@ -101,13 +101,27 @@ def size_shown(size: int) -> str:
     return f"{size} byte{'' if size == 1 else 's'}"
 
 
+def is_other_json(path: Path, form: str) -> bool:
+    """Return whether a file is whole JSON of another format: somebody else's, and not damaged."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return not isinstance(record, dict) or record.get("format") != form
+
+
 def read_record(
-    path: Path, what: str, form: str, version: int, error: type[DistillMatchError]
+    path: Path,
+    what: str,
+    form: str,
+    version: int | tuple[int, ...],
+    error: type[DistillMatchError],
 ) -> dict[str, Any]:
     """Read a JSON object that names its format and version; raise `error` if it is another.
 
-    `what` is the thing as a person calls it.
+    `what` is the thing as a person calls it; of several versions any will do.
     """
+    versions = version if isinstance(version, tuple) else (version,)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -118,8 +132,7 @@ def read_record(
         raise error(f"{path}: expected a {what}, found JSON that is nested too deeply") from None
     if not isinstance(record, dict) or record.get("format") != form:
         raise error(f"{path}: expected a {what}, found other JSON")
-    if record.get("version") != version:
-        raise error(
-            f"{path}: expected version {version} of a {what}, found {record.get('version')}"
-        )
+    if record.get("version") not in versions:
+        wanted = " or ".join(map(str, versions))
+        raise error(f"{path}: expected version {wanted} of a {what}, found {record.get('version')}")
     return record

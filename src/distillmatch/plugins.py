@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,6 +10,10 @@ from typing import Any
 
 from distillmatch.errors import ConfigError
 
+CODE_KEYS = ("source", "method", "network")
+"""The keys of configurations whose values can name code, as `module:name`."""
+LIBRARIES = ("torchvision", "timm")
+"""What stands before the colon in the name of a network that comes from a library."""
 METHODS = "distillmatch.methods"
 """The entry point group of methods, whose names can be known without loading any."""
 
@@ -25,6 +29,24 @@ def refuse_unknown(name: str, names: Collection[str], kind: str) -> None:
         raise ConfigError(
             f"{kind} must be one of {', '.join(names)}, or your own as module:name, not '{name}'"
         )
+
+
+def refuse_code(values: Mapping[str, Any], where: str, allowed: Collection[str] = ()) -> None:
+    """Refuse what a file names of one's own code, unless the user allowed that very name.
+
+    Values are looked at alone and in lists; `where` is the file.
+    """
+    for key in CODE_KEYS:
+        given = values.get(key)
+        for name in given if isinstance(given, list | tuple) else (given,):
+            if not isinstance(name, str) or ":" not in name or name in allowed:
+                continue
+            if key == "network" and name.partition(":")[0] in LIBRARIES:
+                continue
+            raise ConfigError(
+                f"{where}: its {key} is '{name}', and a file does not decide what is imported; to "
+                f"allow it give --allow-import {name} (in Python allow_import='{name}')"
+            )
 
 
 def find_plugin(group: str, name: str, kind: str) -> Callable[..., Any]:

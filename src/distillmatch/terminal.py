@@ -1,15 +1,44 @@
-"""Printing for people: text as it stands, whatever a user has called a class, a run or a folder."""
+"""Printing for people: the one place from which text reaches the terminal.
+
+Names of classes, runs and folders, and what files say, may hold anything: control characters, by
+which a terminal could be told what to do, are shown as what they are.
+"""
 
 import io
 import os
+import re
 import sys
+from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import TextColumn
+from rich.progress import Task, TextColumn
+from rich.text import Text
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and newline, and those that turn the direction of writing around."""
+
+
+def clean(text: str) -> str:
+    """Return text whose control characters are written out, as `\\x1b`."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def tell(sentence: str) -> None:
+    """Say something to the user on standard error."""
+    say(f"distillmatch: {sentence}", sys.stderr)
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print text, on standard output unless another file is given."""
+    print(clean(text), file=file or sys.stdout, flush=True)
 
 
 class _Console(Console):
     """A console whose reader may go away, as `head` does, while there is work to be done."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return text to be rendered, cleaned; everything that is given as text comes here."""
+        return super().render_str(clean(text), **options)
 
     def on_broken_pipe(self) -> None:
         """Go on in silence where it shows progress; on standard output end the command."""
@@ -28,9 +57,17 @@ def plain_console(stderr: bool = False, highlight: bool = True, soft_wrap: bool 
     )
 
 
+class _PlainColumn(TextColumn):
+    """A column whose text is cleaned."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a task."""
+        return Text(clean(self.text_format.format(task=task)), style=self.style)
+
+
 def plain_column(text: str) -> TextColumn:
     """Return a column of a progress bar that shows a description as it stands."""
-    return TextColumn(text, markup=False)
+    return _PlainColumn(text, markup=False)
 
 
 def replace_what_cannot_be_encoded() -> None:

@@ -28,7 +28,7 @@ from distillmatch.cli import (
 from distillmatch.cli.options import Parser
 from distillmatch.errors import DistillMatchError, OutOfMemoryError
 from distillmatch.sources.progress import without_progress
-from distillmatch.terminal import replace_what_cannot_be_encoded
+from distillmatch.terminal import replace_what_cannot_be_encoded, tell
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 NO_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
@@ -48,7 +48,7 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
-    of_the_paper = (stream, views, run, compare, demo, bench, report, tune, suite, results)
+    of_the_paper = (stream, views, run, compare, demo, bench, tune, suite, results, report)
     for command in (*of_the_paper, learn, predict, inspect, export):
         command.add_parser(commands)
     return parser
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; wrong input ends it with one sentence and 2."""
     # Threads of torch that spin while they wait starve each other on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _open_closed_outputs()
     replace_what_cannot_be_encoded()
     try:
         parsed = make_parser().parse_args(arguments)
@@ -65,20 +66,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except DistillMatchError as error:
         sentence = " ".join(str(error).split())
-        print(f"distillmatch: error: {sentence}", file=sys.stderr)
+        tell(f"error: {sentence}")
         return 2
     except BrokenPipeError:
         # The reader of our output went away (as `head` does); there is nobody left to tell.
         _drop_output()
         return 0
     except OSError as error:
-        if error.errno not in (ENOSPC, EDQUOT):
-            raise
-        _drop_output()
-        print("distillmatch: error: no space left for the output", file=sys.stderr)
+        if error.errno in (ENOSPC, EDQUOT) and error.filename is None:
+            _drop_output()
+            tell("error: no space left for the output")
+            return 2
+        where = f"{error.filename}: " if error.filename else ""
+        tell(f"error: {where}{error.strerror or error}")
         return 2
     except KeyboardInterrupt:
-        print("distillmatch: interrupted", file=sys.stderr)
+        tell("interrupted")
         return 130
     return code or 0
 
@@ -104,6 +107,14 @@ def _run(parsed: argparse.Namespace) -> int | None:
             sentence += "; a smaller --batch, --unlabeled-batch or --network needs less"
         raise OutOfMemoryError(sentence) from error
     return code
+
+
+def _open_closed_outputs() -> None:
+    """Let what is printed go nowhere where the caller has closed standard output or error."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8"))
 
 
 def _drop_output() -> None:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from distillmatch.cli.bench_plan import add_plan_parser
-from distillmatch.cli.options import add_config_options, config_from
-from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.cli.options import add_command, add_config_options, config_from
+from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from
+from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
 from distillmatch.terminal import plain_console
@@ -30,19 +30,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     views.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_config_options(views, StreamConfig)
     views.set_defaults(run=run_views)
-    train = kinds.add_parser("train", help="training steps, beside a plain eager float32 loop")
+    train = add_command(
+        kinds, "train", MethodParser, help="training steps, beside a plain eager float32 loop"
+    )
     train.add_argument(
         "--seconds", type=float, default=5.0, metavar="X", help="time for each measurement"
     )
-    train.add_argument(
-        "--grow",
-        action="store_true",
-        help="also with more tasks, unlabelled images and width, and with runs side by side",
-    )
     train.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    add_config_options(train, RunConfig)
+    add_run_options(train)
     train.set_defaults(run=run_train)
-    add_plan_parser(kinds)
 
 
 def run_views(arguments: argparse.Namespace) -> None:
@@ -90,10 +86,10 @@ def run_views(arguments: argparse.Namespace) -> None:
 def run_train(arguments: argparse.Namespace) -> None:
     """Measure a method's step; on a CPU with a small network unless another is asked for."""
     _check_seconds(arguments)
-    config = config_from(arguments, RunConfig)
+    config = run_config_from(arguments)
     import torch
 
-    from distillmatch.bench.train import measure_growth, measure_side_by_side, measure_training
+    from distillmatch.bench.train import measure_training
     from distillmatch.engine import Placement
 
     on_cpu = Placement.of(config).device.type == "cpu"
@@ -103,13 +99,8 @@ def run_train(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(1)
     dataset = load_source(config)
     measured = measure_training(config, dataset, arguments.seconds)
-    growth: dict[str, dict[str, float]] = {}
-    if arguments.grow:
-        growth = measure_growth(config, dataset, arguments.seconds)
-        growth["runs at once"] = measure_side_by_side(config, dataset, arguments.seconds)
     if arguments.json:
-        ratios = {"ratio": measured.ratio, "streamed_ratio": measured.streamed_ratio}
-        print(json.dumps({**asdict(measured), **ratios, "growth": growth}, indent=2))
+        print(json.dumps({**asdict(measured), "ratio": measured.ratio}, indent=2))
         return
     table = Table(
         title=f"{measured.method}, {measured.network}, {measured.images_per_step} images a step, "
@@ -120,7 +111,6 @@ def run_train(arguments: argparse.Namespace) -> None:
     for name, speed, ratio in (
         ("plain float32", measured.plain, 1.0),
         (f"engine {measured.precision}", measured.engine, measured.ratio),
-        ("engine, images fetched", measured.streamed, measured.ratio / measured.streamed_ratio),
     ):
         peak = speed.peak_device_bytes
         table.add_row(
@@ -151,11 +141,6 @@ def run_train(arguments: argparse.Namespace) -> None:
             "as long",
             soft_wrap=True,
         )
-    for name, row in growth.items():
-        if not row:
-            continue
-        costs = ", ".join(f"{value}: {cost:.2f} ms" for value, cost in row.items())
-        console.print(f"engine's step by {name}: {costs}", highlight=False)
 
 
 def _check_seconds(arguments: argparse.Namespace) -> None:

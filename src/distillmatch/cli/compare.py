@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
         draw_comparison,
         require_matplotlib,
     )
-    from distillmatch.report.paper_tables import read_results
+    from distillmatch.suite.ledger import read_results
 
     if arguments.draw:
         check_picture_name(arguments.draw)

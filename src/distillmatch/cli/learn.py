@@ -1,7 +1,6 @@
 """`distillmatch learn`: one more task for a learner of one's own images."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distillmatch.cli.learner_options import add_setting_options, settings_of
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.sources.walk import shown
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.explanation import Explanation
@@ -151,8 +150,3 @@ def learn_task(
         if sentence:
             console.print(sentence, highlight=False, soft_wrap=True)
     return explanation
-
-
-def tell(sentence: str) -> None:
-    """Print a sentence beside the results."""
-    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

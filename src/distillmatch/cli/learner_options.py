@@ -5,9 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from distillmatch.cli.options import add_field_option
-from distillmatch.config import LEARNER_KEYS, RunConfig
+from distillmatch.config import RunConfig
 
-OF_A_RUN = (*LEARNER_KEYS, "options")
+OF_A_RUN = (
+    "method",
+    "network",
+    "image_size",
+    "epochs",
+    "batch",
+    "unlabeled_batch",
+    "coreset",
+    "learning_rate",
+    "seed",
+    "device",
+    "options",
+)
 """Settings of a learner that a run has under the same name."""
 OF_A_LEARNER = ("unlabeled_limit", "known_rate")
 SETTINGS = (*OF_A_RUN, *OF_A_LEARNER)

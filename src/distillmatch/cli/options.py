@@ -3,6 +3,7 @@
 import argparse
 import types
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
 
@@ -10,6 +11,7 @@ import yaml
 
 from distillmatch.config import Config, allowed_values, parse_yaml, read_yaml, with_underscores
 from distillmatch.errors import ConfigError
+from distillmatch.plugins import CODE_KEYS, refuse_code
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -23,39 +25,94 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, intermixed: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self._intermixed = intermixed
+        self._parses_twice = False
         self.register("type", Path, _path)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse, with options and positional words in any order where that was asked for."""
-        if not self._intermixed:
-            return super().parse_known_args(args, namespace)
-        self._intermixed = False  # what follows parses twice, by this very method
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._intermixed = True
+        """Parse, and refuse what nothing takes, with the nearest option there is."""
+        if self._intermixed:
+            self._intermixed = False  # what follows parses twice, by this very method
+            self._parses_twice = True
+            try:
+                parsed, left = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._intermixed, self._parses_twice = True, False
+        else:
+            parsed, left = self.parse_some(args, namespace)
+        if left and not self._parses_twice and self._subparsers is None:
+            self.refuse(left)
+        return parsed, left
+
+    def parse_some(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
+        """Parse what there are options for, and return the rest."""
+        return super().parse_known_args(args, namespace)
+
+    def refuse(self, left: Sequence[str]) -> None:
+        """Refuse words that nothing takes; of an option the nearest one is named."""
+        for word in left:
+            name = word.partition("=")[0]
+            known = [option for action in self._actions for option in action.option_strings]
+            close = get_close_matches(name, known, n=1) if word.startswith("-") else []
+            hint = f", did you mean '{close[0]}'?" if close else ""
+            what = "no option" if word.startswith("-") else "nothing that takes"
+            raise ConfigError(f"there is {what} '{word}'{hint} (see {self.prog} --help)")
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage like every other wrong input."""
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
-def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) -> None:
-    """Add `--config FILE` and one option for each field of the configuration type."""
-    parser.usage = "%(prog)s [options]"
-    group = parser.add_argument_group("configuration")
+def add_command(
+    commands: "argparse._SubParsersAction[Any]", name: str, kind: type[Parser], help: str
+) -> Parser:
+    """Add a command whose parser is of a kind of its own."""
+    usual = commands._parser_class
+    commands._parser_class = kind
+    try:
+        parser: Parser = commands.add_parser(name, help=help)
+    finally:
+        commands._parser_class = usual
+    return parser
+
+
+def add_config_file_option(group: "argparse._ActionsContainer") -> None:
+    """Add `--config FILE`."""
     group.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
         help="YAML file of the options below; they override it",
     )
+    add_allow_import(group)
+
+
+def add_allow_import(group: "argparse._ActionsContainer") -> None:
+    """Add `--allow-import NAME`."""
+    group.add_argument(
+        "--allow-import",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let a file name this code of your own (module:name), and import it; may be repeated",
+    )
+
+
+def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) -> None:
+    """Add `--config FILE` and one option for each field of the configuration type."""
+    parser.usage = "%(prog)s [options]"
+    group = parser.add_argument_group("configuration")
+    add_config_file_option(group)
     for name in config.model_fields:
         add_field_option(group, config, name)
 
 
 def add_field_option(
-    group: "argparse._ActionsContainer", config: type[Config], name: str, show_default: bool = True
+    group: "argparse._ActionsContainer",
+    config: type[Config],
+    name: str,
+    *,
+    hidden: bool = False,
+    dest: str | None = None,
 ) -> None:
     """Add the option of one field; what is not given is not in the parsed arguments."""
     field = config.model_fields[name]
@@ -71,15 +128,16 @@ def add_field_option(
         return
     choices = allowed_values(field.annotation)
     known = field.default in (None, ()) or "default:" in str(field.description)
-    shown = "" if known or not show_default else f" (default: {field.default})"
+    default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+    shown = "" if known else f" (default: {default})"
     group.add_argument(
         f"--{name.replace('_', '-')}",
-        dest=name,
+        dest=dest or name,
         default=argparse.SUPPRESS,
         nargs="+" if _is_list(field.annotation) else None,
         type=_reader(field.annotation),
         metavar="|".join(map(str, choices)) if choices else _metavar(field.annotation),
-        help=f"{field.description}{shown}".replace("%", "%%"),
+        help=argparse.SUPPRESS if hidden else f"{field.description}{shown}".replace("%", "%%"),
     )
 
 
@@ -97,6 +155,7 @@ def given_values(arguments: argparse.Namespace, config: type[Config]) -> dict[st
     if not isinstance(read, dict):
         config.from_mapping(read, str(arguments.config))  # which says what it expected
         return given
+    refuse_code(read, str(arguments.config), allowed_imports(arguments))
     try:
         return {**with_underscores(read), **given}
     except ConfigError as error:
@@ -109,7 +168,13 @@ def config_of(
     """Build the configuration from values, naming the file of `--config` in what is wrong."""
     if arguments.config is None:
         return config(**values)
-    return config.from_mapping(values, str(arguments.config))
+    return config.from_mapping(values, str(arguments.config), allowed_imports(arguments))
+
+
+def allowed_imports(arguments: argparse.Namespace) -> set[str]:
+    """Return the names of code that the user gave, in options of their own or to allow them."""
+    given = [getattr(arguments, key, None) for key in CODE_KEYS]
+    return {*getattr(arguments, "allow_import", ()), *(one for one in given if one)}
 
 
 def _path(text: str) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from distillmatch.cli.learner_options import add_device_option, add_state
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import list_files, shown
+from distillmatch.terminal import tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.prediction import Prediction
@@ -79,10 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
         for prediction in answered:
             if prediction.error:
                 failed += 1
-                _tell(f"{shown(prediction.name)}: {prediction.reason}")
+                tell(f"{shown(prediction.name)}: {prediction.reason}")
     if not (failed or barren):
         return 0
-    _tell(_summary(failed, len(barren)))
+    tell(_summary(failed, len(barren)))
     return 2 if failed == total else 1
 
 
@@ -107,7 +108,7 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
             if not found.files and not problems:
                 problems = [f"{shown(name)}: no files there"]
             for problem in problems:
-                _tell(problem)
+                tell(problem)
             barren.extend(problems)
         else:
             yield name
@@ -162,7 +163,3 @@ def _as_csv(cells: tuple[str, ...]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode("utf-8", "surrogateescape")
-
-
-def _tell(sentence: str) -> None:
-    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

@@ -1,88 +1,114 @@
 """`distillmatch report`: published beside reproduced, as a page, Markdown, LaTeX and CSV."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
-from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
+from distillmatch.cli.options import add_allow_import
+from distillmatch.cli.suite_options import (
+    add_ledger_options,
+    chosen_experiments,
+    ledger_folder,
+    seed_list,
+)
+from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
-from distillmatch.sources import source_names
+from distillmatch.files import check_writable, write_atomically
+from distillmatch.terminal import plain_console
+
+if TYPE_CHECKING:
+    from distillmatch.report.cells import TableModel
+
+BEGIN, END = "<!-- {name}: made by distillmatch report -->", "<!-- {name}: end -->"
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe the command."""
     parser = commands.add_parser("report", help="put results beside the paper's figures, as a page")
     parser.add_argument(
-        "results",
-        nargs="*",
-        type=Path,
-        metavar="RESULT",
-        help="result files, folders of runs, or folders of results, in place of the scale's ledger",
+        "names", nargs="*", metavar="NAME", help="experiments, or YAML files (default: the paper's)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder that the report goes into")
     parser.add_argument(
-        "--experiments",
+        "--out", type=Path, default=Path("report"), metavar="DIR", help="folder (default: report)"
+    )
+    parser.add_argument(
+        "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
+    )
+    parser.add_argument(
+        "--update",
+        type=Path,
         nargs="+",
         default=[],
-        metavar="NAME|FILE",
-        help="tables and figures to show, or YAML files of your own (default: all of the paper's)",
-    )
-    add_ledger_options(parser)
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="SOURCE=DIR",
-        help="where a source's files are, to draw its streams, as cifar100=DIR; may be repeated",
-    )
-    parser.add_argument(
-        "--readme", type=Path, metavar="FILE", help="bring the state in this README up to date"
-    )
-    parser.add_argument(
-        "--reproduction",
-        type=Path,
         metavar="FILE",
-        help="bring the tables, bars and runs in this page up to date",
+        help="bring the tables between the marks in these Markdown files up to date",
     )
+    add_allow_import(parser)
+    add_ledger_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the results and write what was asked for."""
-    from distillmatch.report.paper_reasons import FILE, read_reasons, with_reasons
-    from distillmatch.report.paper_report import check_folder, paper_of, write_report
-    from distillmatch.report.paper_state import FIGURE, update_readme
-    from distillmatch.report.paper_tables import read_results
-    from distillmatch.report.reproduction_page import update_page
+    """Read the ledger and write what was asked for."""
+    from distillmatch.report.glance import glance_svg
+    from distillmatch.report.renderers import csv_text, html, latex, markdown
 
-    if arguments.out is None and arguments.readme is None and arguments.reproduction is None:
-        raise ConfigError("nothing to write: give --out DIR, --readme FILE or --reproduction FILE")
-    data = dict(_source_folder(word) for word in arguments.data)
-    if arguments.out is not None:
-        check_folder(arguments.out)
-    given = list(arguments.results)
-    if arguments.ledger is not None or not given:
-        given.append(ledger_folder(arguments))
-    paper = paper_of(read_results(given), arguments.experiments, arguments.scale)
-    files = dict.fromkeys(folder / FILE for folder in given if (folder / FILE).exists())
-    if files:
-        paper = with_reasons(paper, [reason for file in files for reason in read_reasons(file)])
-    if arguments.out is not None:
-        print(f"report: {write_report(paper, arguments.out, data)}")
-    if arguments.readme is not None:
-        update_readme(arguments.readme, paper)
-        print(f"state: {arguments.readme}, {arguments.readme.parent / FIGURE}")
-    if arguments.reproduction is not None:
-        update_page(arguments.reproduction, paper)
-        print(f"reproduction: {arguments.reproduction}")
+    groups = [(recipe, _models(arguments, recipe)) for recipe in get_args(RecipeName)]
+    groups = [
+        (recipe, models)
+        for recipe, models in groups
+        if recipe == "paper" or any(model.cells_run for model in models)
+    ]
+    out: Path = arguments.out
+    check_writable(out, "writing the report")
+    small = arguments.scale == "quick"
+    heading = "The paper's experiments, made small" if small else "The paper, reproduced"
+    written = {
+        "index.html": html(groups, heading),
+        "tables.md": markdown(groups),
+        "tables.tex": latex(groups),
+        "figures.csv": csv_text(groups),
+        "glance.svg": glance_svg(groups[0][1]),
+    }
+    for name, text in written.items():
+        write_atomically(out / name, text, "writing the report")
+    console = plain_console(highlight=False)
+    console.print(f"report: {out / 'index.html'}", soft_wrap=True)
+    for file in arguments.update:
+        update(file, groups[0][1])
+        console.print(f"updated: {file}", soft_wrap=True)
 
 
-def _source_folder(word: str) -> tuple[str, Path]:
-    source, equals, folder = word.partition("=")
-    if not equals or not source or not Path(folder).is_dir():
-        raise ConfigError(f"--data takes SOURCE=DIR with a folder that exists, not '{word}'")
-    if ":" not in source and source not in source_names():
-        names = ", ".join(source_names())
-        raise ConfigError(
-            f"--data must name a source, one of {names} or your own as module:name, not '{source}'"
-        )
-    return source, Path(folder)
+def _models(arguments: argparse.Namespace, recipe: RecipeName) -> "list[TableModel]":
+    from distillmatch.report.cells import Results, table_of
+    from distillmatch.suite.ledger import Ledger
+
+    chosen = chosen_experiments(arguments.names, arguments.scale, recipe, arguments.allow_import)
+    if not arguments.names:
+        chosen = [one for one in chosen if not one.beyond_paper]
+    results = Results(Ledger(ledger_folder(arguments)))
+    return [table_of(experiment, results, arguments.seeds or ()) for experiment in chosen]
+
+
+def update(file: Path, models: "Sequence[TableModel]") -> None:
+    """Replace what stands between the marks of `headline` and of each experiment in a file."""
+    from distillmatch.report.lines import LEGEND, headline
+    from distillmatch.report.renderers import markdown_table
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: expected a Markdown file, {error}") from None
+    parts = {"headline": headline(models, "paper") + "\n", "legend": LEGEND + "\n"}
+    parts |= {model.experiment.name: markdown_table(model) for model in models}
+    found = False
+    for name, made in parts.items():
+        begin, end = BEGIN.format(name=name), END.format(name=name)
+        before, mark, rest = text.partition(begin)
+        _, close, after = rest.partition(end)
+        if mark and close:
+            text, found = f"{before}{begin}\n\n{made}\n{end}{after}", True
+    if not found:
+        mark = BEGIN.format(name="table-2a")
+        raise ConfigError(f"{file}: expected marks such as '{mark}' to write between, found none")
+    write_atomically(file, text, "updating the tables")

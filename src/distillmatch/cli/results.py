@@ -12,7 +12,7 @@ from rich.table import Table
 from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
 from distillmatch.config import RunConfig, parse_yaml
 from distillmatch.errors import ConfigError, ResultError
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, say
 
 Result = dict[str, Any]
 FILTERS = ("method", "seed", "experiment", "where")
@@ -60,6 +60,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="only results with this value in their configuration",
     )
     parser.add_argument(
+        "--archive",
+        action="store_true",
+        help="results that were made by options that are gone, in the ledger's archive, instead",
+    )
+    parser.add_argument(
         "--replace", action="store_true", help="add: also where the ledger has the run already"
     )
     parser.set_defaults(run=run)
@@ -82,17 +87,20 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.files = arguments.files[1:]
     wanted = _wanted(arguments)
     if check:
+        if arguments.archive:
+            raise ConfigError("--archive goes with listing; archived results are checked no more")
         items = _read(arguments, _item_to_check)
         _check(_chosen(items, wanted, arguments.experiment))
     else:
-        items = _with_omega(_read(arguments, _whole_item))
+        items = _with_omega(_read(arguments, _item))
         _list(_chosen(items, wanted, arguments.experiment))
 
 
 def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
     """Put results of runs made elsewhere into the ledger: all of them, or none."""
+    from distillmatch.run.result import config_of
     from distillmatch.suite.checks import problems_of
-    from distillmatch.suite.ledger import Ledger, config_of
+    from distillmatch.suite.ledger import Ledger
 
     if not paths:
         raise ConfigError("results add takes the result files or the folders of runs")
@@ -108,7 +116,7 @@ def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
                 f"{there} has this run from elsewhere; --replace takes {path} instead"
             )
     for result in results:
-        print(ledger.add(result))
+        say(str(ledger.add(result)))
 
 
 def _read(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[Item]:
@@ -118,9 +126,10 @@ def _read(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[I
     if arguments.files and arguments.ledger:
         raise ConfigError("results takes files or --ledger, not both")
     ledger = Ledger(ledger_folder(arguments))
-    paths = [Path(file) for file in arguments.files] or ledger.paths()
+    folder = ledger.archive if arguments.archive else ledger
+    paths = [Path(file) for file in arguments.files] or folder.paths()
     if not paths:
-        raise ResultError(f"{ledger.folder}: expected results of runs, found none in this folder")
+        raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
     return [read(path) for path in paths]
 
 
@@ -161,25 +170,14 @@ def _item_to_check(path: Path) -> Item:
         return Item(str(path), None, {}, str(error))
 
 
-def _whole_item(path: Path) -> Item:
-    """Read a result, and refuse one that has not all that results have."""
-    from distillmatch.report.paper_tables import read_results
-    from distillmatch.run.folder import RESULT
-
-    read_results([path / RESULT if path.is_dir() else path])
-    return _item(path)
-
-
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what the configuration must hold."""
     wanted: dict[str, Any] = {}
     for word in arguments.where:
         key, equals, text = word.partition("=")
         key = key.replace("-", "_")
-        if not equals or key not in RunConfig.model_fields:
-            raise ConfigError(
-                f"--where takes key=value with an option of a run as key, not '{word}'"
-            )
+        if not equals or not key:
+            raise ConfigError(f"--where takes key=value, not '{word}'")
         try:
             wanted[key] = parse_yaml(text)
         except yaml.YAMLError:
@@ -192,8 +190,10 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _config(item: Item) -> RunConfig | None:
     """Return a result's configuration; only the check sees results that have none."""
-    from distillmatch.suite.ledger import config_of
+    from distillmatch.run.result import config_of
 
+    if item.refusal:
+        return None
     try:
         return config_of(item.result, Path(item.label))
     except ResultError:
@@ -201,16 +201,17 @@ def _config(item: Item) -> RunConfig | None:
 
 
 def _is_as(item: Item, wanted: dict[str, Any]) -> bool:
-    """Tell whether a configuration holds what is wanted; one that cannot be read may be any."""
-    if _config(item) is None:
+    """Return whether a configuration holds what is wanted; what is no result may be any."""
+    if item.refusal:
         return True
-    return all(item.result["config"].get(key) == value for key, value in wanted.items())
+    config = {**item.result["config"], **item.result["options"]}
+    return all(config.get(key) == value for key, value in wanted.items())
 
 
 def _of_experiment(items: list[Item], name: str) -> list[Item]:
     """Return the runs that an experiment has, whatever their seeds, and its bounds."""
     from distillmatch.suite.catalogue import at_all_scales, load_experiment
-    from distillmatch.suite.identity import run_name
+    from distillmatch.suite.names import run_name
     from distillmatch.suite.plan import plan
 
     experiments = at_all_scales(load_experiment(name))
@@ -265,24 +266,22 @@ def _check(items: list[Item]) -> None:
     seeds = {item.result.get("seed") for item in items}
     planned = plan(experiments, {seed for seed in seeds if type(seed) is int and seed >= 0})
     by_name = {run.name: run for run in planned}
-    sound = [
-        item
+    found = {
+        item.label: [item.refusal] if item.refusal else problems_of(item.result, item.name, by_name)
         for item in items
-        if not item.refusal and not problems_of(item.result, item.name, by_name)
-    ]
-    bounds = [
-        bound_of(item.result)
-        for item in sound
-        if item.result["complete"] and measures_omega(item.result)
-    ]
+    }
+    bounds = {
+        _stream_key(item.result): bound_of(item.result)
+        for item in items
+        if not found[item.label] and item.result["complete"] and measures_omega(item.result)
+    }
     console = plain_console(soft_wrap=True, highlight=False)
     wrong = 0
     for item in items:
-        stream = item.result.get("stream")
-        bound = next((one for one in bounds if one.stream == stream), None)
-        problems = (
-            [item.refusal] if item.refusal else problems_of(item.result, item.name, by_name, bound)
-        )
+        problems = found[item.label]
+        bound = None if problems else bounds.get(_stream_key(item.result))
+        if bound is not None and item.result["metrics"]["omega"] is not None:
+            problems = problems_of(item.result, item.name, by_name, bound)
         wrong += bool(problems)
         console.print(f"{item.label}: {'wrong' if problems else 'right'}")
         remarks = [] if problems else remarks_on(item.result, by_name)
@@ -291,3 +290,7 @@ def _check(items: list[Item]) -> None:
     if wrong:
         raise ResultError(f"{wrong} of {len(items)} results are wrong; the lines above say how")
     console.print(f"all {len(items)} results are right")
+
+
+def _stream_key(result: Result) -> str:
+    return repr(sorted(result["stream"].items()))

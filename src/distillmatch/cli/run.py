@@ -1,24 +1,24 @@
 """`distillmatch run`: learn a stream by a method and write the result."""
 
 import argparse
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.options import add_command
 from distillmatch.cli.progress import LiveProgress
+from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from, run_values
 from distillmatch.cli.saved_stream import config_beside
 from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
 from distillmatch.config import RunConfig
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
 from distillmatch.streams import read_stream
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, tell
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe the command."""
-    parser = commands.add_parser("run", help="learn a stream and write the result")
+    parser = add_command(commands, "run", MethodParser, help="learn a stream and write the result")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder for result.json"
     )
@@ -61,9 +61,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="method offline: stages learned at once, side by side (default: all on a GPU, else 1)",
     )
     add_seed_options(parser)
-    parser.add_argument("--no-table", action="store_true", help="print no table at the end")
     parser.add_argument("--quiet", action="store_true", help="show no progress and no table")
-    add_config_options(parser, RunConfig)
+    add_run_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.run.threads import end_process
 
     if wants_seeds(arguments):
-        run_seeds(arguments, config, _tell)
+        run_seeds(arguments, config, tell)
         return
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     progress = None if arguments.quiet else LiveProgress(config.method)
@@ -97,16 +96,16 @@ def run(arguments: argparse.Namespace) -> None:
                 progress=progress,
                 resume=arguments.resume,
                 checkpoint_seconds=arguments.checkpoint_seconds,
-                tell=_tell,
+                tell=tell,
                 at_once=arguments.at_once,
             )
     except Interrupted as stop:
-        _tell(str(stop))
+        tell(str(stop))
         end_process(stop)
     finally:
         if progress is not None:
             progress.stop()
-    if not (arguments.quiet or arguments.no_table):
+    if not arguments.quiet:
         console = plain_console()
         console.print(task_table(result))
         console.print(comparison_table([result]))
@@ -116,13 +115,15 @@ def run(arguments: argparse.Namespace) -> None:
 def _config(arguments: argparse.Namespace) -> RunConfig:
     """Return the configuration, with a saved stream's where that is to be learned."""
     if arguments.stream is None:
-        config = config_from(arguments, RunConfig)
+        config = run_config_from(arguments)
     else:
         # What is stored and what is random in training is the run's own.
-        config = config_beside(arguments.stream, arguments, RunConfig, free=("coreset", "seed"))
+        config = config_beside(
+            arguments.stream,
+            arguments,
+            RunConfig,
+            free=("coreset", "recipe", "seed"),
+            given=run_values(arguments),
+        )
     refuse_unknown(config.method, plugin_names(METHODS), "method")
     return config
-
-
-def _tell(sentence: str) -> None:
-    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distillmatch.cli.options import AnyConfig, config_of, given_values
+from distillmatch.cli.options import AnyConfig, allowed_imports, config_of, given_values
 from distillmatch.config import LOCATION_KEYS
 from distillmatch.errors import ConfigError
 from distillmatch.streams import read_stream_config, saved_task_count
@@ -16,13 +16,14 @@ def config_beside(
     arguments: argparse.Namespace,
     config: type[AnyConfig],
     free: Sequence[str] = (),
+    given: dict[str, Any] | None = None,
 ) -> AnyConfig:
     """Return the configuration with what describes the saved stream at `path`.
 
     A given value that contradicts it is refused; where things lie and what is `free` may differ.
     """
-    given = given_values(arguments, config)
-    saved = read_stream_config(path).model_dump()
+    given = given_values(arguments, config) if given is None else given
+    saved = read_stream_config(path, allowed_imports(arguments)).model_dump()
     own = {key for key in (*LOCATION_KEYS, *free) if key in given}
     for key in saved:
         if key not in given or key in own:

@@ -81,7 +81,7 @@ def run_seeds(
         end_process(stop)
     finally:
         live.stop()
-    if results and not (arguments.quiet or arguments.no_table):
+    if results and not arguments.quiet:
         plain_console().print(
             comparison_table([results[job.name] for job in jobs if job.name in results])
         )

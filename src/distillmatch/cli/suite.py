@@ -47,7 +47,7 @@ def _list_all(arguments: argparse.Namespace) -> None:
     from distillmatch.suite.plan import plan
 
     ledger = Ledger(ledger_folder(arguments))
-    experiments = chosen_experiments((), arguments.scale, arguments.preset)
+    experiments = chosen_experiments((), arguments.scale, arguments.recipe)
     everything = plan(experiments, arguments.seeds)
     done = {run.name for run in everything if ledger.find(run.config) is not None}
     table = Table(caption=f"ledger: {ledger.folder}; a run that several share is counted in each")
@@ -82,45 +82,38 @@ def _runs_of(experiments: "Sequence[Experiment]", planned: "Sequence[PlannedRun]
 
 
 def _list_cells(arguments: argparse.Namespace) -> None:
-    from distillmatch.report.paper_tables import METRICS, decimals_of, gather, shown
+    from distillmatch.report.cells import METRICS, Results, published_shown, shown, table_of
     from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.plan import plan
 
     ledger = Ledger(ledger_folder(arguments))
-    (experiment,) = chosen_experiments([arguments.experiment], arguments.scale, arguments.preset)
-    planned = plan([experiment], arguments.seeds)
-    found = {run.name: ledger.find(run.config) for run in planned}
-    results = [result for result in found.values() if result is not None]
-    (reproduced,) = gather([experiment], results).reproduced
-    seeds = arguments.seeds or experiment.seeds
-    compared = any(cell.published for cell in experiment.cells)
-    table = Table(
-        title=experiment.title,
-        caption=f"{'published | ' if compared else ''}reproduced, mean ± deviation over seeds",
+    (experiment,) = chosen_experiments(
+        [arguments.experiment], arguments.scale, arguments.recipe, arguments.allow_import
     )
+    model = table_of(experiment, Results(ledger), arguments.seeds or ())
+    compared = any(cell.published for cell in experiment.cells)
+    caption = f"{'published | ' if compared else ''}reproduced, mean ± deviation over seeds"
+    if any(row.archived for row in model.rows):
+        caption += "; †: an archived run of the nearest preset"
+    table = Table(title=experiment.title, caption=caption)
     for name in ("row", "column"):
         table.add_column(name, overflow="fold")
     for metric in experiment.metrics:
         table.add_column(METRICS[metric], justify="right")
     table.add_column("seeds done", justify="right")
-    for record in reproduced.records:
-        figures = dict.fromkeys(experiment.metrics, "")
-        for entry in record.entries:
-            decimals, printed = decimals_of(entry.metric), entry.published
-            ours = shown(entry.mean, entry.deviation, decimals)
-            theirs = "–" if printed is None else shown(printed.mean, printed.deviation, decimals)
-            figures[entry.metric] = f"{theirs} | {ours}" if compared else ours
-        table.add_row(
-            record.cell.row,
-            record.cell.column,
-            *figures.values(),
-            f"{len(record.results)} of {len(seeds)}",
-        )
+    for row in model.rows:
+        figures = [
+            f"{published_shown(figure)} | {shown(figure)}" if compared else shown(figure)
+            for figure in row.figures.values()
+        ]
+        done = f"{len(row.results)} of {len(row.seeds)}"
+        table.add_row(row.cell.row, row.cell.column, *figures, done)
     console = plain_console(highlight=False)
     console.print(table)
     for line in (experiment.source, experiment.note):
         console.print(line)
-    missing = [name for name, result in found.items() if result is None]
+    planned = plan([experiment], arguments.seeds)
+    missing = [run.name for run in planned if ledger.find(run.config) is None]
     end = ":" if missing else "."
     console.print(f"{len(missing)} of {len(planned)} runs are missing in {ledger.folder}{end}")
     for name in missing:

@@ -1,11 +1,12 @@
 """What the commands about experiments and the ledger share: options and how they are read."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
-from distillmatch.config.run import Preset
+from distillmatch.cli.options import add_allow_import
+from distillmatch.config.recipe import RecipeName
 from distillmatch.suite.catalogue import (
     Experiment,
     Scale,
@@ -24,12 +25,13 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
     )
     parser.add_argument(
-        "--preset",
-        choices=get_args(Preset),
-        default="protocol",
-        help="readings of the paper where a row names none: ours, those of the authors' "
-        "release that most runs with it have, or all that were found (default: protocol)",
+        "--recipe",
+        choices=get_args(RecipeName),
+        default="paper",
+        help="how the methods are computed where the paper's words and its published figures "
+        "differ, unless a row names one (default: paper)",
     )
+    add_allow_import(parser)
     add_ledger_options(parser)
 
 
@@ -71,10 +73,14 @@ def seed_list(text: str) -> tuple[int, ...]:
 
 
 def chosen_experiments(
-    names: Sequence[str], scale: Scale, preset: Preset = "protocol"
+    names: Sequence[str],
+    scale: Scale,
+    recipe: RecipeName = "paper",
+    allow_import: Collection[str] = (),
 ) -> list[Experiment]:
     """Return the experiments of these names or files; without any, the paper's and then ours."""
     chosen = [
-        at_scale(load_experiment(name, preset), scale) for name in names or experiment_names()
+        at_scale(load_experiment(name, recipe, allow_import), scale)
+        for name in names or experiment_names()
     ]
     return chosen if names else sorted(chosen, key=lambda experiment: experiment.beyond_paper)

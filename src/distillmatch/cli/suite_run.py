@@ -1,7 +1,6 @@
 """`distillmatch suite run`: all runs of some experiments, whatever happens in between."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from distillmatch.cli.options import Parser, add_field_option
 from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
 from distillmatch.cli.suite_progress import SuiteProgress, describe
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.run.side_by_side import Job
@@ -71,7 +70,7 @@ def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     add_engine_options(parser)
     group = parser.add_argument_group("passed on to every run")
     for name in PASSED_ON:
-        add_field_option(group, RunConfig, name, show_default=False)
+        add_field_option(group, RunConfig, name)
     parser.set_defaults(run=run)
 
 
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     work: Path = arguments.work.resolve()
     jobs, ledger = planned_jobs(arguments, work), Ledger(ledger_folder(arguments))
     if arguments.dry_run:
-        _print_plan(Queue(jobs, ledger, _tell, in_order=arguments.in_order))
+        _print_plan(Queue(jobs, ledger, tell, in_order=arguments.in_order))
         return
     progress = SuiteProgress()
     try:
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress.tell(f"{work} is on a file system without locks: let no second process join")
         make_engine(arguments, queue, work, progress.show).run()
     except Interrupted as stop:
-        _tell(str(stop))
+        tell(str(stop))
         raise SystemExit(stop.exit_code) from None
     finally:
         progress.stop()
@@ -110,7 +109,9 @@ def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
     from distillmatch.run.side_by_side import Job
     from distillmatch.suite.plan import plan
 
-    experiments = chosen_experiments(arguments.names, arguments.scale, arguments.preset)
+    experiments = chosen_experiments(
+        arguments.names, arguments.scale, arguments.recipe, arguments.allow_import
+    )
     methods = None if arguments.methods is None else arguments.methods.split(",")
     changes = {key: value for key, value in vars(arguments).items() if key in PASSED_ON}
     runs = plan(
@@ -167,7 +168,3 @@ def _report(queue: "Queue", ledger: Path, work: Path) -> None:
         console.print(sentence, soft_wrap=True)
     if failed:
         raise SystemExit(1)
-
-
-def _tell(sentence: str) -> None:
-    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
 """`distillmatch tune`: choose hyperparameters on folds of the training data, as the paper does."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,11 @@ from distillmatch.cli.engines import (
     refuse_without_gpu,
     with_absolute_locations,
 )
-from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.options import add_command, allowed_imports
+from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from
 from distillmatch.cli.suite_progress import SuiteProgress
-from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.run.side_by_side import Job
@@ -34,7 +33,9 @@ SHOWN = 10
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe the command."""
-    parser = commands.add_parser("tune", help="choose hyperparameters without any test data")
+    parser = add_command(
+        commands, "tune", MethodParser, help="choose hyperparameters without any test data"
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -78,7 +79,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="what the held-out images decide by (default: A_N)",
     )
     add_engine_options(parser)
-    add_config_options(parser, RunConfig)
+    add_run_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -93,9 +94,13 @@ def run(arguments: argparse.Namespace) -> None:
     drawn = _drawn(arguments)
     require_matplotlib()
     check_engine_options(arguments)
-    config = with_absolute_locations(config_from(arguments, RunConfig))
+    config = with_absolute_locations(run_config_from(arguments))
     refuse_without_gpu(arguments, [config])
-    space = parse_space(arguments.space, config) if arguments.space else paper_space(config)
+    space = (
+        parse_space(arguments.space, config, allowed_imports(arguments))
+        if arguments.space
+        else paper_space(config)
+    )
     selection = Selection(
         search=arguments.search,
         folds=arguments.folds,
@@ -105,9 +110,9 @@ def run(arguments: argparse.Namespace) -> None:
     )
     out: Path = arguments.out.resolve()
     try:
-        record = Tuning(config, out, space, selection, _work(arguments, out), _tell).run()
+        record = Tuning(config, out, space, selection, _work(arguments, out), tell).run()
     except Interrupted as stop:
-        _tell(str(stop))
+        tell(str(stop))
         raise SystemExit(stop.exit_code) from None
     draw_tuning(record, out / PICTURE)
     console = plain_console()
@@ -159,7 +164,3 @@ def _work(arguments: argparse.Namespace, out: Path) -> "Work":
         return {name: queue.entries[name].reason for name in queue.names("failed")}
 
     return work
-
-
-def _tell(sentence: str) -> None:
-    print(f"distillmatch: {sentence}", file=sys.stderr, flush=True)

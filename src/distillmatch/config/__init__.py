@@ -1,7 +1,7 @@
 """The configuration: one frozen, typed object that describes a run completely.
 
-The command line, a YAML file and Python build the same object from the same flat names. What is
-wrong with a value is said in one sentence that names the key and what it may be.
+The command line, a YAML file and Python build the same object from the same names. What is wrong
+with a value is said in one sentence that names the key and what it may be.
 """
 
 from distillmatch.config.base import (
@@ -12,15 +12,22 @@ from distillmatch.config.base import (
     read_yaml,
     with_underscores,
 )
-from distillmatch.config.run import LEARNER_KEYS, UNRECORDED_KEYS, RunConfig
+from distillmatch.config.recipe import AS_WRITTEN, PAPER, RECIPES, Recipe, Statistics
+from distillmatch.config.run import PLACE_KEYS, UNRECORDED_KEYS, MethodOptions, RunConfig
 from distillmatch.config.stream import LOCATION_KEYS, StreamConfig
 
 __all__ = [
-    "LEARNER_KEYS",
+    "AS_WRITTEN",
     "LOCATION_KEYS",
+    "PAPER",
+    "PLACE_KEYS",
+    "RECIPES",
     "UNRECORDED_KEYS",
     "Config",
+    "MethodOptions",
+    "Recipe",
     "RunConfig",
+    "Statistics",
     "StreamConfig",
     "allowed_values",
     "impossible",

@@ -1,7 +1,7 @@
 """What all configuration objects share: frozen, typed, wrong values refused in one sentence."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from distillmatch.errors import ConfigError, kind_of
+from distillmatch.plugins import refuse_code
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
@@ -57,20 +58,24 @@ class Config(BaseModel):
         return value
 
     @classmethod
-    def from_mapping(cls, values: object, where: str) -> Self:
-        """Build the object from what a file held; `where` names the file in error messages."""
+    def from_mapping(cls, values: object, where: str, allow_import: Collection[str] = ()) -> Self:
+        """Build the object from what a file held; `where` names the file in error messages.
+
+        Code of one's own that the file names, as `module:name`, must be in `allow_import`.
+        """
         if not isinstance(values, dict):
             came = "nothing" if values is None else kind_of(values)
             raise ConfigError(f"{where}: expected a mapping of keys to values, found {came}")
+        refuse_code(values, where, allow_import)
         try:
             return cls(**with_underscores(values))
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
 
     @classmethod
-    def from_yaml(cls, path: Path | str) -> Self:
+    def from_yaml(cls, path: Path | str, allow_import: Collection[str] = ()) -> Self:
         """Read the object from a YAML file; keys may be written with dashes or underscores."""
-        return cls.from_mapping(read_yaml(Path(path)), str(path))
+        return cls.from_mapping(read_yaml(Path(path)), str(path), allow_import)
 
     def to_yaml(self) -> str:
         """Return the whole configuration as YAML that `from_yaml` reads back."""
@@ -99,6 +104,8 @@ def with_underscores(values: Mapping[Any, Any]) -> dict[str, Any]:
 def read_yaml(path: Path) -> object:
     """Return what a YAML file holds, or say in one sentence why it cannot be read."""
     try:
+        if not path.is_file() and path.exists():
+            raise ConfigError(f"{path}: expected a file")  # and not a pipe, which may never end
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: expected a text file in UTF-8") from None
@@ -109,12 +116,16 @@ def read_yaml(path: Path) -> object:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        problem = error.problem if isinstance(error, _GivenTwice) else "not valid YAML"
+        problem = error.problem if isinstance(error, _Refused) else "not valid YAML"
         raise ConfigError(f"{path}{where}: {problem}") from None
 
 
-class _GivenTwice(yaml.MarkedYAMLError):
-    """A mapping has a key twice, of which Python would keep the last."""
+MOST_VALUES = 100_000
+"""Values of a YAML file with all its aliases written out; more are meant to harm."""
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """A key that is given twice, of which Python would keep the last, or far too many values."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -122,6 +133,12 @@ class _Loader(yaml.SafeLoader):
 
     YAML 1.1 takes that for text because it has no point.
     """
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _written_out(node, {}) > MOST_VALUES:
+            raise _Refused(problem="far too many values", problem_mark=node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -131,7 +148,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             first = lines.get((key.tag, key.value))
             if first is not None:
-                raise _GivenTwice(
+                raise _Refused(
                     problem=f"key '{key.value}' is given twice, first in line {first}",
                     problem_mark=key.start_mark,
                 )
@@ -146,12 +163,27 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count the values below a node, those of an alias each time."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES + 1  # of a node that contains itself
+        below: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            below = node.value
+        known[id(node)] = 1 + sum(_written_out(one, known) for one in below)
+    return known[id(node)]
+
+
 def parse_yaml(text: str) -> object:
     """Return what YAML text says."""
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:  # of a date that there is none of, 2020-13-45
         raise yaml.YAMLError(str(error)) from None
+    except RecursionError:
+        raise _Refused(problem="nested too deeply") from None
 
 
 def allowed_values(annotation: object) -> tuple[object, ...]:

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from distillmatch.config.base import Config, Count, CountOrZero, Share, impossible
+from distillmatch.config.recipe import RecipeName
 
 TaskOrder = Literal["random", "parent"]
-UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task"]
-NegativeRule = Literal["other", "regrouped"]
+UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task", "none"]
+Splits = Literal["hashed", "authors"]
+DEFAULT_TASKS = 10
 BadImages = Literal["skip", "stop"]
 LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
 """Where on a machine things lie. Results leave them out; what lay there, the fingerprint tells."""
@@ -22,9 +24,9 @@ class StreamConfig(Config):
         "shapes", description="where the images come from: a source's name, or your own module:name"
     )
     data_dir: Path | None = Field(None, description="folder of the source's files")
-    test_dir: Path | None = Field(None, description="own images: folder of labelled test images")
+    test_dir: Path | None = Field(None, description="own images: folder of labeled test images")
     unlabeled_dirs: tuple[Path, ...] = Field(
-        (), description="own images: folders of unlabelled images, nested as they come"
+        (), description="own images: folders of unlabeled images, nested as they come"
     )
     tree: Path | None = Field(
         None, description="own images: YAML file, super-class to parent to list of classes"
@@ -41,7 +43,7 @@ class StreamConfig(Config):
     order: TaskOrder = Field(
         "random",
         description="classes shuffled and cut into tasks, or one task per parent class "
-        "(default: random; parent where the unlabelled stream follows super-classes)",
+        "(default: random; parent where the unlabeled stream follows super-classes)",
     )
     tasks: Count | None = Field(
         None, description="number of tasks (default: 10; with order parent, one per parent class)"
@@ -52,25 +54,33 @@ class StreamConfig(Config):
     class_order: tuple[str, ...] | None = Field(
         None, description="class names in the order they are learned, instead of a shuffle"
     )
-    unlabeled: UnlabeledKind = Field("uniform", description="classes in a task's unlabelled stream")
-    negative_rule: NegativeRule = Field(
-        "other",
-        description="unlabeled negative: classes of one other super-class, or, as the authors' "
-        "release does, those of a random group that the task's own parent is in",
+    unlabeled: UnlabeledKind = Field(
+        "uniform",
+        description="classes that the environment shows during a task (none: nothing)",
     )
     random_classes: Count | None = Field(
         None, description="classes in a task's stream with unlabeled random (default: 20)"
     )
     unlabeled_per_task: CountOrZero | None = Field(
-        None, description="at most so many unlabelled images a task"
+        None, description="at most so many unlabeled images a task"
     )
     labels_per_class: Count | None = Field(
-        None, description="labelled images of each class (default: a fifth of the class)"
+        None, description="labeled images of each class (default: a fifth of the class)"
     )
     label_fraction: Share | None = Field(
-        None, description="labelled share of each class, instead of labels per class"
+        None, description="labeled share of each class, instead of labels per class"
     )
     coreset: CountOrZero = Field(0, description="images the learner may store over all tasks")
+    splits: Splits = Field(
+        "hashed",
+        description="class orders and labeled images: drawn by our hash, the same everywhere; or "
+        "as the paper's authors drew them, whose seeds were 0, 1 and 2",
+    )
+    recipe: RecipeName = Field(
+        "paper",
+        description="how the paper's methods are computed where its words and its published "
+        "figures differ",
+    )
     seed: CountOrZero = Field(1, description="decides everything that is random")
 
     @model_validator(mode="before")

@@ -7,12 +7,13 @@ whole training.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from distillmatch.config.run import LastBatches
 from distillmatch.engine.stores import Rows
 
+LastBatches = Literal["filled", "short"]
 Sizes = tuple[int, ...]
 """How many images each step takes."""
 
@@ -79,3 +80,10 @@ class BatchOrder:
         if self._ends_short and step % self.steps == self.steps - 1:
             return self.count - (self.steps - 1) * self.batch
         return self.batch
+
+
+def batch_sizes(count: int, batch: int) -> list[int]:
+    """Cut so many images into batches of about a size, none of them small."""
+    batches = max(1, count // batch)
+    each, more = divmod(count, batches)
+    return [each + (number < more) for number in range(batches)]

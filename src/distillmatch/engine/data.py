@@ -1,23 +1,28 @@
 """A task's data: image sets, the order of an epoch, and its views, made in parts that fit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd, lcm
+from math import lcm
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from distillmatch.config.run import LastBatches
-from distillmatch.engine.batch_order import BatchOrder, Draw, Sizes
+from distillmatch.engine.batch_order import BatchOrder, Draw, LastBatches, Sizes, batch_sizes
 from distillmatch.engine.device import Placement
-from distillmatch.engine.scoring import piece_size, score_in_pieces
+from distillmatch.engine.scoring import (
+    ask_in_pieces,
+    joined,
+    piece_size,
+    pieces_of,
+    steps_in_piece,
+)
 from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
-from distillmatch.methods import ImageSet, Scores, Training
-from distillmatch.methods.method import ScoreFunction, count_labels
+from distillmatch.methods import Ask, ImageSet, TaskInfo, Training, count_labels
 from distillmatch.randomness import permutation
 from distillmatch.sources.rows import ImageRows
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
@@ -75,8 +80,9 @@ class Epoch:
     unlabeled: Tensor
     strong: Tensor | None
     strong_images: Tensor | None
-    of_images: Scores
-    of_unlabeled: Scores
+    labeled_answers: Any = None
+    unlabeled_answers: Any = None
+    truth: Tensor | None = None
 
     @property
     def steps(self) -> int:
@@ -86,24 +92,24 @@ class Epoch:
     @property
     def tensors(self) -> list[Tensor]:
         """All that the steps read."""
-        views = [self.images, self.labels, self.unlabeled]
-        views += [one for one in (self.strong, self.strong_images) if one is not None]
-        return [*views, *self.of_images.values(), *self.of_unlabeled.values()]
+        answers = [*(self.labeled_answers or ()), *(self.unlabeled_answers or ())]
+        views = [self.images, self.labels, self.unlabeled, self.strong, self.strong_images]
+        return [one for one in (*views, self.truth, *answers) if one is not None]
 
 
 class TaskData:
     """One task's labelled, stored and unlabelled images, and everything drawn from them.
 
     All draws are functions of the seed, the task, the training and the epoch: there is no state
-    that an interruption could lose. `notes` are what is known of each unlabelled image, the truth
-    among them only where a method needs it. Images stay on the device if they take at most
-    `resident_bytes`; how an epoch is cut into parts changes nothing about its views.
+    that an interruption could lose. `networks` are the method's, of which frozen ones may be asked
+    to normalize by batches. `truth` is about the unlabeled images, where a method needs it.
+    Images stay on the device if they take at most `resident_bytes`; how an epoch is cut into parts
+    changes nothing about its views.
     """
 
     def __init__(
         self,
-        task: int,
-        classes: int,
+        info: TaskInfo,
         labeled: Labeled,
         stored: Labeled,
         unlabeled: ImageRows | list[ImageRows],
@@ -114,17 +120,20 @@ class TaskData:
         batch: int,
         unlabeled_batch: int,
         last_batches: LastBatches = "filled",
+        stored_share: float | None = None,
+        networks: Mapping[str, nn.Module] | None = None,
         truth: NDArray[np.int64] | None = None,
         resident_bytes: int | None = None,
     ) -> None:
-        self.task = task
-        self.classes = classes
+        self.info = info
         self.normalization = normalization
         self.placement = placement
         self.seed = seed
         self.batch = batch
         self.unlabeled_batch = unlabeled_batch
         self.last_batches = last_batches
+        self.stored_share = stored_share
+        self.networks = {} if networks is None else networks
         self.limit = resident_limit(resident_bytes, placement)
         of_labels, of_unlabeled = make_stores(
             [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)],
@@ -145,8 +154,8 @@ class TaskData:
             "second-half": labeled_set(everything[~first]),
             "unlabeled": Images(of_unlabeled, np.arange(len(of_unlabeled))),
         }
-        self.notes: Scores = {} if truth is None else {"truth": placement.tensor(truth)}
-        self._said: dict[tuple[ScoreFunction, ImageSet, int], Scores] | None = None
+        self.truth = None if truth is None else placement.tensor(truth)
+        self._answered: dict[tuple[Ask, ImageSet, int, tuple[str, ...]], Any] | None = None
         # An epoch in parts asks for its order and its round again and again.
         self._permutation = lru_cache(maxsize=3)(permutation)
 
@@ -164,14 +173,14 @@ class TaskData:
         per_step = training.views_in_step(self.batch, self.unlabeled_batch)
         fitting = self.limit // VIEWS_SHARE // (per_step * self._view_bytes())
         size = self._piece_size()
-        whole = lcm(*(size // gcd(size, batch) for batch in (self.batch, self.unlabeled_batch)))
+        whole = lcm(*(steps_in_piece(n, size) for n in (self.batch, self.unlabeled_batch)))
         count = max(1, fitting // whole) * whole
         return [range(start, min(start + count, steps)) for start in range(0, steps, count)]
 
     def draft(self, training: Training, number: int, steps: range) -> Draft:
         """Draw which images some steps of an epoch take, and fetch them as far as the host can."""
         chosen, others = self.sets[training.labeled], self.sets["unlabeled"]
-        rows, sizes = self._order(training).in_pass(number, steps, self._draw(training))
+        rows, sizes = self._labeled_rows(training, number, steps)
         images = chosen.fetch(rows)
         if not (training.unlabeled and len(others)):
             return Draft(number, steps, sizes, rows, images, (0,) * len(steps))
@@ -184,10 +193,10 @@ class TaskData:
         self,
         training: Training,
         draft: Draft,
-        score_images: ScoreFunction | None = None,
-        score_unlabeled: ScoreFunction | None = None,
+        ask_labeled: Callable[[Tensor, Sizes], Any] | None = None,
+        ask_unlabeled: Callable[[Tensor, Sizes], Any] | None = None,
     ) -> Epoch:
-        """Make the views of a part of an epoch, and say what is known of them."""
+        """Make the views of a part of an epoch, and ask frozen networks about them."""
         chosen, number, steps = self.sets[training.labeled], draft.number, draft.steps
         assert chosen.labels is not None
         pixels = chosen.store.deliver(draft.images)
@@ -205,10 +214,9 @@ class TaskData:
             unlabeled = self._weak(pixels, training.name, number, "unlabelled", first)
             if training.strong:
                 strong = self._strong(pixels, training.name, number, "unlabelled", first)
-        of_unlabeled: Scores = {} if score_unlabeled is None else score_unlabeled(unlabeled)
-        if draft.unlabeled is not None and self.notes:
-            rows = self.placement.tensor(draft.unlabeled)
-            of_unlabeled = {**of_unlabeled, **{k: note[rows] for k, note in self.notes.items()}}
+        truth = None
+        if draft.unlabeled is not None and self.truth is not None:
+            truth = self.truth[self.placement.tensor(draft.unlabeled)]
         return Epoch(
             sizes=draft.sizes,
             unlabeled_sizes=draft.unlabeled_sizes,
@@ -217,37 +225,39 @@ class TaskData:
             unlabeled=unlabeled,
             strong=strong,
             strong_images=strong_images,
-            of_images={} if score_images is None else score_images(images),
-            of_unlabeled=of_unlabeled,
+            labeled_answers=None if ask_labeled is None else ask_labeled(images, draft.sizes),
+            unlabeled_answers=ask_unlabeled and ask_unlabeled(unlabeled, draft.unlabeled_sizes),
+            truth=truth,
         )
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
         """Make each pass within the block once: no network may change there."""
-        self._said = {}
+        self._answered = {}
         try:
             yield
         finally:
-            self._said = None
+            self._answered = None
 
-    def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
-        """Score weak views of every image of a set, outside of training."""
-        asked = score, over, views
-        said = None if self._said is None else self._said.get(asked)
-        if said is None:
-            said = self._pass(*asked)
-            if self._said is not None:
-                self._said[asked] = said
-        if over != "unlabeled":
-            return said
-        return {**said, **{name: torch.cat([note] * views) for name, note in self.notes.items()}}
+    def ask(self, ask: Ask, over: ImageSet, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
+        """Ask about weak views of every image of a set, outside of training."""
+        asked = ask, over, views, by_batch
+        answers = None if self._answered is None else self._answered.get(asked)
+        if answers is None:
+            if by_batch:
+                answers = self._pass_by_batches(ask, over, views, self.frozen(by_batch))
+            else:
+                answers = self._pass(ask, over, views)
+            if self._answered is not None:
+                self._answered[asked] = answers
+        return answers
 
-    def note(self, notes: Scores) -> None:
-        """Let what is said of every unlabelled image come with its views from now on."""
-        self.notes.update(notes)
+    def frozen(self, names: tuple[str, ...]) -> list[nn.Module]:
+        """Return the frozen networks of these names, of which some may not be there yet."""
+        return [self.networks[name] for name in names if name in self.networks]
 
-    def _pass(self, score: ScoreFunction, over: ImageSet, views: int) -> Scores:
-        """Score every image of a set; of a small one several views at once."""
+    def _pass(self, ask: Ask, over: ImageSet, views: int) -> Any:
+        """Ask about every image of a set; of a small one about several views at once."""
         chosen = self.sets[over]
         passes = []
         together = max(1, self._piece_size() // max(1, len(chosen)))
@@ -258,8 +268,26 @@ class TaskData:
                     self._weak(pixels, f"pass over {over}", view, "pass", part.start)
                     for view in range(first, min(first + together, views))
                 ]
-                passes.append(score_in_pieces(score, torch.cat(several), self.placement))
-        return {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
+                passes.append(ask_in_pieces(ask, torch.cat(several), self.info, self.placement))
+        return joined(passes)
+
+    def _pass_by_batches(
+        self, ask: Ask, over: ImageSet, views: int, frozen: list[nn.Module]
+    ) -> Any:
+        """Ask frozen networks that normalize by batches, in pieces of whole batches."""
+        chosen = self.sets[over]
+        batches = batch_sizes(len(chosen), self.unlabeled_batch)
+        passes = []
+        for view in range(views):
+            start = 0
+            for sizes in pieces_of(len(chosen), batches, self._piece_size()):
+                rows = np.arange(start, start + sum(sizes))
+                pixels = chosen.store.deliver(chosen.fetch(rows))
+                weak = self._weak(pixels, f"pass over {over}", view, "pass", start)
+                given = self.info, self.placement, sizes, frozen
+                passes.append(ask_in_pieces(ask, weak, *given))
+                start += len(rows)
+        return joined(passes)
 
     def count(self, over: ImageSet) -> int:
         """Return how many images a set holds."""
@@ -273,7 +301,7 @@ class TaskData:
 
     def label_counts(self, over: ImageSet) -> Tensor:
         """Return how many images of each seen class a labelled set holds."""
-        return count_labels(self.labels(over), self.classes)
+        return count_labels(self.labels(over), self.info.seen)
 
     def _passed(self, count: int) -> Iterator[range]:
         """Cut a pass over a set as an epoch is cut; one over no images has an empty part."""
@@ -291,8 +319,35 @@ class TaskData:
         return 3 * side * side * self.placement.dtype.itemsize
 
     def _order(self, training: Training) -> BatchOrder:
-        """Return how the labelled images of a training are cut into batches."""
-        return BatchOrder(len(self.sets[training.labeled]), self.batch, self.last_batches)
+        """Return how the labeled images that a pass goes through are cut into batches."""
+        stored = self._stored_in_batch(training)
+        over: ImageSet = "new" if stored else training.labeled
+        return BatchOrder(len(self.sets[over]), self.batch - stored, self.last_batches)
+
+    def _stored_in_batch(self, training: Training) -> int:
+        """Return the stored images in each batch, where their share is chosen."""
+        counts = len(self.sets["new"]), len(self.sets["coreset"])
+        if self.stored_share is None or training.labeled != "labeled" or not all(counts):
+            return 0
+        return stored_in_batch(self.batch, self.stored_share)
+
+    def _labeled_rows(self, training: Training, number: int, steps: range) -> tuple[Rows, Sizes]:
+        """Return the labeled images of some steps; stored ones go round if a share is chosen."""
+        stored = self._stored_in_batch(training)
+        over: ImageSet | None = "new" if stored else None
+        rows, sizes = self._order(training).in_pass(
+            number, steps, self._draw(training, over, "epoch")
+        )
+        if not stored:
+            return rows, sizes
+        order = BatchOrder(len(self.sets["coreset"]), stored)
+        others, _ = order.going_round(
+            self._in_training(training, number, steps), self._draw(training, "coreset")
+        )
+        others = (others + len(self.sets["new"])).reshape(len(steps), stored)
+        pieces = np.split(rows, np.cumsum(sizes)[:-1])
+        both = [np.concatenate(pair) for pair in zip(pieces, others, strict=True)]
+        return np.concatenate(both), tuple(map(len, both))
 
     @property
     def _unlabeled_order(self) -> BatchOrder:
@@ -303,16 +358,17 @@ class TaskData:
         before = epoch * self.steps(training)
         return range(before + steps.start, before + steps.stop)
 
-    def _draw(self, training: Training, over: ImageSet | None = None) -> Draw:
-        """Return what draws orders: over a training's labelled images, or another set."""
+    def _draw(
+        self, training: Training, over: ImageSet | None = None, purpose: str = "round"
+    ) -> Draw:
+        """Return what draws orders: over a training's labeled images, or another set."""
         count = len(self.sets[over or training.labeled])
-        purpose = "epoch" if over is None else "round"
         return lambda number: self._permutation(
-            count, self.seed, purpose, self.task, training.name, number
+            count, self.seed, purpose, self.info.number, training.name, number
         )
 
     def _weak(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
-        key = view_key(self.seed, "weak", purpose, self.task, name, epoch)
+        key = view_key(self.seed, "weak", purpose, self.info.number, name, epoch)
         positions = _positions(first, pixels)
         return weak_views(
             pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
@@ -321,7 +377,7 @@ class TaskData:
     def _strong(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
         # Unlabelled images were the first to have strong views, and their key names no purpose.
         words = () if purpose == "unlabelled" else (purpose,)
-        key = view_key(self.seed, "strong", *words, self.task, name, epoch)
+        key = view_key(self.seed, "strong", *words, self.info.number, name, epoch)
         positions = _positions(first, pixels)
         return strong_views(
             pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
@@ -334,6 +390,11 @@ class TaskData:
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.placement.device)
 
 
+def stored_in_batch(batch: int, share: float) -> int:
+    """Return the stored images in a batch of which they are to have a share, at least one each."""
+    return min(max(round(share * batch), 1), batch - 1)
+
+
 def _listed(images: ImageRows | list[ImageRows]) -> list[ImageRows]:
     return images if isinstance(images, list) else [images]
 
@@ -343,12 +404,9 @@ def _positions(first: int, pixels: Tensor) -> Tensor:
 
 
 def _first_halves(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the first half of each class's images; of an odd count the larger half.
-
-    So a class with a single image is trained on, and not held out.
-    """
+    """Mark the first half of each class's images, rounded down; of a single image, that one."""
     first = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
-        first[places[: -(-len(places) // 2)]] = True
+        first[places[: max(1, len(places) // 2)]] = True
     return first

@@ -32,6 +32,11 @@ class Descent:
         self.clip = clip
         self.velocities = [torch.zeros_like(one) for one in parameters]
 
+    @property
+    def state(self) -> list[Tensor]:
+        """All that a resumed training needs of it."""
+        return self.velocities
+
     def forget_gradients(self) -> None:
         """Let go of the last step's gradients."""
         for parameter in self.parameters:

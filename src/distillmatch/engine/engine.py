@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
 from distillmatch.engine.batch_order import BatchOrder
-from distillmatch.engine.data import Labeled, TaskData
+from distillmatch.engine.data import Labeled, TaskData, stored_in_batch
 from distillmatch.engine.device import Placement
 from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.factory import NetworkFactory
@@ -150,8 +150,7 @@ class Engine:
         if earlier:
             stored = [one.images for one in earlier], np.concatenate([e.labels for e in earlier])
         return TaskData(
-            task.number,
-            task.seen,
+            task,
             (given[-1].images, given[-1].labels),
             stored,
             [one.unlabeled for one in given],
@@ -160,7 +159,9 @@ class Engine:
             seed=self.config.seed,
             batch=self.config.batch,
             unlabeled_batch=self.config.unlabeled_batch,
-            last_batches=self.config.last_batches,
+            last_batches=self.method.recipe.last_batches,
+            stored_share=self.config.stored_share,
+            networks=self.method.networks,
             truth=truth,
             resident_bytes=self.config.resident_bytes,
         )
@@ -175,9 +176,12 @@ class Engine:
             if self.method.memory == "everything":
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
             new = len(self.stream.tasks[number].labeled)
-            counts = {"new": new, "coreset": stored, "first-half": (new + stored + 1) // 2}
+            counts = {"new": new, "coreset": stored, "first-half": (new + stored) // 2}
+            share = self.config.stored_share if new and stored else None
             for training in trainings_of(self.method, info):
-                images = counts.get(training.labeled, new + stored)
-                order = BatchOrder(images, self.config.batch, self.config.last_batches)
+                images, batch = counts.get(training.labeled, new + stored), self.config.batch
+                if share is not None and training.labeled == "labeled":
+                    images, batch = new, batch - stored_in_batch(batch, share)
+                order = BatchOrder(images, batch, self.method.recipe.last_batches)
                 total += self.trainer.work_of(training, order.steps)
         return total

@@ -1,17 +1,17 @@
 """The epochs of a training: their views and scores, made while those before are learned."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from distillmatch.engine.data import Draft, Epoch, TaskData
-from distillmatch.engine.scoring import CapturedScores
+from distillmatch.engine.scoring import CapturedAnswers
 from distillmatch.engine.stores import StreamedStore
-from distillmatch.methods import Training
-from distillmatch.methods.method import ScoreFunction
+from distillmatch.methods import Ask, Training
 from distillmatch.networks.kernels.streams import stream_beside
 
 AHEAD = 2
@@ -37,8 +37,9 @@ class Epochs:
         self.data = data
         self.training = training
         self.ranges = data.parts(training)
-        self.score_images = self._captured(training.score_images)
-        self.score_unlabeled = self._captured(training.score_unlabeled)
+        self.ask_labeled = self._captured(training.ask_labeled)
+        frozen = data.frozen(training.asked_by_batch)
+        self.ask_unlabeled = self._captured(training.ask_unlabeled, frozen)
         self.prepared: tuple[Place, Epoch] | None = None
         self.begun = False
         self.stream: torch.cuda.Stream | None = None
@@ -118,9 +119,12 @@ class Epochs:
         return fetcher.submit(self.data.draft, self.training, place.epoch, self.ranges[place.part])
 
     def _views(self, draft: Draft) -> Epoch:
-        return self.data.views(self.training, draft, self.score_images, self.score_unlabeled)
+        return self.data.views(self.training, draft, self.ask_labeled, self.ask_unlabeled)
 
-    def _captured(self, score: ScoreFunction | None) -> ScoreFunction | None:
-        if score is None:
+    def _captured(
+        self, ask: Ask | None, by_batch: Sequence[nn.Module] = ()
+    ) -> CapturedAnswers | None:
+        if ask is None:
             return None
-        return CapturedScores(score, self.data.placement, self.training.name)
+        given = self.data.info, self.data.placement, self.training.name
+        return CapturedAnswers(ask, *given, by_batch)

@@ -1,17 +1,18 @@
 """Making networks for methods, which get nothing else of the engine."""
 
 from dataclasses import dataclass
-from typing import cast
 
-import numpy as np
-import torch
 from torch import nn
 
 from distillmatch.config import RunConfig
-from distillmatch.config.run import InitialWeights
 from distillmatch.engine.device import Placement
-from distillmatch.networks import Head, PretrainedWeights, build_network
-from distillmatch.randomness import random_integers
+from distillmatch.networks import (
+    Head,
+    InitialWeights,
+    PretrainedWeights,
+    build_network,
+    named_generator,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class NetworkFactory:
     placement: Placement
     image_size: int = 32
     weights: PretrainedWeights | None = None
-    initial_weights: InitialWeights = "normal"
 
     @classmethod
     def of(
@@ -45,15 +45,13 @@ class NetworkFactory:
             placement,
             image_size,
             weights,
-            config.initial_weights,
         )
 
-    def __call__(self, name: str, similarity: str | None = None) -> nn.Module:
-        """Return a fresh network; with `similarity`, one whose head is a detector's."""
-        generator = torch.Generator()
-        number = random_integers(self.seed, "weights", name, count=1)[0] >> np.uint64(1)
-        generator.manual_seed(int(number))
-        head = cast(Head, similarity or "linear")
+    def __call__(
+        self, name: str, head: Head = "linear", initial_weights: InitialWeights = "normal"
+    ) -> nn.Module:
+        """Return a fresh network, with a linear head or a detector's."""
+        generator = named_generator(self.seed, name)
         network: nn.Module = build_network(
             self.network,
             self.classes,
@@ -61,6 +59,6 @@ class NetworkFactory:
             generator,
             image_size=self.image_size,
             weights=self.weights,
-            initial_weights=self.initial_weights,
+            initial_weights=initial_weights,
         )
         return self.placement.place(network).eval()

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from distillmatch.engine.adamw import AdamW
 from distillmatch.engine.descent import Descent
 from distillmatch.methods import TaskInfo
 from distillmatch.methods.schedule import Schedule
+
+Losses = dict[str, dict[str, list[float]]]
+"""By training: the mean of each epoch of the loss, and of its terms by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ class TaskOutcome:
     familiarity_labels: NDArray[np.int64]
     judgement: Judgement | None
     values: dict[str, float]
-    losses: dict[str, list[float]]
+    losses: Losses
     seconds: dict[str, float]
     stored_images: int
     stored_bytes: int
@@ -79,11 +83,11 @@ class Underway:
     task: int
     trainings: int = 0
     epochs: int = 0
-    losses: dict[str, list[float]] = field(default_factory=dict)
+    losses: Losses = field(default_factory=dict)
     judgement: Judgement | None = None
     clock: Clock = field(default_factory=Clock)
     schedules: dict[str, Schedule] = field(default_factory=dict)
-    optimizer: Descent | None = None
+    optimizer: Descent | AdamW | None = None
 
     @property
     def begun(self) -> bool:

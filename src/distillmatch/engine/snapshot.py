@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distillmatch.engine.adamw import AdamW
 from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.descent import Descent
-from distillmatch.engine.outcome import Clock, Judgement, Underway
+from distillmatch.engine.outcome import Clock, Judgement, Losses, Underway
 from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method
 from distillmatch.streams import Coreset
@@ -47,8 +48,7 @@ def take_snapshot(
     tensors |= {f"tensor/{name}": value for name, value in method.tensors.items()}
     if underway.optimizer is not None:
         tensors |= {
-            f"optimizer/{number}/momentum_buffer": velocity
-            for number, velocity in enumerate(underway.optimizer.velocities)
+            f"optimizer/{number}": state for number, state in enumerate(underway.optimizer.state)
         }
     if average is not None:
         tensors |= {f"average/{name}": value for name, value in average.tensors().items()}
@@ -60,7 +60,7 @@ def take_snapshot(
         "task": underway.task,
         "trainings": underway.trainings,
         "epochs": underway.epochs,
-        "losses": {name: list(means) for name, means in underway.losses.items()},
+        "losses": copied_losses(underway.losses),
         "seconds": underway.clock.so_far(),
         "work": work,
         "values": {name: float(value) for name, value in method.values.items()},
@@ -83,7 +83,7 @@ def restored_underway(snapshot: Snapshot, truth: np.ndarray[Any, np.dtype[np.int
         task=values["task"],
         trainings=values["trainings"],
         epochs=values["epochs"],
-        losses={name: list(means) for name, means in values["losses"].items()},
+        losses=copied_losses(values["losses"]),
         judgement=judgement,
         clock=Clock(values["seconds"]),
     )
@@ -121,10 +121,10 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
             raise SnapshotError(f"the checkpoint's network '{name}' has another shape") from None
 
 
-def restore_velocities(snapshot: Snapshot, optimizer: Descent) -> None:
-    """Put momentum back, in place: a captured step reads it there."""
-    for place, tensor in _below("optimizer/", snapshot).items():
-        optimizer.velocities[int(place.partition("/")[0])].copy_(tensor)
+def restore_optimizer(snapshot: Snapshot, optimizer: Descent | AdamW) -> None:
+    """Restore an optimizer's state in place: a captured step reads it there."""
+    for number, tensor in _below("optimizer/", snapshot).items():
+        optimizer.state[int(number)].copy_(tensor)
 
 
 def restore_average(snapshot: Snapshot, average: WeightAverage) -> None:
@@ -132,6 +132,14 @@ def restore_average(snapshot: Snapshot, average: WeightAverage) -> None:
     tensors = _below("average/", snapshot)
     if tensors:
         average.restore(tensors)
+
+
+def copied_losses(losses: Losses) -> Losses:
+    """Return a copy of the losses that later epochs do not change."""
+    return {
+        training: {name: list(means) for name, means in by_name.items()}
+        for training, by_name in losses.items()
+    }
 
 
 def _below(prefix: str, snapshot: Snapshot) -> dict[str, Tensor]:

@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from distillmatch.config import RunConfig
+from distillmatch.engine.adamw import AdamW
 from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.descent import Descent
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, why
-from distillmatch.methods import Batch, Training
-from distillmatch.methods.contract import loss_of
+from distillmatch.errors import ConfigError
+from distillmatch.methods import Batch, TaskInfo, Training
+from distillmatch.methods.contract import map_answers, terms_of
 
 STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
@@ -39,20 +43,23 @@ class Optimization:
     `average` is that of the network's weights over the steps, where the training asks for one.
     """
 
-    optimizer: Descent
+    optimizer: Descent | AdamW
     average: WeightAverage | None = None
 
     @classmethod
-    def of(
-        cls, training: Training, placement: Placement, momentum: float, weight_decay: float
-    ) -> "Optimization":
+    def of(cls, training: Training, placement: Placement, config: RunConfig) -> "Optimization":
         """Make a fresh optimizer over the parameters that the training changes."""
         changed = training.network
         if training.parameters == "head":
             changed = changed.get_submodule("head")
         parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        optimizer = Descent(parameters, rate, momentum, weight_decay, training.clip)
+        decay = config.weight_decay
+        optimizer: Descent | AdamW
+        if config.optimizer == "adamw":
+            optimizer = AdamW(parameters, rate, decay, training.clip)
+        else:
+            optimizer = Descent(parameters, rate, config.momentum, decay, training.clip)
         average = None
         if training.average_decay is not None:
             average = WeightAverage(training.network, training.average_decay)
@@ -60,26 +67,45 @@ class Optimization:
 
 
 class Step:
-    """The step of one training: loss, gradient, descent, average."""
+    """The step of one training: loss, gradient, update, average.
+
+    `names` are those of the numbers that a step returns: the loss, and its terms if it has several.
+    """
 
     def __init__(
-        self, training: Training, optimization: Optimization, placement: Placement
+        self, training: Training, optimization: Optimization, placement: Placement, task: TaskInfo
     ) -> None:
         self.training = training
+        self.task = task
+        self.names: tuple[str, ...] = ()
         self.optimization = optimization
         self.placement = placement
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Take one step and return its loss."""
+        """Take one step and return its loss, followed by the terms of it."""
         optimizer = self.optimization.optimizer
         with self.placement.autocast():
-            loss = loss_of(self.training, batch)
+            terms = terms_of(self.training, batch, self.task)
+            loss = _sum(list(terms.values()))
+        self._note(terms)
         optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if self.optimization.average is not None:
             self.optimization.average.update()
-        return loss.detach()
+        numbers = [loss, *terms.values()] if len(terms) > 1 else [loss]
+        return torch.stack([one.detach().float() for one in numbers])
+
+    def _note(self, terms: dict[str, Tensor]) -> None:
+        """Keep the names of the terms, which must be the same in every step."""
+        names = ("loss", *terms) if len(terms) > 1 else ("loss",)
+        if self.names and names != self.names:
+            raise ConfigError(
+                f"the loss of training '{self.training.name}' must have the same terms in every "
+                f"step: it had {', '.join(self.names[1:]) or 'one'}, and then "
+                f"{', '.join(names[1:]) or 'one'}"
+            )
+        self.names = names
 
 
 class CapturedStep:
@@ -111,20 +137,20 @@ class EpochSteps:
         self.queued: deque[torch.cuda.Event] = deque()
 
     def run(self, epoch: Epoch) -> Tensor:
-        """Take all steps of an epoch and return their losses."""
-        losses = torch.empty(epoch.steps, device=epoch.labels.device)
-        for number, batch in enumerate(batches(epoch)):
+        """Take all steps of an epoch; return their losses and terms, a row for each step."""
+        losses = []
+        for batch in batches(epoch):
             captured = self._captured(batch) if self.capturable else None
             if captured is None:
-                losses[number] = self.step(batch)
+                losses.append(self.step(batch))
                 continue
             if len(self.queued) == STEPS_AHEAD:
                 self.queued.popleft().synchronize()
-            losses[number].copy_(captured(batch))
+            losses.append(captured(batch).clone())
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record()
             self.queued.append(done)
-        return losses
+        return torch.stack(losses)
 
     def _captured(self, batch: Batch) -> CapturedStep | None:
         """Return the step captured for batches like this, or say why that cannot be done."""
@@ -153,8 +179,9 @@ def batches(epoch: Epoch) -> Iterator[Batch]:
             unlabeled=epoch.unlabeled[unlabeled],
             strong=None if epoch.strong is None else epoch.strong[unlabeled],
             strong_images=None if epoch.strong_images is None else epoch.strong_images[labeled],
-            of_images={name: rows[labeled] for name, rows in epoch.of_images.items()},
-            of_unlabeled={name: rows[unlabeled] for name, rows in epoch.of_unlabeled.items()},
+            labeled_answers=map_answers(itemgetter(labeled), epoch.labeled_answers),
+            unlabeled_answers=map_answers(itemgetter(unlabeled), epoch.unlabeled_answers),
+            truth=None if epoch.truth is None else epoch.truth[unlabeled],
         )
 
 
@@ -182,11 +209,11 @@ def training_mode(training: Training) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _State:
-    """What warm-up steps change, to be put back."""
+    """What warm-up steps change, to be restored."""
 
     network: dict[str, Tensor]
     average: dict[str, Tensor]
-    velocities: list[Tensor]
+    optimizer: list[Tensor]
 
     @classmethod
     def of(cls, step: Step) -> "_State":
@@ -195,7 +222,7 @@ class _State:
         return cls(
             {name: value.clone() for name, value in network.state_dict().items()},
             {name: value.clone() for name, value in averaged.items()},
-            [velocity.clone() for velocity in step.optimization.optimizer.velocities],
+            [one.clone() for one in step.optimization.optimizer.state],
         )
 
     def restore(self, step: Step) -> None:
@@ -203,15 +230,22 @@ class _State:
         torch._foreach_copy_(list(changed.values()), list(self.network.values()))
         if step.optimization.average is not None:
             step.optimization.average.restore(self.average)
-        torch._foreach_copy_(step.optimization.optimizer.velocities, self.velocities)
+        torch._foreach_copy_(step.optimization.optimizer.state, self.optimizer)
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
 
 
 def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     changed: dict[str, Any] = {}
     for part in fields(batch):
         value = getattr(batch, part.name)
-        if isinstance(value, dict):
-            changed[part.name] = {name: change(rows) for name, rows in value.items()}
+        if isinstance(value, tuple):
+            changed[part.name] = map_answers(change, value)
         elif value is not None:
             changed[part.name] = change(value)
     return replace(batch, **changed)
@@ -237,7 +271,8 @@ def _pairs(target: Batch, given: Batch) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each tensor of a batch with the one of another batch in its place."""
     for part in fields(target):
         into, value = getattr(target, part.name), getattr(given, part.name)
-        if isinstance(into, dict):
-            yield from ((rows, value[name]) for name, rows in into.items())
+        if isinstance(into, tuple):
+            pairs = zip(into, value, strict=True)
+            yield from ((rows, given) for rows, given in pairs if rows is not None)
         elif into is not None:
             yield into, value

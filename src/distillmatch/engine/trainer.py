@@ -1,6 +1,7 @@
 """Training: takes a method through one task, from epoch to epoch, and can be continued anywhere."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,13 @@ from distillmatch.engine.snapshot import (
     Snapshot,
     restore_average,
     restore_method,
-    restore_velocities,
+    restore_optimizer,
     restored_underway,
     take_snapshot,
 )
 from distillmatch.engine.steps import EpochSteps, Optimization, Step, training_mode
 from distillmatch.errors import TrainingError
-from distillmatch.methods import Method, Scores, TaskInfo, Training
+from distillmatch.methods import Method, TaskInfo, Training
 from distillmatch.methods.contract import trainings_of
 from distillmatch.networks import Network
 from distillmatch.streams import Coreset
@@ -110,23 +111,23 @@ class Trainer:
             if self.underway.trainings < len(trainings):
                 for finished in trainings[: self.underway.trainings]:
                     if finished.before is not None:
-                        finished.before(data)
+                        finished.before(data, task)
         return trainings
 
     def work_of(self, training: Training, steps: int) -> float:
         """Return the images that a training will see in so many steps an epoch."""
         return training.epochs * self._epoch_work(training, steps)
 
-    def steps_of(self, training: Training, resumed: Snapshot | None = None) -> EpochSteps:
+    def steps_of(
+        self, training: Training, task: TaskInfo, resumed: Snapshot | None = None
+    ) -> EpochSteps:
         """Return what takes a training's steps, with a fresh optimizer."""
-        optimization = Optimization.of(
-            training, self.placement, self.config.momentum, self.config.weight_decay
-        )
+        optimization = Optimization.of(training, self.placement, self.config)
         if resumed is not None:
-            restore_velocities(resumed, optimization.optimizer)
+            restore_optimizer(resumed, optimization.optimizer)
             if optimization.average is not None:
                 restore_average(resumed, optimization.average)
-        return EpochSteps(Step(training, optimization, self.placement))
+        return EpochSteps(Step(training, optimization, self.placement, task))
 
     def _train(
         self, training: Training, data: TaskData, task: TaskInfo, truth: Truth, doing: str
@@ -136,17 +137,17 @@ class Trainer:
         judges = type(self.method).judge is not Method.judge
         with data.remembering():
             if training.before is not None:
-                training.before(data)
-            if judges and training.score_unlabeled is not None and underway.judgement is None:
-                scores = data.score(training.score_unlabeled, "unlabeled")
-                underway.judgement = self._judged(scores, task, truth)
+                training.before(data, task)
+            if judges and training.ask_unlabeled is not None and underway.judgement is None:
+                answers = data.ask(training.ask_unlabeled, "unlabeled")
+                underway.judgement = self._judged(answers, task, data, truth)
         resumed, self._resumed = self._resumed, None
-        steps = self.steps_of(training, resumed)
+        steps = self.steps_of(training, task, resumed)
         optimization = steps.step.optimization
         underway.optimizer, self._average = optimization.optimizer, optimization.average
         underway.schedules[training.name] = training.schedule
         where = f"task {task.number + 1}, {training.name}"
-        self._means = LossMeans(underway.losses.setdefault(training.name, []), where)
+        self._means = LossMeans(underway.losses.setdefault(training.name, {}), where)
         epochs = Epochs(data, training)
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
@@ -157,7 +158,7 @@ class Trainer:
                     self._advance(
                         self._epoch_work(training, part.steps), f"{doing} {training.name}"
                     )
-                self._means.add(torch.cat(losses))
+                self._means.add(torch.cat(losses), steps.step.names)
                 underway.epochs = number + 1
                 self._pause()
         self._means.settle()
@@ -166,10 +167,12 @@ class Trainer:
         underway.optimizer, self._average, self._means = None, None, None
         self._refuse_ruin(training, data, task)
         if training.after is not None:
-            training.after(data)
+            training.after(data, task)
 
-    def _judged(self, scores: Scores, task: TaskInfo, truth: Truth) -> Judgement | None:
-        judged = self.method.judge(scores, task)
+    def _judged(
+        self, answers: Any, task: TaskInfo, data: TaskData, truth: Truth
+    ) -> Judgement | None:
+        judged = self.method.judge(answers, task, data.truth)
         if judged is None:
             return None
         labels, accepted = judged

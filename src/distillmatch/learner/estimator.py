@@ -30,7 +30,7 @@ from distillmatch.learner.learned import Learned
 from distillmatch.learner.parameters import Parameters, not_fitted
 from distillmatch.learner.recognition import familiarity, views_of
 from distillmatch.learner.saved import alone_in, read_learned, write_learned
-from distillmatch.learner.settings import LASTING, plain, run_config
+from distillmatch.learner.settings import lasting, plain, run_config
 from distillmatch.learner.task import Given, Keeper, learn_task
 from distillmatch.methods import Method
 from distillmatch.methods.contract import logits_of
@@ -254,13 +254,13 @@ class ContinualLearner(Parameters):
         config = run_config(plain(self.get_params()))
         if before is None:
             return config
-        there = {name: getattr(before.config, name) for name in LASTING}
+        there, now = lasting(before.config), lasting(config)
         there["image_size"] = before.image_size
-        for name in LASTING:
-            now = getattr(config, name)
-            if now != there[name] and not (name == "image_size" and now is None):
+        for name, value in there.items():
+            chosen = now[name]
+            if chosen != value and not (name == "image_size" and chosen is None):
                 raise LearnerError(
-                    f"{name} is {there[name]!r} in what was learned, and cannot become {now!r}"
+                    f"{name} is {value!r} in what was learned, and cannot become {chosen!r}"
                 )
         return config
 

@@ -71,8 +71,8 @@ def fresh_method(config: RunConfig, factory: NetworkFactory) -> Method:
     method = make_method(config, factory)
     if method.needs_truth:
         raise ConfigError(
-            "a method that needs the true classes of unlabelled images, such as one with gate "
-            "'truth', cannot be a learner's: nobody knows them"
+            f"method '{config.method}' needs the true classes of unlabeled images with these "
+            "options, and nobody knows them"
         )
     return method
 
@@ -84,14 +84,7 @@ def revived_method(
 
     All weights come from the snapshot, so a file of pretrained ones need not be there any more.
     """
-    factory = NetworkFactory(
-        config.network,
-        classes,
-        config.seed,
-        placement,
-        image_size,
-        initial_weights=config.initial_weights,
-    )
+    factory = NetworkFactory(config.network, classes, config.seed, placement, image_size)
     method = fresh_method(config, factory)
     names = {
         place.removeprefix("network/").rpartition("/")[0]
@@ -122,4 +115,4 @@ def grow(method: Method, factory: NetworkFactory) -> None:
         generator.manual_seed(int(number))
         network.grow(classes, generator)
         factory.placement.place(network).requires_grad_(name not in method.copies)
-    method.build = factory
+    method.builder = factory

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +15,19 @@ from distillmatch.engine.scoring import piece_size
 from distillmatch.learner.explanation import Example, Label
 from distillmatch.learner.inputs import Pixels
 from distillmatch.losses import threshold_at_tpr
-from distillmatch.methods import Method, Scores, TaskInfo
-from distillmatch.methods.detector import CALIBRATION_VIEWS, SCORE, held_out_images
+from distillmatch.methods import Method, TaskInfo
+from distillmatch.methods.detector import CALIBRATION_VIEWS, held_out_images
 from distillmatch.randomness import permutation
 from distillmatch.views import Normalization, plain_views
 
 SAMPLED = 2048
 """Unlabelled images that examples are chosen among."""
+
+
+class Familiarity(NamedTuple):
+    """How familiar images look, if the method says that."""
+
+    score: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,16 +94,15 @@ def calibrated_threshold(
     classifier that scores was trained on all of them, so that fewer new ones will reach it.
     """
 
-    def score(images: Tensor) -> Scores:
-        scores = method.familiarity(images, task)
-        return {} if scores is None else {SCORE: scores}
+    def score(images: Tensor, task: TaskInfo) -> Familiarity:
+        return Familiarity(method.familiarity(images, task))
 
-    of_labeled = data.score(score, held_out_images(data), CALIBRATION_VIEWS)
-    if SCORE not in of_labeled:
+    of_labeled = data.ask(score, held_out_images(data), CALIBRATION_VIEWS).score
+    if of_labeled is None:
         return None
-    scores = [of_labeled[SCORE]]
+    scores = [of_labeled]
     if judgement is not None and judgement.accepted.any():
-        of_all = data.score(score, "unlabeled")[SCORE]
+        of_all = data.ask(score, "unlabeled").score
         scores.append(of_all[torch.from_numpy(judgement.accepted).to(of_all.device)])
     return min(float(threshold_at_tpr(some, rate)) for some in scores)
 

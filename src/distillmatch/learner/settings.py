@@ -4,26 +4,33 @@ from typing import Any
 
 import numpy as np
 
-from distillmatch.config import LEARNER_KEYS, RunConfig, StreamConfig
-from distillmatch.config.run import ORACLES
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
-from distillmatch.methods import find_method
+from distillmatch.methods import find_method, with_options
 
-LASTING = (
+LEARNER_KEYS = (
     "method",
     "network",
-    "initial_weights",
     "image_size",
+    "epochs",
+    "batch",
+    "unlabeled_batch",
     "coreset",
+    "learning_rate",
     "seed",
-    "pseudo_labels",
-    "gate",
-    "gate_confidence",
-    "similarity",
-    "base_distillation",
+    "device",
 )
-"""What cannot change once something is learned: networks, thresholds and images kept belong to it.
-"""
+"""What a learner of one's own images has under the same names as a run."""
+LASTING = ("method", "recipe", "network", "image_size", "coreset", "seed")
+"""What cannot change once something is learned: networks and stored images belong to it."""
+
+
+def lasting(config: RunConfig) -> dict[str, Any]:
+    """Return the values that cannot change once something is learned."""
+    method = find_method(config.method)
+    options = method.Options(**config.options)
+    own = {name: getattr(options, name) for name in method.lasting_options}
+    return {**{name: getattr(config, name) for name in LASTING}, **own}
 
 
 def plain(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -45,38 +52,27 @@ def run_config(parameters: dict[str, Any]) -> RunConfig:
     What is wrong with them is said.
     """
     own = {name: parameters[name] for name in LEARNER_KEYS}
-    fields, of_method = _sorted_options(parameters["options"], own["method"])
-    config = RunConfig(**own, **fields, options=of_method)
+    of_run, of_method = _sorted_options(parameters["options"])
+    config = RunConfig(**own, **of_run, options=of_method)
     method = find_method(config.method)
     if method.memory == "everything":
         raise ConfigError(
             f"method '{config.method}' needs all images of earlier tasks, and a learner keeps none"
         )
-    if config.gate in ORACLES:
-        raise ConfigError(
-            f"gate '{config.gate}' needs the classes of unlabelled images, which nobody knows"
-        )
     _check_limits(parameters)
-    return config
+    return with_options(config, method)
 
 
-def _sorted_options(options: Any, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide options into those of a run's configuration and those of a user's own method."""
+def _sorted_options(options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide options into those of a run's configuration and those of the method."""
     if options is None:
         return {}, {}
     if not isinstance(options, dict):
         raise ConfigError(f"options must be names with values, not {options!r}")
-    known = (
-        set(RunConfig.model_fields) - set(StreamConfig.model_fields) - {*LEARNER_KEYS, "options"}
-    )
-    fields = {name: value for name, value in options.items() if name in known}
-    others = {name: value for name, value in options.items() if name not in known}
-    if others and ":" not in method:
-        raise ConfigError(
-            f"options: unknown name '{next(iter(others))}'; the names are "
-            f"{', '.join(sorted(known))}"
-        )
-    return fields, others
+    further = set(RunConfig.model_fields) - set(StreamConfig.model_fields) - {*LEARNER_KEYS}
+    further = {*further, "recipe"} - {"options"}
+    of_run = {name: value for name, value in options.items() if name in further}
+    return of_run, {name: value for name, value in options.items() if name not in further}
 
 
 def _check_limits(parameters: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from distillmatch.learner.saved import HEAD, Tell, alone_in, read_head, sweep
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints
 from distillmatch.run.interruption import StopRequest
 from distillmatch.run.lock import is_held
+from distillmatch.run.schema import LearnerCheckpoint
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 
@@ -78,7 +79,7 @@ def learn(
         before = {}
         if learner.__sklearn_is_fitted__() and tests is not None:
             before = accuracy_by_class(learner, tests)
-        checkpoints = Checkpoints(state)
+        checkpoints = Checkpoints(state, LearnerCheckpoint)
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
             reading.enter_context(stop.idle(f"before anything was learned; {_as_before(state)}"))
@@ -213,7 +214,7 @@ def _is_ours(path: Path) -> bool:
 
 def _forget_finished(state: Path, tasks: int) -> None:
     """Remove the checkpoint of a task that was finished just before a process died."""
-    checkpoints = Checkpoints(state)
+    checkpoints = Checkpoints(state, LearnerCheckpoint)
     checkpoint, _ = checkpoints.load()
     if checkpoint is not None and checkpoint.values["engine"]["task"] < tasks:
         checkpoints.clear()

@@ -24,7 +24,7 @@ from distillmatch.learner.recognition import (
     calibrated_threshold,
     choose_examples,
 )
-from distillmatch.methods import Method, TaskInfo, Training
+from distillmatch.methods import Method, TaskInfo, Training, find_method
 from distillmatch.methods.contract import trainings_of
 from distillmatch.randomness import permutation
 from distillmatch.streams import Coreset, Experience
@@ -82,6 +82,7 @@ def learn_task(
             method, before.task, images, task.normalization, task.placement, config.seed
         )
         grow(method, factory)
+    task.data.networks = method.networks
     # Asking for the trainings may give networks new weights: what was learned is put back later.
     trainings = trainings_of(method, task.info)
     trainer = _trained(task, method, trainings, progress, keeper)
@@ -114,6 +115,7 @@ class _Task:
     def of(cls, before: Learned | None, config: RunConfig, given: Given) -> "_Task":
         """Number the classes and put the data on the device."""
         placement = Placement.of(config)
+        last_batches = find_method(config.method).recipe_of(config).last_batches
         if before is None:
             known: tuple[Label, ...] = ()
             earlier: tuple[int, ...] = ()
@@ -127,8 +129,7 @@ class _Task:
         info = task_info(len(earlier), sizes, stored=len(coreset) > 0)
         slots = slots_of(labels, given.labels)
         data = TaskData(
-            info.number,
-            info.seen,
+            info,
             (given.images, slots),
             (coreset.images, coreset.labels),
             given.environment.images,
@@ -137,7 +138,8 @@ class _Task:
             seed=config.seed,
             batch=config.batch,
             unlabeled_batch=config.unlabeled_batch,
-            last_batches=config.last_batches,
+            last_batches=last_batches,
+            stored_share=config.stored_share,
             resident_bytes=config.resident_bytes,
         )
         return cls(
@@ -268,7 +270,9 @@ def _record(
         "accepted_by_class": {str(label): n for label, n in explanation.by_class.items()},
         "unlabeled_in": [t.name for t in trainings if t.unlabeled and len(environment.images)],
         "seconds": dict(trainer.underway.clock.seconds),
-        "losses": {name: means[-1] for name, means in trainer.underway.losses.items() if means},
+        "losses": {
+            name: means["loss"][-1] for name, means in trainer.underway.losses.items() if means
+        },
         "values": dict(trainer.method.values),
         "stored": len(coreset),
         "stored_bytes": coreset.bytes,

@@ -139,7 +139,7 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
         return kernels.consistency(weak_logits, strong_logits, threshold)
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
-    return weighted_cross_entropy_sum(strong_logits, labels) / len(strong_logits)
+    return weighted_cross_entropy_sum(strong_logits, labels) / max(1, len(strong_logits))
 
 
 def distillmatch_loss(

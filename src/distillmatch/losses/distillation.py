@@ -1,15 +1,17 @@
 """Soft distillation from a frozen model: per task, over all past classes, over the new classes."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.config.run import TaskWeights
 from distillmatch.losses import kernels
 from distillmatch.losses.fused import takes, takes_groups, takes_rows
 from distillmatch.losses.reductions import masked_mean
+
+TaskWeights = Literal["equal", "class-share"]
 
 
 def per_task_distillation(
@@ -17,7 +19,7 @@ def per_task_distillation(
     student_logits: Tensor,
     past_task_sizes: Sequence[int],
     temperature: float,
-    weights: TaskWeights = "equal",
+    weights: TaskWeights = "class-share",
     mask: Tensor | None = None,
 ) -> Tensor:
     """Local distillation ℓ_dst (eq. 1).

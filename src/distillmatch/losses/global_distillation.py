@@ -1,15 +1,17 @@
 """Soft global distillation (Lee et al., 2019): two teachers become one target over all classes."""
 
 from math import log
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.config.run import NewClassShare
 from distillmatch.losses import kernels
 from distillmatch.losses.fused import takes, takes_rows
 from distillmatch.losses.reductions import masked_mean, masked_sum
+
+NewClassShare = Literal["new-model", "past-model"]
 
 
 def ensemble_target(past_probabilities: Tensor, new_probabilities: Tensor) -> Tensor:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Literal
 
 from torch import Tensor
 
-from distillmatch.config.run import EpsilonRule
 from distillmatch.errors import ConfigError
 
 
@@ -34,19 +34,19 @@ def perturb(inputs: Tensor, score_gradient: Tensor, epsilon: Tensor | float) -> 
     return inputs + epsilon * score_gradient.sign()
 
 
+EpsilonRule = Literal["highest", "lowest-halved"]
+
+
 def choose_epsilon(
     epsilons: Sequence[float], mean_scores: Sequence[float], rule: EpsilonRule = "highest"
 ) -> float:
     """Return the ε to use, given the mean score of the held-out images at each ε of a grid.
 
     `highest` takes the ε with the highest mean score, as DeConf does; `lowest-halved` takes half of
-    the one with the lowest, as the authors' release does; `none` is 0, no perturbation. Of equals
-    the first is taken.
+    the one with the lowest, as the authors' release does. Of equals the first is taken.
     """
     if len(epsilons) != len(mean_scores) or not epsilons:
         raise ValueError(f"{len(epsilons)} values of epsilon but {len(mean_scores)} mean scores")
-    if rule == "none":
-        return 0.0
     by_score = range(len(epsilons))
     if rule == "highest":
         return epsilons[max(by_score, key=mean_scores.__getitem__)]

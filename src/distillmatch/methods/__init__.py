@@ -1,18 +1,21 @@
-"""Methods: one file each, saying what is trained by which loss; how is the engine's."""
+"""Methods: one file each, which says what is learned and by which loss; how is the engine's."""
 
 from distillmatch.methods.method import (
+    Ask,
     Batch,
     ImageSet,
+    Logits,
     Method,
     NetworkBuilder,
     Passes,
-    Scores,
+    Past,
     TaskInfo,
+    Terms,
     Training,
     count_labels,
-    no_rows,
 )
-from distillmatch.methods.registry import find_method, make_method, method_names
+from distillmatch.methods.parts import TEMPERATURE
+from distillmatch.methods.registry import find_method, make_method, method_names, with_options
 from distillmatch.methods.schedule import (
     Schedule,
     detector_schedule,
@@ -21,14 +24,18 @@ from distillmatch.methods.schedule import (
 )
 
 __all__ = [
+    "TEMPERATURE",
+    "Ask",
     "Batch",
     "ImageSet",
+    "Logits",
     "Method",
     "NetworkBuilder",
     "Passes",
+    "Past",
     "Schedule",
-    "Scores",
     "TaskInfo",
+    "Terms",
     "Training",
     "count_labels",
     "detector_schedule",
@@ -37,5 +44,5 @@ __all__ = [
     "main_schedule",
     "make_method",
     "method_names",
-    "no_rows",
+    "with_options",
 ]

@@ -1,12 +1,12 @@
-"""What a method gives, held against the contract where the engine takes it: own ones may err."""
+"""What a method returns, checked against the contract where the engine takes it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from distillmatch.errors import ConfigError, kind_of
-from distillmatch.methods.method import Batch, Method, Scores, TaskInfo, Training
+from distillmatch.methods.method import Ask, Batch, Method, TaskInfo, Training
 
 
 def trainings_of(method: Method, task: TaskInfo) -> list[Training]:
@@ -21,17 +21,32 @@ def trainings_of(method: Method, task: TaskInfo) -> list[Training]:
     return list(given)
 
 
-def loss_of(training: Training, batch: Batch) -> Tensor:
-    """Return the loss of a batch: one number, which the training's network can change."""
-    given = training.loss(batch)
-    expected = f"the loss of training '{training.name}' must be a tensor of a single number"
-    if not isinstance(given, Tensor):
-        raise ConfigError(f"{expected}, not {kind_of(given)}")
-    if given.ndim > 0:
-        raise ConfigError(f"{expected}, not of shape {tuple(given.shape)}: take a sum or a mean")
-    if not given.requires_grad:
-        raise ConfigError(f"{expected} that depends on the network's weights, and it does not")
-    return given
+def terms_of(training: Training, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+    """Return the loss of a batch as named terms, of which the network can change some."""
+    given: Any = training.loss(batch, task)
+    terms = given if isinstance(given, dict) else {"loss": given}
+    expected = f"the loss of training '{training.name}' must be a number, or numbers by name"
+    if not terms:
+        raise ConfigError(f"{expected}, not an empty dictionary")
+    if isinstance(given, dict) and "loss" in given:
+        raise ConfigError(f"{expected}, and none called 'loss', which is what they add up to")
+    for name, term in terms.items():
+        which = "" if term is given else f", and '{name}' is"
+        if not isinstance(name, str):
+            raise ConfigError(f"{expected}, not by {kind_of(name)}")
+        if not isinstance(term, Tensor):
+            raise ConfigError(f"{expected}{which or ', not'} {kind_of(term)}: return a tensor")
+        if term.ndim > 0:
+            shape = tuple(term.shape)
+            raise ConfigError(
+                f"{expected}{which or ', not'} a tensor of shape {shape}: take a sum or a mean"
+            )
+    if not any(term.requires_grad for term in terms.values()):
+        raise ConfigError(
+            f"the loss of training '{training.name}' must depend on the network's weights, and it "
+            "does not"
+        )
+    return terms
 
 
 def logits_of(method: Method, images: Tensor, seen: int) -> Tensor:
@@ -45,20 +60,30 @@ def logits_of(method: Method, images: Tensor, seen: int) -> Tensor:
     return given
 
 
-def checked_scores(given: Scores, images: Tensor) -> Scores:
-    """Return what a score function gave: named tensors with a row for each image."""
-    expected = "a score function must return tensors by their names"
-    if not isinstance(given, Mapping):
+def answers_of(ask: Ask, images: Tensor, task: TaskInfo) -> Any:
+    """Return what is answered about images: a NamedTuple of tensors with a row for each image."""
+    given = ask(images, task)
+    name = getattr(ask, "__name__", "ask")
+    expected = f"{name} must return a NamedTuple of tensors with a row for each image"
+    if not (isinstance(given, tuple) and hasattr(given, "_fields")):
         raise ConfigError(f"{expected}, not {kind_of(given)}")
-    for name, rows in given.items():
+    for field, rows in zip(given._fields, given, strict=True):
+        if rows is None:
+            continue
         if not isinstance(rows, Tensor):
-            raise ConfigError(f"{expected}, and '{name}' is {kind_of(rows)}")
+            raise ConfigError(f"{expected}, and '{field}' is {kind_of(rows)}")
         if rows.ndim == 0 or len(rows) != len(images):
             raise ConfigError(
-                f"a score function must return a row for each of {len(images)} images, and "
-                f"'{name}' has a shape of {tuple(rows.shape)}"
+                f"{expected}: of {len(images)} images '{field}' has a shape of {tuple(rows.shape)}"
             )
     return given
+
+
+def map_answers(change: Callable[[Tensor], Tensor], answers: Any) -> Any:
+    """Return the answers with each tensor changed; what is not there stays so."""
+    if answers is None:
+        return None
+    return type(answers)(*(None if rows is None else change(rows) for rows in answers))
 
 
 def _about(method: Method, sentence: str) -> str:

@@ -1,44 +1,34 @@
-"""The detector of familiar images (DeConf, Hsu et al. 2020): training, calibration, scores."""
+"""The detector of familiar images (DeConf, Hsu et al. 2020): calibration and scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from distillmatch.config import RunConfig
-from distillmatch.config.run import EpsilonRule
-from distillmatch.losses import (
-    choose_epsilon,
-    max_similarity,
-    perturb,
-    threshold_at_tpr,
-)
-from distillmatch.methods.method import (
-    Batch,
-    ImageSet,
-    Method,
-    Passes,
-    Scores,
-    TaskInfo,
-    Training,
-)
-from distillmatch.methods.parts import HIGH_RATE, by_past_statistics, distils_in_step
-from distillmatch.methods.schedule import detector_schedule
+from distillmatch.config import Recipe, RunConfig
+from distillmatch.losses import choose_epsilon, max_similarity, perturb, threshold_at_tpr
+from distillmatch.methods.method import ImageSet, Method, Passes, TaskInfo
 from distillmatch.networks import Detector
 
-EPSILONS: dict[EpsilonRule, tuple[float, ...]] = {
-    "highest": (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
-    "lowest-halved": (0.001, 0.002, 0.0025, 0.004, 0.005, 0.08),
-    "none": (0.0,),
+EPSILONS = {
+    "cosine": (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+    "scaled-cosine": (0.001, 0.002, 0.0025, 0.004, 0.005, 0.08),
 }
-"""Sizes of the input perturbation that each rule tries, in units of the normalised images.
+"""Sizes of the input perturbation that are tried with each head, in units of normalized images.
 
-Those of `lowest-halved` are the release's. With 0 among them it would be 0, which moves no score.
+With the scaled cosine half of the one with the lowest mean score is kept, so 0 is not among them.
 """
 CALIBRATION_VIEWS = 4
 """Weak views of each held-out image that the threshold is set on."""
-SCORE = "score"
-DETECTOR_LOGITS = "detector logits"
+TPR, TPR_WITH_CORESET = 0.5, 0.05
+"""δ, the share of held-out images that the threshold accepts."""
+
+
+class Scores(NamedTuple):
+    """Scores of images, a column for each perturbation that is tried."""
+
+    scores: Tensor
 
 
 class FamiliarityDetector:
@@ -50,7 +40,7 @@ class FamiliarityDetector:
 
     def __init__(self, method: Method) -> None:
         self.method = method
-        method.networks["detector"] = method.build("detector", method.config.similarity)
+        method.networks["detector"] = method.build("detector", method.recipe.detector)
 
     @property
     def network(self) -> Detector:
@@ -59,90 +49,62 @@ class FamiliarityDetector:
         assert isinstance(network, Detector)
         return network
 
-    def training(
-        self,
-        task: TaskInfo,
-        loss: Callable[[Batch], Tensor],
-        score_unlabeled: Callable[[Tensor], Scores],
-    ) -> Training:
-        """Return the detector's training in a task, by a loss that the method gives.
+    @property
+    def past(self) -> Detector:
+        """The detector of the last task."""
+        network = self.method.networks["past detector"]
+        assert isinstance(network, Detector)
+        return network
 
-        `score_unlabeled` must say what the loss needs.
-        """
-        config = self.method.config
-        schedule = detector_schedule(config, HIGH_RATE)
-        past = config.detector_losses == "labels-and-past" and task.past > 0
-        return Training(
-            name="detector",
-            network=self.network,
-            loss=loss,
-            schedule=schedule,
-            labeled="first-half",
-            unlabeled=past,
-            clip=config.clip,
-            score_images=self.ask_past if past and not distils_in_step(config) else None,
-            score_unlabeled=score_unlabeled if past else None,
-        )
-
-    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
-        """Choose ε, then set τ_OoD to the score that δ of the held-out images reach."""
-        config = self.method.config
-        frozen = self.method.frozen_copy("past detector", of="detector")
-        assert isinstance(frozen, Detector)
-
-        def at(*epsilons: float) -> Callable[[Tensor], Scores]:
-            return lambda images: {SCORE: perturbed_scores(frozen, images, task.seen, epsilons)}
-
+    def calibrate(self, passes: Passes, task: TaskInfo, rate: float) -> None:
+        """Choose ε, then set τ_OoD to the score that the share `rate` of held-out images reach."""
+        self.method.frozen_copy("past detector", of="detector")
         held_out = held_out_images(passes)
-        tried = EPSILONS[config.epsilon_rule]
-        means = passes.score(at(*tried), held_out)[SCORE].mean(dim=0).tolist()
-        epsilon = choose_epsilon(tried, means, config.epsilon_rule)
-        self.method.values["epsilon"] = epsilon
-        scores = passes.score(at(epsilon), held_out, CALIBRATION_VIEWS)[SCORE][:, 0]
-        rate = true_positive_rate(config, task.number + 1)
-        self.method.values["threshold"] = float(threshold_at_tpr(scores, rate))
+        values, recipe = self.method.values, self.method.recipe
+        tried = EPSILONS[recipe.detector]
 
-    def ask_past(self, images: Tensor) -> Scores:
-        """Return the logits of the last task's detector, of labelled images."""
-        return self._logits(images, labeled=True)
+        def try_all(images: Tensor, task: TaskInfo) -> Scores:
+            return Scores(perturbed_scores(self.past, images, task.seen, tried))
 
-    def ask_about_unlabeled(self, images: Tensor) -> Scores:
-        """Return its logits of unlabelled images, where their scores are known already."""
-        return self._logits(images, labeled=False)
+        means = passes.ask(try_all, held_out).scores.mean(dim=0).tolist()
+        values["epsilon"] = epsilon_of(recipe, means)
 
-    def _logits(self, images: Tensor, *, labeled: bool) -> Scores:
-        frozen = self.method.networks["past detector"]
+        def score(images: Tensor, task: TaskInfo) -> Scores:
+            return Scores(perturbed_scores(self.past, images, task.seen, [values["epsilon"]]))
 
-        def ask(images: Tensor) -> Scores:
-            return {DETECTOR_LOGITS: frozen(images)}
+        scores = passes.ask(score, held_out, CALIBRATION_VIEWS).scores[:, 0]
+        values["threshold"] = float(threshold_at_tpr(scores, rate))
 
-        return by_past_statistics(self.method.config, ask, images, [frozen], labeled=labeled)
+    def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Return scores and logits of images by the detector of the last task.
 
-    def ask(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Return scores and logits of images by the detector of the last task."""
-        frozen = self.method.networks["past detector"]
-        assert isinstance(frozen, Detector)
-        return score_and_logits(frozen, images, classes, self.method.values["epsilon"])
+        The pass in which the perturbation is found gives the logits, too.
+        """
+        epsilon = self.method.values["epsilon"]
+        similarities, divisor, gradient = _with_gradient(self.past, images, classes, epsilon != 0.0)
+        score = _score(self.past, images, classes, epsilon, similarities, gradient)
+        return score, similarities / divisor
+
+
+def epsilon_of(recipe: Recipe, means: Sequence[float]) -> float:
+    """Return the perturbation to use, given the mean score of held-out images at each one tried."""
+    tried = EPSILONS[recipe.detector]
+    return choose_epsilon(
+        tried, means, "highest" if recipe.detector == "cosine" else "lowest-halved"
+    )
 
 
 def held_out_images(passes: Passes) -> ImageSet:
-    """Return the labelled images that the detector was not trained on.
+    """Return the labeled images that the detector was not trained on.
 
     With one label a class nothing is held out; scores of trained images are better than none.
     """
     return "second-half" if passes.label_counts("second-half").any() else "labeled"
 
 
-def true_positive_rate(config: RunConfig, learned: int) -> float:
-    """Return δ, the share of familiar images that a gate is set to accept after so many tasks.
-
-    A growing one is the share of the tasks that will be past ones among those seen in the next: the
-    more of what is shown is known, the less is won by rejecting.
-    """
-    rate = config.true_positive_rate or (0.05 if config.coreset else 0.5)
-    if config.true_positive_rate_rule == "growing":
-        rate = max(rate, learned / (learned + 1))
-    return rate
+def true_positive_rate(config: RunConfig, chosen: float | None) -> float:
+    """Return δ: as chosen, or the paper's."""
+    return chosen or (TPR_WITH_CORESET if config.coreset else TPR)
 
 
 def perturbed_scores(
@@ -155,22 +117,10 @@ def perturbed_scores(
     )
 
 
-def score_and_logits(
-    detector: Detector, images: Tensor, classes: int, epsilon: float
-) -> tuple[Tensor, Tensor]:
-    """Return the perturbed score, and the logits of the images as they are.
-
-    The pass by which the perturbation is found gives the logits too.
-    """
-    similarities, divisor, gradient = _with_gradient(detector, images, classes, epsilon != 0.0)
-    score = _score(detector, images, classes, epsilon, similarities, gradient)
-    return score, similarities / divisor
-
-
 def _with_gradient(
     detector: Detector, images: Tensor, classes: int, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return similarities, the divisor and, if it is wanted, the gradient of the score."""
+    """Return similarities, the divisor and, if wanted, the gradient of the score."""
     if not wanted:
         with torch.no_grad():
             return *detector.parts(images), None

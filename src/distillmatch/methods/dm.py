@@ -1,327 +1,354 @@
-"""DM, DistillMatch: the paper's method."""
+"""DM, DistillMatch: the paper's method. Read it beside section 4 of the paper."""
 
-from dataclasses import replace
 from math import ceil
+from typing import ClassVar, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from distillmatch.config import RunConfig
-from distillmatch.config.run import CALIBRATED_GATES, ORACLES
+from distillmatch.config import MethodOptions, RunConfig
+from distillmatch.config.base import NotNegative, Share, Switch
 from distillmatch.losses import (
     class_weights,
     consistency_loss,
-    distillmatch_loss,
-    log_mean_probabilities,
+    per_task_distillation,
     pseudo_labels,
-    soft_distillation_sum,
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
-from distillmatch.methods.detector import (
-    DETECTOR_LOGITS,
-    FamiliarityDetector,
-    true_positive_rate,
-)
-from distillmatch.methods.forwards import (
-    Views,
-    first_rows,
-    forward_views,
-    labeled_alone,
-    over_views,
-)
-from distillmatch.methods.gate import GATE
-from distillmatch.methods.gates import make_gate
+from distillmatch.methods.detector import FamiliarityDetector, true_positive_rate
+from distillmatch.methods.forward import Group, forward_groups
 from distillmatch.methods.method import (
     Batch,
+    Method,
     NetworkBuilder,
     Passes,
-    ScoreFunction,
-    Scores,
     TaskInfo,
     Training,
     count_labels,
-    no_rows,
 )
 from distillmatch.methods.parts import (
-    HIGH_RATE,
-    KeepsPast,
-    by_past_statistics,
-    distils_in_step,
+    TEMPERATURE,
+    fine_tuned_training,
     fine_tuning,
-    local_distillation,
-    past_logits_to_distil,
+    is_fine_tuned,
+    label_loss,
+    label_weights,
 )
-from distillmatch.methods.schedule import main_schedule
-
-BY_VIEWS = {"past": "past by views", GATE: "gate by views"}
-"""What pseudo-labels are taken from, and its name where it is the mean over several views."""
-ANSWERS = {"past": "past", "past detector": DETECTOR_LOGITS}
-"""The frozen networks that are distilled, and the names of their logits."""
+from distillmatch.methods.schedule import detector_schedule
+from distillmatch.networks import by_batch_statistics
 
 
-class DistillMatch(KeepsPast):
-    """Hard distillation of familiar unlabelled images, class balance, consistency, distillation."""
+class Answers(NamedTuple):
+    """What the last task's networks answer: θₙ₋₁, φₙ₋₁, and the score S of φₙ₋₁."""
+
+    past: Tensor | None = None
+    detector: Tensor | None = None
+    score: Tensor | None = None
+
+
+class PseudoLabels(NamedTuple):
+    """The label that θₙ₋₁ gives each unlabeled image, and whether it is accepted."""
+
+    labels: Tensor
+    accepted: Tensor
+
+
+class StepLogits(NamedTuple):
+    """Logits of a step over the seen classes, by what they are for."""
+
+    learned: Tensor
+    """Labeled images, and unlabeled ones after them where there are pseudo-labels."""
+    distilled: Tensor
+    """Labeled and then unlabeled images."""
+    weak: Tensor
+    """Weak views of unlabeled images, which strong ones are to agree with."""
+    strong: Tensor
+    strong_labeled: Tensor
+
+
+class DistillMatch(Method):
+    """Hard distillation of familiar unlabeled images, class balance, consistency, distillation."""
+
+    class Options(MethodOptions):
+        """DM's own options: each part of eq. 5 can be taken away."""
+
+        pseudo_labels: Switch = Field(True, description="hard distillation of accepted images")
+        class_balancing: Switch = Field(True, description="class weights w(k), eq. 3")
+        consistency_weight: NotNegative = Field(1.0, description="λ_ucl; 0: no consistency")
+        distillation_weight: NotNegative = Field(1.0, description="λ_dst; 0: no distillation")
+        consistency_threshold: Share | None = Field(
+            None, description="τ_FM (default: 0.85, or 0.9 with recipe as-written)"
+        )
+        true_positive_rate: Share | None = Field(
+            None, description="δ, to which τ_OoD is set (default: 0.5; 0.05 with a coreset)"
+        )
+
+    strong_views: ClassVar[bool] = True
+    keeps_past: ClassVar[bool] = True
+    clip: ClassVar[float | None] = 1.0
+    fine_tunes_first_task: ClassVar[bool] = True
+    lasting_options: ClassVar[tuple[str, ...]] = ("pseudo_labels",)
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
-        self.needs_truth = config.pseudo_labels and config.gate in ORACLES
-        detects = config.pseudo_labels and config.gate in ("detector", "ensemble")
-        self.detector = FamiliarityDetector(self) if detects else None
-        self.gate = make_gate(config, self, self.detector) if config.pseudo_labels else None
-        self.weights = torch.ones(1)
+        self.weights = self.tuning_weights = torch.ones(1)
+        self.detector = FamiliarityDetector(self) if self.options.pseudo_labels else None
 
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        """Train the classifier, fine-tune it, then train the detector for the next task.
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return the classifier's loss, eq. 5."""
+        return self.terms(self.classifier, "past", batch, task)
 
-        A gate that learns from the task's own images does so before.
+    def detector_loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return the detector's loss: eq. 5 without consistency, for want of strong views."""
+        return self.terms(self.networks["detector"], "past detector", batch, task)
+
+    def terms(
+        self, network: nn.Module, teacher: str, batch: Batch, task: TaskInfo
+    ) -> dict[str, Tensor]:
+        """Return the terms of eq. 5, (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl ℓ_ul + λ_dst ℓ_dst.
+
+        They are of a network that learns, with what the frozen network `teacher` answers.
         """
-        schedule = main_schedule(self.config, HIGH_RATE, fine_tuned=task.coreset)
-        consistent = self.uses_consistency(task)
-        asks = task.past > 0 and not distils_in_step(self.config)
+        pseudo = self.pseudo_labels(batch.unlabeled_answers, task, batch.truth)
+        logits = self.logits_of_step(network, batch, task, pseudo)
+        terms = {"labels": self.label_term(logits, batch.labels, pseudo)}
+        if len(logits.strong) and self.options.consistency_weight:
+            agreement = consistency_loss(logits.weak, logits.strong, self.consistency_threshold)
+            terms["consistency"] = self.options.consistency_weight * agreement
+        if task.past and self.options.distillation_weight:
+            past = self.teacher_logits(teacher, batch)
+            kept = per_task_distillation(past, logits.distilled, task.sizes[:-1], TEMPERATURE)
+            terms["distillation"] = self.options.distillation_weight * kept
+        return terms
 
-        def score(images: Tensor) -> Scores:
-            return self.score(images, task)
+    def label_term(self, logits: StepLogits, labels: Tensor, pseudo: PseudoLabels | None) -> Tensor:
+        """Return (ℓ_s + ℓ_pl) / (B + B_pl), eqs. 6 and 7 as one weighted sum.
 
-        of_classifier = self.ask_about_unlabeled if self.decides_once else score
-        classifier = Training(
-            name="classifier",
-            network=self.classifier,
-            loss=lambda batch: self.classifier_loss(batch, task),
-            schedule=schedule,
-            unlabeled=task.past > 0 or consistent,
-            strong=consistent or self.learns_strong_pseudo_labels(task),
-            strong_labeled=self.learns_strong_labels,
-            clip=self.config.clip,
-            score_images=self.ask_about_labels if asks else None,
-            score_unlabeled=of_classifier if task.past else None,
-            before=lambda passes: self.prepare(passes, task, of_classifier),
-        )
-        trainings = [
-            replace(training, average_decay=self.config.weight_averaging)
-            for training in (
-                classifier,
-                *fine_tuning(self.config, task, self.classifier, HIGH_RATE),
-            )
-        ]
-        if self.detector is not None and not task.last:
-            trainings.append(
-                self.detector.training(
-                    task,
-                    lambda batch: self.detector_loss(batch, task),
-                    self.detector.ask_about_unlabeled if self.decides_once else score,
-                )
-            )
-        if self.gate is not None and not task.last:
-            gate = self.gate
-            trainings[-1] = replace(
-                trainings[-1], after=lambda passes: gate.calibrate(passes, task)
-            )
-        return trainings if self.gate is None else [*self.gate.trainings(task), *trainings]
-
-    def classifier_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Eq. 5: labels, pseudo-labels, consistency and distillation."""
-        return self.total(batch, task, self.classifier, "past")
-
-    def detector_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Eq. 5 without consistency, for want of strong views, distilling the last detector."""
-        return self.total(batch, task, self.networks["detector"], "past detector")
-
-    def total(self, batch: Batch, task: TaskInfo, network: nn.Module, teacher: str) -> Tensor:
-        """Put the parts of eq. 5 together, those that are switched on; `teacher` is distilled.
-
-        Eqs. 6 and 7 are one sum over labelled and then unlabelled images, the pseudo-labels
-        following the labels. Where labels are learned by strong views too, it is the mean of the
-        sum over weak views and of that over strong ones. Frozen models have decided which
-        pseudo-labels are accepted, so that all images that it is about go through one forward.
+        Where labels are learned by strong views too, it is the mean over both kinds of views.
         """
-        labels, accepted, soft = batch.labels, None, None
         count: Tensor | int = len(labels)
-        if self.gate is not None and task.past and not no_rows(batch.unlabeled):
-            guesses, accepted = self.pseudo_labels(batch.of_unlabeled, task)
-        beside = self.beside_labels(task, accepted)
-        alone = labeled_alone(self.config, batch, task)
-        if beside is not None and accepted is not None:
-            alone.append(self.images_beside_labels(batch, beside, accepted[beside]))
-        statistics = self.config.strong_statistics
-        views = forward_views(network, batch, task.seen, statistics, alone)
-        logits = learned_by(views, beside)
-        if accepted is not None and self.config.pseudo_label_targets == "hard":
-            labels, count = with_pseudo_labels(labels, guesses, accepted)
-        elif accepted is not None:
-            soft, count = accepted, len(labels) + accepted.sum()
+        if pseudo is not None:
+            labels, count = with_pseudo_labels(labels, *pseudo)
+        total = weighted_cross_entropy_sum(logits.learned, labels, self.weights)
+        if len(logits.strong_labeled):
+            strong = torch.cat([logits.strong_labeled, self.strong_pseudo_labeled(logits)])
+            total = (total + weighted_cross_entropy_sum(strong, labels, self.weights)) / 2
+        return total / count
 
-        def learned(logits: Tensor) -> Tensor:
-            of_labels = first_rows(logits, len(labels))
-            total = weighted_cross_entropy_sum(of_labels, labels, self.weights)
-            if soft is None:
-                return total
-            unlabeled, past = logits[len(labels) :], for_labels(batch.of_unlabeled)["past"]
-            return total + soft_distillation_sum(unlabeled, past, task.past, self.weights, soft)
+    def strong_pseudo_labeled(self, logits: StepLogits) -> Tensor:
+        """Return the logits that learn pseudo-labels beside strong views of labeled images."""
+        return logits.learned[len(logits.strong_labeled) :]
 
-        consistency, distilled = None, None
-        if views.strong is not None and self.uses_consistency(task):
-            threshold = self.config.consistency_threshold
-            consistency = consistency_loss(views.unlabeled, views.strong, threshold)
-        if self.config.distillation and ANSWERS[teacher] in batch.of_unlabeled:
-            past = past_logits_to_distil(self, batch, teacher, ANSWERS[teacher])
-            distilled = local_distillation(self.config, task, past, views.weak)
-        strong = None
-        if views.strong_images is not None:
-            unlabeled = logits[len(batch.labels) :]
-            if views.strong is not None and self.learns_strong_pseudo_labels(task):
-                unlabeled = views.strong
-            strong = torch.cat([views.strong_images, unlabeled])
-        return distillmatch_loss(
-            over_views(learned, logits, strong),
-            count,
-            consistency,
-            distilled,
-            self.config.consistency_weight,
-            self.config.distillation_weight,
-        )
+    def pseudo_labels(
+        self, answers: Answers | None, task: TaskInfo, truth: Tensor | None = None
+    ) -> PseudoLabels | None:
+        """Return θₙ₋₁'s hard labels of unlabeled images and which are accepted, if there are any.
 
-    def beside_labels(self, task: TaskInfo, accepted: Tensor | None) -> Tensor | None:
-        """Return which unlabelled images are normalized once more, with the labelled ones alone.
-
-        They are as many as δ lets expect to be accepted, since the shape of a step is fixed: the
-        accepted ones come first, any beyond that number stay as they are, and of those that fill it
-        up nothing is learned.
+        An image is accepted whose score reaches τ_OoD.
         """
-        apart = self.config.labeled_statistics == "apart"
-        if accepted is None or not apart or self.config.accepted_statistics == "unlabeled":
+        if not task.past or answers is None or answers.past is None or not len(answers.past):
             return None
-        expected = ceil(self.expected_share(task) * len(accepted))
-        return accepted.byte().argsort(descending=True, stable=True)[:expected]
+        accepted = self.accepts(answers, task, truth)
+        if accepted is None:
+            return None
+        return PseudoLabels(pseudo_labels(answers.past, task.past), accepted)
 
-    def images_beside_labels(self, batch: Batch, beside: Tensor, accepted: Tensor) -> Tensor:
-        """Return these unlabelled images, or labelled ones again for those that are not accepted.
+    def accepts(self, answers: Answers, task: TaskInfo, truth: Tensor | None) -> Tensor | None:
+        """Return the unlabeled images whose score reaches τ_OoD; nothing without a detector."""
+        if self.detector is None or answers.score is None:
+            return None
+        return answers.score >= self.values["threshold"]
 
-        The latter, where no others are to stand beside them: the labelled ones that are there twice
-        change the statistics less than strangers do.
+    def logits_of_step(
+        self, network: nn.Module, batch: Batch, task: TaskInfo, pseudo: PseudoLabels | None
+    ) -> StepLogits:
+        """Return the logits of a step, by one forward over groups that share batch statistics.
+
+        Strong views share those of the unlabeled images, in a group of which consistency alone is
+        taken. Labeled images share those of the unlabeled ones, a group that is distilled as well;
+        or, as the recipe says, they are a group of their own with the accepted images.
         """
-        images = batch.unlabeled[beside]
-        if self.config.accepted_statistics == "labeled":
-            return images
-        again = torch.arange(len(beside), device=beside.device) % len(batch.images)
-        return torch.where(accepted.view(-1, 1, 1, 1), images, batch.images[again])
+        labels, unlabeled = len(batch.images), len(batch.unlabeled)
+        strong = Group(batch.strong, batch.strong_images)
+        alone, beside = Group(), None
+        if self.recipe.statistics.labeled == "alone" and task.past and unlabeled:
+            beside, images = self.beside_labels(batch, pseudo)
+            alone = Group(batch.images, images)
+        agreeing, learned, together = forward_groups(
+            network,
+            [
+                Group(batch.unlabeled, *strong.images) if len(strong) else strong,
+                alone,
+                Group(batch.images, batch.unlabeled),
+            ],
+            task.seen,
+            # What is distilled updates the running statistics last, if anything is.
+            updating=3 if self.options.distillation_weight or not len(alone) else 2,
+        )
+        if not len(alone):
+            learned = together if pseudo is not None or not unlabeled else together[:labels]
+        elif beside is not None:
+            # Accepted images beyond the expected number are learned as the others see them.
+            weak = together[labels:].index_copy(0, beside, learned[labels:])
+            learned = torch.cat([learned[:labels], weak])
+        count = 0 if batch.strong is None else len(batch.strong)
+        weak, strong_logits = agreeing[:unlabeled], agreeing[unlabeled:]
+        return StepLogits(learned, together, weak, strong_logits[:count], strong_logits[count:])
 
-    def expected_share(self, task: TaskInfo) -> float:
-        """Return the share of images that the gate is set to accept in a task: δ, or all."""
-        calibrated = self.config.gate in CALIBRATED_GATES
-        return true_positive_rate(self.config, task.number) if calibrated else 1.0
+    def beside_labels(
+        self, batch: Batch, pseudo: PseudoLabels | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the unlabeled images that share the labeled ones' statistics, by place.
 
-    def pseudo_labels(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor]:
-        """Return the last classifier's hard labels and which of them are believed."""
-        assert self.gate is not None
-        scores = for_labels(scores)
-        return pseudo_labels(scores["past"], task.past), self.gate.accepts(scores, task)
+        Their number is what δ lets expect, since a captured step has a fixed shape: accepted images
+        first, and repeated labeled ones in the places that are left.
+        """
+        if pseudo is None:
+            return None, None
+        expected = ceil(self.expected_share * len(pseudo.accepted))
+        beside = pseudo.accepted.byte().argsort(descending=True, stable=True)[:expected]
+        again = torch.arange(expected, device=beside.device) % len(batch.images)
+        chosen = pseudo.accepted[beside].view(-1, 1, 1, 1)
+        return beside, torch.where(chosen, batch.unlabeled[beside], batch.images[again])
+
+    def teacher_logits(self, teacher: str, batch: Batch) -> Tensor:
+        """Return the logits of the frozen network `teacher` for labeled and unlabeled images.
+
+        It was asked before; or, as the recipe says, it is asked now and normalizes by the step's
+        images, as the network that learns does.
+        """
+        if self.recipe.statistics.teachers == "batch":
+            images = torch.cat([batch.images, batch.unlabeled])
+            frozen = self.networks[teacher]
+            with torch.no_grad(), by_batch_statistics([frozen], [len(images)]):
+                logits: Tensor = frozen(images)
+            return logits
+        both = batch.labeled_answers, batch.unlabeled_answers
+        name = "past" if teacher == "past" else "detector"
+        return torch.cat([getattr(answers, name) for answers in both])
+
+    def ask_labeled(self, images: Tensor, task: TaskInfo) -> Answers:
+        """Ask θₙ₋₁ about labeled images."""
+        return Answers(past=self.networks["past"](images))
+
+    def ask_labeled_detector(self, images: Tensor, task: TaskInfo) -> Answers:
+        """Ask φₙ₋₁ about labeled images."""
+        return Answers(detector=self.networks["past detector"](images))
+
+    def ask_unlabeled(self, images: Tensor, task: TaskInfo) -> Answers:
+        """Ask the last task's networks about unlabeled images."""
+        past = self.networks["past"](images)
+        if self.detector is None:
+            return Answers(past)
+        score, detector = self.detector.score_and_logits(images, task.past)
+        return Answers(past, detector, score)
 
     @property
-    def decides_once(self) -> bool:
-        """Whether images are labelled and judged once a task, by several views."""
-        return self.gate is not None and self.config.pseudo_label_views > 1
+    def asked_by_batch(self) -> tuple[str, ...]:
+        """The frozen networks that normalize by the images they are asked about."""
+        by_batch = self.recipe.statistics.teachers == "batch"
+        return ("past", "past detector") if by_batch else ()
 
-    def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
-        """Show the pseudo-labels to the diagnostics."""
-        return self.pseudo_labels(scores, task) if self.gate is not None and task.past else None
-
-    def prepare(self, passes: Passes, task: TaskInfo, score: ScoreFunction) -> None:
-        """Set the gate on this task, then count what it lets pass."""
-        if self.gate is not None:
-            self.gate.prepare(passes, task)
-        if task.past and self.decides_once:
-            self.decide_by_views(passes, task)
-        self.balance(passes, task, score)
-
-    def decide_by_views(self, passes: Passes, task: TaskInfo) -> None:
-        """Decide on every unlabelled image once for the task, by the mean over views of it."""
-        views = self.config.pseudo_label_views
-
-        def ask(images: Tensor) -> Scores:
-            scores = self.score(images, task)
-            return {name: scores[name].float() for name in BY_VIEWS if name in scores}
-
-        said = passes.score(ask, "unlabeled", views)
-        logits = torch.stack(said["past"][:, : task.past].chunk(views))
-        notes = {BY_VIEWS["past"]: log_mean_probabilities(logits)}
-        if GATE in said:
-            notes[BY_VIEWS[GATE]] = torch.stack(said[GATE].chunk(views)).mean(dim=0)
-        passes.note(notes)
-
-    def balance(self, passes: Passes, task: TaskInfo, score: ScoreFunction) -> None:
-        """Count labels and accepted pseudo-labels in a whole pass, for the weights of eq. 3.
-
-        By `epoch` the latter count as often as they are met while each label is met once.
-        """
-        config, labels = self.config, passes.label_counts("labeled")
-        counts_pseudo_labels = task.past > 0 and self.gate is not None
-        if config.coreset and config.coreset_counts == "labels":
-            counts_pseudo_labels = False
-        of_pseudo_labels = None
-        if counts_pseudo_labels:
-            scores = passes.score(score, "unlabeled")
-            guesses, accepted = self.pseudo_labels(scores, task)
-            of_pseudo_labels = count_labels(guesses, task.seen, accepted)
-            if config.pseudo_label_counts == "epoch" and len(guesses):
-                steps = (labels.sum() / config.batch).ceil()
-                of_pseudo_labels *= steps * config.unlabeled_batch / len(guesses)
-        if config.class_balancing:
-            self.weights = class_weights(
-                labels, of_pseudo_labels, config.count_smoothing, config.weight_cap
-            )
-        else:
-            self.weights = torch.ones_like(labels)
-
-    def score(self, images: Tensor, task: TaskInfo) -> Scores:
-        """Ask the last task's models about weak views: logits, and how familiar they look."""
-        if self.gate is None:
-            return self.ask_about_unlabeled(images)
-        gate = self.gate
-
-        def ask(images: Tensor) -> Scores:
-            logits, familiarity = gate.ask(images, task.past, "past")
-            return {"past": logits, **familiarity}
-
-        frozen = [
-            self.networks[name] for name in ("past", "past detector") if name in self.networks
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the classifier, fine-tune it, then train the detector for the next task."""
+        asks_labeled = task.past and self.recipe.statistics.teachers == "running"
+        classifier = fine_tuned_training(
+            self,
+            task,
+            unlabeled=task.past > 0,
+            strong=task.past > 0 and self.options.consistency_weight > 0,
+            ask_labeled=self.ask_labeled if asks_labeled else None,
+            ask_unlabeled=self.ask_unlabeled if task.past else None,
+            asked_by_batch=self.asked_by_batch,
+            before=self.balance,
+        )
+        trainings = [
+            classifier,
+            *fine_tuning(self, task, self.fine_tuning_loss, self.balance_fine_tuning),
         ]
-        return by_past_statistics(self.config, ask, images, frozen)
+        if self.detector is not None and not task.last:
+            detector = Training(
+                name="detector",
+                network=self.detector.network,
+                loss=self.detector_loss,
+                schedule=detector_schedule(
+                    self.config, self.rate, fine_tuned=is_fine_tuned(self, task)
+                ),
+                labeled="first-half",
+                unlabeled=task.past > 0,
+                clip=self.clip,
+                ask_labeled=self.ask_labeled_detector if asks_labeled else None,
+                ask_unlabeled=self.ask_unlabeled if task.past else None,
+                asked_by_batch=self.asked_by_batch,
+                after=self.calibrate,
+            )
+            trainings.append(detector)
+        return trainings
+
+    def balance(self, passes: Passes, task: TaskInfo) -> None:
+        """Count labels and accepted pseudo-labels for the class weights w(k), eq. 3.
+
+        With a coreset labels alone are counted. Pseudo-labels count once for each image; or, as the
+        recipe says, as often as an epoch meets them while it meets each label once.
+        """
+        counts = passes.label_counts("labeled")
+        if not self.options.class_balancing:
+            self.weights = torch.ones_like(counts)
+            return
+        of_pseudo_labels = None
+        if task.past and self.counts_pseudo_labels:
+            by_batch = self.asked_by_batch
+            answers = passes.ask(self.ask_unlabeled, "unlabeled", by_batch=by_batch)
+            pseudo = self.pseudo_labels(answers, task, passes.truth)
+            if pseudo is not None:
+                of_pseudo_labels = count_labels(pseudo.labels, task.seen, pseudo.accepted)
+                if self.recipe.pseudo_label_counts == "epoch":
+                    steps = (counts.sum() / self.config.batch).ceil()
+                    met = steps * self.config.unlabeled_batch / passes.count("unlabeled")
+                    of_pseudo_labels *= met
+        self.weights = class_weights(counts, of_pseudo_labels)
+
+    @property
+    def counts_pseudo_labels(self) -> bool:
+        """Whether eq. 3 counts pseudo-labels beside labels."""
+        return not self.config.coreset
+
+    def balance_fine_tuning(self, passes: Passes, task: TaskInfo) -> None:
+        """Count labels for the class weights of fine-tuning."""
+        counts = passes.label_counts("labeled")
+        balanced = self.options.class_balancing
+        self.tuning_weights = label_weights(counts) if balanced else torch.ones_like(counts)
+
+    def fine_tuning_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the balanced cross entropy of labeled and stored images."""
+        return label_loss(self.forward(batch, task), batch.labels, self.tuning_weights)
+
+    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
+        """Calibrate the detector on the held-out half of the labels."""
+        assert self.detector is not None
+        self.detector.calibrate(passes, task, self.expected_share)
+
+    @property
+    def expected_share(self) -> float:
+        """The share of images that is expected to be accepted: δ."""
+        return true_positive_rate(self.config, self.options.true_positive_rate)
+
+    @property
+    def consistency_threshold(self) -> float:
+        """τ_FM, the confidence from which a weak view teaches its strong view."""
+        threshold: float | None = self.options.consistency_threshold
+        return self.recipe.consistency_threshold if threshold is None else threshold
+
+    def judge(
+        self, answers: Answers, task: TaskInfo, truth: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Show the pseudo-labels to the diagnostics."""
+        return self.pseudo_labels(answers, task, truth)
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
-        """Score test images by the gate as it will stand in the next task."""
-        if self.gate is None or not self.gate.judges_tests or (self.gate.learns and task.last):
+        """Score test images by the detector as it will stand in the next task."""
+        if self.detector is None or task.last:
             return None
-        return self.gate.ask(images, task.seen, "classifier")[1].get(GATE)
-
-    def uses_consistency(self, task: TaskInfo) -> bool:
-        """Tell whether eq. 4 is part of this task's loss."""
-        return self.config.consistency and (
-            task.past > 0 or self.config.consistency_from == "first-task"
-        )
-
-    def learns_strong_pseudo_labels(self, task: TaskInfo) -> bool:
-        """Tell whether pseudo-labels are learned by strong views too in this task."""
-        wanted = self.config.strong_labels == "labels-and-pseudo-labels"
-        return wanted and self.gate is not None and task.past > 0
-
-
-def learned_by(views: Views, beside: Tensor | None) -> Tensor:
-    """Return the logits that labels and then pseudo-labels are learned by.
-
-    They are those of all weak views; or, where labelled images are normalized alone, theirs are of
-    these, and so are those of the unlabelled images that stood `beside` them.
-    """
-    if views.alone is None:
-        return views.weak
-    labels = len(views.labeled)
-    unlabeled = views.weak[labels:]
-    if beside is None:
-        return torch.cat([views.alone, unlabeled])
-    of_images, of_beside = torch.split(views.alone, [labels, len(beside)])
-    return torch.cat([of_images, unlabeled.index_copy(0, beside, of_beside)])
-
-
-def for_labels(scores: Scores) -> Scores:
-    """Let what was said of several views of an image stand for what is said of this one."""
-    return {**scores, **{k: scores[note] for k, note in BY_VIEWS.items() if note in scores}}
+        return self.detector.score_and_logits(images, task.seen)[0]

@@ -1,63 +1,44 @@
 """E2E, end-to-end incremental learning (Castro et al. 2018), as the paper compares with it."""
 
-import torch
 from torch import Tensor
 
-from distillmatch.methods.forwards import supervised_loss
+from distillmatch.losses import per_task_distillation
 from distillmatch.methods.method import Batch, TaskInfo, Training
 from distillmatch.methods.parts import (
-    KeepsPast,
-    LabelWeights,
-    baseline_rate,
+    TEMPERATURE,
+    Baseline,
+    fine_tuned_training,
     fine_tuning,
-    local_distillation,
-    meets_unlabeled,
-    past_factor,
-    past_logits_of_all,
-    weights_before_fine_tuning,
+    label_loss,
 )
-from distillmatch.methods.schedule import main_schedule
 
 
-class EndToEnd(KeepsPast):
+class EndToEnd(Baseline):
     """Cross entropy and distillation per past task, then balanced fine-tuning of all weights."""
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, then fine-tune it where there is a coreset."""
-        rate = baseline_rate(self.config)
-        schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
-        weights = weights_before_fine_tuning(self.config, task)
-
-        def supervised(batch: Batch, weights: LabelWeights) -> tuple[Tensor, Tensor]:
-            """Return the cross entropy, and the logits of all weak views."""
-            views = self.forward(batch, task)
-            return supervised_loss(batch, views, weights.loss) / len(batch.labels), views.weak
-
-        def loss(batch: Batch) -> Tensor:
-            total, student = supervised(batch, weights)
-            if task.past:
-                teacher = past_logits_of_all(batch)
-                distilled = local_distillation(self.config, task, teacher, student)
-                total = torch.add(total, distilled, alpha=past_factor(self.config))
-            return total
-
-        training = Training(
-            name="classifier",
-            network=self.classifier,
-            loss=loss,
-            schedule=schedule,
-            unlabeled=meets_unlabeled(self.config, task),
-            strong_labeled=self.learns_strong_labels,
-            score_images=self.ask_past if task.past else None,
-            score_unlabeled=self.ask_past if task.past else None,
-            before=weights.count,
-        )
+        main = fine_tuned_training(self, task, before=self.balance_without_coreset)
         tuned = fine_tuning(
-            self.config,
-            task,
-            self.classifier,
-            rate,
-            whole=True,
-            loss=lambda batch, weights: supervised(batch, weights)[0],
+            self, task, self.labels, self.balance, whole=True, unlabeled=task.past > 0
         )
-        return [training, *tuned]
+        return [main, *tuned]
+
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return cross entropy, and distillation per past task (eq. 1)."""
+        logits = self.forward(batch, task)
+        terms = {"labels": label_loss(logits, batch.labels, self.weights)}
+        if task.past:
+            distilled = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
+            terms["distillation"] = past_factor(self) * distilled
+        return terms
+
+    def labels(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the cross entropy; unlabeled images take part in the batch statistics alone."""
+        return label_loss(self.forward(batch, task), batch.labels, self.weights)
+
+
+def past_factor(method: Baseline) -> float:
+    """Return what E2E and DR multiply the distillation of past tasks by."""
+    squared = method.recipe.distillation_factor == "temperature squared"
+    return TEMPERATURE**2 if squared else 1.0

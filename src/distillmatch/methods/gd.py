@@ -1,113 +1,86 @@
 """GD, global distillation (Lee et al. 2019), as the paper compares with it."""
 
-from typing import ClassVar
+from typing import Any
 
-import torch
+from pydantic import Field
 from torch import Tensor
 
+from distillmatch.config import MethodOptions
+from distillmatch.config.base import Switch
 from distillmatch.losses import (
-    ensemble_target_from_logits,
+    ensemble_target,
     new_task_distillation,
     past_distillation,
     soft_global_distillation,
 )
-from distillmatch.methods.forwards import supervised_loss
-from distillmatch.methods.method import Batch, ScoreFunction, Scores, TaskInfo, Training
-from distillmatch.methods.parts import (
-    KeepsPast,
-    LabelWeights,
-    baseline_rate,
-    fine_tuning,
-    meets_unlabeled,
-    past_logits_of_all,
-    weights_before_fine_tuning,
-)
-from distillmatch.methods.schedule import main_schedule
-from distillmatch.methods.teacher import TEACHER, teacher_training
-
-ENSEMBLE = "ensemble"
+from distillmatch.methods.method import Batch, Logits, TaskInfo, Training
+from distillmatch.methods.parts import TEMPERATURE, fine_tuned_training, fine_tuning, label_loss
+from distillmatch.methods.teacher import Taught, TwoTeachers, teacher_logits
 
 
-class GlobalDistillation(KeepsPast):
-    """Distil past and new classes apart, and all together from an ensemble of two teachers."""
+class GlobalDistillation(Taught):
+    """Distill past and new classes apart, and all together from an ensemble of two teachers."""
 
-    asked: ClassVar[tuple[str, ...]] = ("past", TEACHER)
+    class Options(MethodOptions):
+        """GD's own options."""
+
+        calibration: Switch = Field(True, description="calibrate the new task's teacher")
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
-        rate = baseline_rate(self.config)
-        schedule = main_schedule(self.config, rate, fine_tuned=task.coreset)
-        weights = weights_before_fine_tuning(self.config, task)
-        training = Training(
-            name="classifier",
-            network=self.classifier,
-            loss=lambda batch: self.loss(batch, task, weights),
-            schedule=schedule,
-            unlabeled=meets_unlabeled(self.config, task),
-            strong_labeled=self.learns_strong_labels,
-            score_images=self.asking(task),
-            score_unlabeled=self.asking_both(task),
-            before=weights.count,
-        )
-        if not task.past:
-            return [training]
+        asks: dict[str, Any] = {}
+        if task.past:
+            asks = {"ask_labeled": self.ask_both, "ask_unlabeled": self.ask_about_unlabeled}
+        main = fine_tuned_training(self, task, before=self.balance_without_coreset, **asks)
         tuned = fine_tuning(
-            self.config,
+            self,
             task,
-            self.classifier,
-            rate,
-            loss=lambda batch, weights: self.of_labels_and_all(batch, task, weights)[0],
-            score_unlabeled=self.asking_both(task),
+            self.labels_and_ensemble,
+            self.balance,
+            unlabeled=True,
+            ask_unlabeled=self.ask_about_unlabeled,
         )
-        if not task.new:
-            return [training, *tuned]
-        teacher = teacher_training(self, task, calibrated=self.config.calibration)
-        return [teacher, training, *tuned]
+        if not (task.past and task.new):
+            return [main, *tuned]
+        teacher = self.teacher_training(task, calibrated=self.options.calibration)
+        return [teacher, main, *tuned]
 
-    def asking_both(self, task: TaskInfo) -> ScoreFunction | None:
-        """Return what asks about unlabelled images: the frozen networks, and Q of both together."""
-        ask = self.asking(task)
-        if ask is None or not task.new:
-            return ask
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return cross entropy with Q, distillation of the past, distillation of the new task."""
+        logits = self.forward(batch, task)
+        terms = {"labels and Q": self.of_labels_and_ensemble(logits, batch, task)}
+        if task.past:
+            terms["distillation"] = (task.past / task.seen) * past_distillation(
+                batch.past, logits.weak, task.past, TEMPERATURE
+            )
+        if task.past and task.new:
+            terms["new task"] = (task.new / task.seen) * new_task_distillation(
+                teacher_logits(batch), logits.weak, task.past, task.seen, TEMPERATURE
+            )
+        return terms
 
-        def ask_both(images: Tensor) -> Scores:
-            scores = ask(images)
-            return {**scores, ENSEMBLE: self.ensemble(scores, task)}
+    def labels_and_ensemble(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the loss of fine-tuning, which keeps Q."""
+        return self.of_labels_and_ensemble(self.forward(batch, task), batch, task)
 
-        return ask_both
-
-    def ensemble(self, scores: Scores, task: TaskInfo) -> Tensor:
-        """Return Q for images that both frozen networks were asked about."""
-        return ensemble_target_from_logits(
-            scores["past"], scores[TEACHER], task.past, task.seen, self.config.ensemble_share
-        )
-
-    def loss(self, batch: Batch, task: TaskInfo, weights: LabelWeights) -> Tensor:
-        """Cross entropy and Q together, distillation of the past, distillation of the new task."""
-        total, student = self.of_labels_and_all(batch, task, weights)
+    def of_labels_and_ensemble(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return cross entropy and soft global distillation, divided together by all images."""
+        labels = label_loss(logits, batch.labels, self.weights)
         if not task.past:
-            return total
-        temperature = self.config.temperature
-        past_slots, new_slots = torch.split(student, [task.past, task.new], dim=1)
-        of_past = past_distillation(past_logits_of_all(batch), past_slots, task.past, temperature)
-        if not task.new:
-            return total + of_past
-        new = past_logits_of_all(batch, TEACHER)[:, task.past :]
-        of_new = new_task_distillation(new, new_slots, 0, task.new, temperature)
-        total = torch.add(total, of_past, alpha=task.past / task.seen)
-        return torch.add(total, of_new, alpha=task.new / task.seen)
+            return labels
+        target = batch.unlabeled_answers.target
+        total = labels * len(batch.labels) + soft_global_distillation(logits.unlabeled, target)
+        return total / len(logits.weak)
 
-    def of_labels_and_all(
-        self, batch: Batch, task: TaskInfo, weights: LabelWeights
-    ) -> tuple[Tensor, Tensor]:
-        """Return cross entropy and Q together, and the logits of all weak views."""
-        views = self.forward(batch, task)
-        supervised = supervised_loss(batch, views, weights.loss)
-        if not task.past:
-            return supervised / len(batch.labels), views.weak
-        if task.new:
-            target = batch.of_unlabeled[ENSEMBLE]
-        else:  # Q is then what the past model says
-            target = batch.of_unlabeled["past"][:, : task.past].softmax(dim=1)
-        total = supervised + soft_global_distillation(views.unlabeled, target)
-        return total / len(views.weak), views.weak
+    def ask_about_unlabeled(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
+        """Ask both teachers about images, and make their target Q."""
+        answers = self.ask_both(images, task)
+        if answers.new is None:
+            target = answers.past[:, : task.past].softmax(dim=1)
+        else:
+            of_new = answers.past if self.recipe.new_class_share == "past" else answers.new
+            target = ensemble_target(
+                answers.past[:, : task.past].softmax(dim=1),
+                of_new[:, task.past : task.seen].softmax(dim=1),
+            )
+        return answers._replace(target=target)

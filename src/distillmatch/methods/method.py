@@ -1,35 +1,49 @@
 """The contract between a method and the engine.
 
-A method says what is trained in a task and by which loss; the engine says how. A method is given
-batches of one shape, or of few where last ones are short, and returns one number to make smaller.
-What its frozen models have to say about an epoch's views is asked once for the whole epoch, through
-`Training.score_images` and `Training.score_unlabeled`, and comes back with each batch.
+A method says what is learned and by which loss; the engine says how. Most methods are one loss:
+
+    class Mine(Method):
+        class Options(MethodOptions):
+            weight: float = Field(1.0, description="weight of the distillation")
+
+        keeps_past = True
+
+        def loss(self, batch, task):
+            logits = self.forward(batch, task)
+            terms = {"labels": cross_entropy(logits.labeled, batch.labels)}
+            if task.past:
+                terms["distillation"] = self.options.weight * past_distillation(
+                    batch.past, logits.weak, task.past, TEMPERATURE
+                )
+            return terms
+
+`distillmatch.checks.check_method` tells whether a method keeps to the contract.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from distillmatch.config import RunConfig
-from distillmatch.methods.schedule import Schedule
+from distillmatch.config import RECIPES, MethodOptions, Recipe, RunConfig
+from distillmatch.methods.forward import Group, forward_groups
+from distillmatch.methods.schedule import Schedule, main_schedule
+from distillmatch.networks import Head, InitialWeights
 
-Scores = dict[str, Tensor]
-"""What frozen models say of images: named tensors with one row an image."""
-
-ScoreFunction = Callable[[Tensor], Scores]
 ImageSet = Literal["labeled", "new", "first-half", "second-half", "coreset", "unlabeled"]
-"""`labeled`: the task's labelled images and the coreset; `new`: the task's alone. The halves are
+"""`labeled`: the task's labeled images and the coreset; `new`: the task's alone. The halves are
 the first and the second half of each class's images in `labeled`."""
+HIGH_RATE = 0.1
+"""The paper's learning rate of DM, Base and the upper bound; with a coreset, of every method."""
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Where in the stream a method stands."""
+    """Where in the stream a method stands. Classes are numbered in the order they are learned."""
 
     number: int
     sizes: tuple[int, ...]
@@ -38,28 +52,36 @@ class TaskInfo:
 
     @property
     def past(self) -> int:
-        """Classes of earlier tasks: the first so many outputs."""
+        """The number of classes of earlier tasks: the first so many outputs."""
         return sum(self.sizes[:-1])
 
     @property
     def new(self) -> int:
-        """Classes of this task."""
+        """The number of classes of this task."""
         return self.sizes[-1]
 
     @property
     def seen(self) -> int:
-        """Classes of this task and all before it."""
+        """The number of classes of this task and all before it."""
         return sum(self.sizes)
+
+
+class Past(NamedTuple):
+    """What the frozen copy of the last classifier answers about images."""
+
+    past: Tensor
 
 
 @dataclass(frozen=True)
 class Batch:
     """What one step learns from.
 
-    `images` are weak views of labelled images, `labels` their class slots; `unlabeled` are weak
-    views of unlabelled images. `strong` are strong views of the same unlabelled images and
-    `strong_images` of the same labelled ones, where the training asked for them. `of_images` and
-    `of_unlabeled` hold what the frozen models said of the weak views.
+    `images` are weak views of labeled images, `labels` their classes; `unlabeled` are weak views of
+    unlabeled images, of which there may be none. `strong` are strong views of the same unlabeled
+    images and `strong_images` of the same labeled ones, where the training asks for them. What
+    frozen networks answer about the weak views is in `labeled_answers` and `unlabeled_answers`:
+    what the training's `ask_labeled` and `ask_unlabeled` return. `truth` has the true classes of
+    unlabeled images, for methods with `needs_truth` alone.
     """
 
     images: Tensor
@@ -67,47 +89,66 @@ class Batch:
     unlabeled: Tensor
     strong: Tensor | None = None
     strong_images: Tensor | None = None
-    of_images: Scores = field(default_factory=dict)
-    of_unlabeled: Scores = field(default_factory=dict)
+    labeled_answers: Any = None
+    unlabeled_answers: Any = None
+    truth: Tensor | None = None
+
+    @property
+    def past(self) -> Tensor:
+        """The past classifier's logits of labeled and then of unlabeled images."""
+        return torch.cat([self.labeled_answers.past, self.unlabeled_answers.past])
+
+
+Terms = Tensor | dict[str, Tensor]
+"""A loss: one number, or named terms that are added up and logged."""
+Loss = Callable[[Batch, TaskInfo], Terms]
+Ask = Callable[[Tensor, TaskInfo], Any]
+"""Asks frozen networks about images; returns a NamedTuple of tensors with a row for each image."""
 
 
 class Passes(Protocol):
     """Whole passes through a task's data, for what is counted or calibrated outside of training."""
 
-    def score(self, score: ScoreFunction, over: ImageSet, views: int = 1) -> Scores:
-        """Score `views` weak views of every image of a set; rows of one view follow each other."""
+    truth: Tensor | None
+    """The true classes of unlabeled images, for methods with `needs_truth` alone."""
 
-    def note(self, notes: Scores) -> None:
-        """Let rows, one for each unlabelled image, come back with its views from now on.
+    def ask(self, ask: Ask, over: ImageSet, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
+        """Ask about `views` weak views of every image of a set; the rows of one view are together.
 
-        They are forgotten with the task; `before` makes them again where a run is continued.
+        Return what `ask` returns, with a row for each view. The frozen networks that `by_batch`
+        names normalize by batches as large as a step's.
         """
 
     def count(self, over: ImageSet) -> int:
-        """Return how many images a set holds."""
+        """Return the number of images in a set."""
 
     def labels(self, over: ImageSet) -> Tensor:
-        """Return the classes of a labelled set's images, in the order in which they are scored."""
+        """Return the classes of a labeled set's images, in the order in which they are asked."""
 
     def label_counts(self, over: ImageSet) -> Tensor:
-        """Return how many images of each seen class a labelled set holds."""
+        """Return the number of images of each seen class in a labeled set."""
+
+
+Hook = Callable[[Passes, TaskInfo], None]
 
 
 @dataclass(frozen=True)
 class Training:
-    """One network trained by one loss for so many epochs.
+    """One network trained by one loss for some epochs.
 
-    `before` and `after` are called around it. A run that is continued inside a task calls `before`
-    again, of the training it stopped in and of those before it: let it count and look things up
-    with the task's data and frozen networks, and change no network. Where the head alone is
-    trained, the rest of the network normalizes as at test time, unless `head_statistics` are those
-    of the batch, which then move the running ones too. With `average_decay` the network ends as the
-    exponential average of its weights over all steps, and `after` finds it so.
+    `before` and `after` are called around it. A run that is resumed inside a task calls `before`
+    again, of the training it stopped in and of those before it: it may count and ask the task's
+    data and frozen networks, and must change no network. With `parameters="head"` the head alone is
+    trained, and the rest of the network normalizes by running statistics unless `head_statistics`
+    are those of the batch, which then update the running ones. With `average_decay` the network
+    ends as the exponential average of its weights over all steps. The frozen networks that
+    `asked_by_batch` names normalize by the batches of the steps when they are asked about unlabeled
+    images, and not by running statistics.
     """
 
     name: str
     network: nn.Module
-    loss: Callable[[Batch], Tensor]
+    loss: Loss
     schedule: Schedule
     labeled: ImageSet = "labeled"
     unlabeled: bool = True
@@ -117,69 +158,158 @@ class Training:
     parameters: Literal["all", "head"] = "all"
     head_statistics: Literal["running", "batch"] = "running"
     average_decay: float | None = None
-    score_images: ScoreFunction | None = None
-    score_unlabeled: ScoreFunction | None = None
-    before: Callable[[Passes], None] | None = None
-    after: Callable[[Passes], None] | None = None
+    ask_labeled: Ask | None = None
+    ask_unlabeled: Ask | None = None
+    asked_by_batch: tuple[str, ...] = ()
+    before: Hook | None = None
+    after: Hook | None = None
 
     @property
     def epochs(self) -> int:
-        """How many epochs it takes."""
+        """The number of epochs."""
         return self.schedule.epochs
 
     def views_in_step(self, batch: int, unlabeled_batch: int) -> int:
-        """Return how many views a step takes of batches of so many images."""
+        """Return the number of views in a step with batches of these sizes."""
         of_unlabeled = unlabeled_batch * (self.unlabeled + self.strong)
         return batch * (1 + self.strong_labeled) + of_unlabeled
+
+
+class Logits(NamedTuple):
+    """Logits of a step's views over the classes seen so far."""
+
+    weak: Tensor
+    """Of the weak views of labeled and then of unlabeled images."""
+    labeled: Tensor
+    unlabeled: Tensor
+    strong: Tensor
+    """Of strong views of unlabeled images; no rows where there are none."""
+    strong_labeled: Tensor
+    """Of strong views of labeled images; no rows where there are none."""
 
 
 class NetworkBuilder(Protocol):
     """Makes networks where the engine wants them, with weights decided by the seed and the name."""
 
-    def __call__(self, name: str, similarity: str | None = None) -> nn.Module:
-        """Return a fresh network; with `similarity`, one whose head is a detector's."""
+    def __call__(self, name: str, head: Head, initial_weights: InitialWeights) -> nn.Module:
+        """Return a fresh network, with a linear head or a detector's."""
 
 
 class Method(ABC):
     """A way to learn the tasks of a stream one after another.
 
-    `memory` says which labelled images of earlier tasks it is given: the coreset, or, for bounds
-    that are no continual learners, everything. A method with `needs_truth` is given the true labels
-    of unlabelled images and is marked so in its results. What it carries from one task to the next
-    is in `networks`, `values` and `tensors`: these are kept when a run is interrupted and
-    continued. With `independent_tasks` it carries nothing, and its tasks may be learned in any
-    order or side by side.
+    A subclass declares its `Options`, says what its batches need, and writes `loss`. One that needs
+    more than one training a task writes `trainings`. What it carries from one task to the next is
+    in `networks`, `values` and `tensors`, which are kept when a run is interrupted and resumed.
     """
 
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
+    unlabeled: ClassVar[bool] = True
+    """Whether batches have unlabeled images."""
+    strong_views: ClassVar[bool] = False
+    """Whether batches have strong views of the unlabeled images."""
+    keeps_past: ClassVar[bool] = False
+    """Whether a frozen copy of the classifier is kept after each task, whose logits are
+    `batch.past` in the next."""
+    learning_rate: ClassVar[float] = HIGH_RATE
+    """The initial learning rate without a coreset, unless the configuration gives one."""
+    clip: ClassVar[float | None] = None
+    """The largest norm of the gradient of all parameters together."""
     memory: ClassVar[Literal["coreset", "everything"]] = "coreset"
+    """Which labeled images of earlier tasks it is given; upper bounds get everything."""
     independent_tasks: ClassVar[bool] = False
+    """Whether nothing is carried from task to task, so that they may be learned in any order."""
+    fine_tunes_first_task: ClassVar[bool] = False
+    """Whether fine-tuning, where there is a coreset, ends the first task too."""
+    lasting_options: ClassVar[tuple[str, ...]] = ()
+    """Options that cannot change once a task is learned."""
     needs_truth: bool = False
+    """Whether it is given the true classes of unlabeled images; its results are marked."""
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         self.config = config
-        self.build = build
-        self.networks: dict[str, nn.Module] = {"classifier": build("classifier")}
+        self.options: Any = self.Options(**config.options)
+        self.builder = build
+        self.networks: dict[str, nn.Module] = {"classifier": self.build("classifier")}
         self.values: dict[str, float] = {}
         self.tensors: dict[str, Tensor] = {}
         self.copies: dict[str, str] = {}
+
+    def build(self, name: str, head: Head = "linear") -> nn.Module:
+        """Return a fresh network, with a linear head or a detector's."""
+        return self.builder(name, head, self.recipe.initial_weights)
 
     @property
     def classifier(self) -> nn.Module:
         """The network that predicts."""
         return self.networks["classifier"]
 
+    @classmethod
+    def recipe_of(cls, config: RunConfig) -> Recipe:
+        """Return how the points are computed in which the recipes differ."""
+        return RECIPES[config.recipe]
+
     @property
-    def learns_strong_labels(self) -> bool:
-        """Whether labelled images are to be learned by strong views of them too."""
-        return self.config.strong_labels != "none"
+    def recipe(self) -> Recipe:
+        """How the points are computed in which the recipes differ."""
+        return self.recipe_of(self.config)
+
+    @property
+    def rate(self) -> float:
+        """The initial learning rate; with a coreset the paper has one for all methods."""
+        chosen = self.config.learning_rate
+        return chosen or (HIGH_RATE if self.config.coreset else self.learning_rate)
 
     @abstractmethod
+    def loss(self, batch: Batch, task: TaskInfo) -> Terms:
+        """Return the classifier's loss of a batch: a number, or named terms to be added up."""
+
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Return what is trained in a task, in order; called before anything of it runs."""
+        return [self.training(task)]
+
+    def training(self, task: TaskInfo, **changes: Any) -> Training:
+        """Return the classifier's training by `loss`, with some fields of it changed."""
+        asks = self.ask_past if self.keeps_past and task.past else None
+        values: dict[str, Any] = {
+            "name": "classifier",
+            "network": self.classifier,
+            "loss": self.loss,
+            "schedule": main_schedule(self.config, self.rate),
+            "unlabeled": self.unlabeled,
+            "strong": self.unlabeled and self.strong_views,
+            "strong_labeled": self.config.strong_labels,
+            "clip": self.clip,
+            "average_decay": self.config.weight_averaging,
+            "ask_labeled": asks,
+            "ask_unlabeled": asks,
+        }
+        return Training(**(values | changes))
+
+    def forward(self, batch: Batch, task: TaskInfo) -> Logits:
+        """Return the classifier's logits of all views of a step, by one forward.
+
+        Strong views are normalized by themselves and do not update the running statistics, which
+        are for images as they are met at test time.
+        """
+        weak, strong = forward_groups(
+            self.classifier,
+            [Group(batch.images, batch.unlabeled), Group(batch.strong, batch.strong_images)],
+            seen=task.seen,
+            updating=1,
+        )
+        labeled, unlabeled = torch.split(weak, [len(batch.images), len(batch.unlabeled)])
+        count = 0 if batch.strong is None else len(batch.strong)
+        return Logits(weak, labeled, unlabeled, strong[:count], strong[count:])
+
+    def ask_past(self, images: Tensor, task: TaskInfo) -> Past:
+        """Ask the past classifier about images."""
+        return Past(self.networks["past"](images))
 
     def end_task(self, task: TaskInfo) -> None:
-        """Do what is left once a task's trainings are over, such as keeping a frozen copy."""
-        return
+        """Do what is left once a task's trainings are over."""
+        if self.keeps_past:
+            self.frozen_copy("past", of="classifier")
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the outputs by which test images are classified."""
@@ -187,15 +317,20 @@ class Method(ABC):
         return logits
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
-        """Score how much images look like classes seen up to this task, if the method does that."""
+        """Score how familiar images look after this task, if the method does that."""
         return None
 
-    def judge(self, scores: Scores, task: TaskInfo) -> tuple[Tensor, Tensor] | None:
-        """Return the pseudo-label of each unlabelled image, and whether it is accepted."""
+    def judge(
+        self, answers: Any, task: TaskInfo, truth: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return the pseudo-label of each unlabeled image and whether it is accepted, if any.
+
+        `answers` are those of `ask_unlabeled`; `truth` is given to methods with `needs_truth`.
+        """
         return None
 
     def frozen_copy(self, name: str, of: str) -> nn.Module:
-        """Copy a network's weights into the frozen network called `name`, and return that."""
+        """Copy a network's weights into the frozen network `name`, and return that."""
         if name not in self.networks:
             copy = deepcopy(self.networks[of]).requires_grad_(False)
             copy.zero_grad(set_to_none=True)
@@ -212,11 +347,6 @@ class Method(ABC):
         else:
             self.networks[name].load_state_dict(fresh.state_dict())
         return self.networks[name]
-
-
-def no_rows(images: Tensor) -> bool:
-    """Tell whether a batch is empty; its shape is fixed, so this asks nothing of the device."""
-    return images.shape[0] == 0
 
 
 def count_labels(labels: Tensor, classes: int, counted: Tensor | None = None) -> Tensor:

@@ -1,132 +1,72 @@
-"""The gate that learns what is new in a task: all that does not look like it is accepted."""
+"""A learned score of newness: which unlabeled images look like the classes that a task brings.
 
-from collections.abc import Callable
-from dataclasses import replace
+Of past classes there are no images to learn a score from; of the new ones there are. When a task
+begins, a network that starts as the last classifier learns to tell the new classes apart, and to be
+uncertain about the environment's images (Lee et al. 2019, as GD's teacher), on half of the labels.
+An image is the more familiar the less certain the network is of any new class.
+"""
 
-import torch
+from typing import NamedTuple
+
 from torch import Tensor
 
-from distillmatch.losses import softmax_confidence
-from distillmatch.methods.detector import held_out_images
-from distillmatch.methods.gate import GATE, ThresholdGate, all_accepted
-from distillmatch.methods.method import Batch, Method, Passes, Scores, TaskInfo, Training
-from distillmatch.methods.parts import HIGH_RATE
+from distillmatch.losses import softmax_confidence, threshold_at_fpr
+from distillmatch.methods.detector import CALIBRATION_VIEWS, held_out_images
+from distillmatch.methods.method import Batch, Method, Passes, TaskInfo, Training
 from distillmatch.methods.schedule import detector_schedule
 from distillmatch.methods.teacher import new_task_loss, start_network
 
 NEWNESS = "newness"
-OF_HALVES = (f"{NEWNESS} of even images", f"{NEWNESS} of odd images")
-HALF = "half"
-"""Which of them has learned an unlabelled image."""
-STRANGERS_ACCEPTED = 0.5
-"""Share of new classes' images that a gate which knows strangers alone is set to accept."""
 
 
-class NewnessGate(ThresholdGate):
-    """Accepts all images but those that look like the classes that are new in a task.
+class Uncertainty(NamedTuple):
+    """How uncertain the network is of any new class."""
 
-    Of past classes there are no images to learn a gate from; of the new ones there are. At the
-    beginning of every task a network that starts as the last classifier learns to tell the new
-    classes apart, and to be unsure of the environment's images (Lee et al. 2019, as GD's teacher),
-    on half of the labels. An image is the more familiar the less sure of any new class it is. The
-    threshold is the score that a share of the held-out images of the new classes reach. Images of
-    classes that come later are accepted: what θₙ₋₁ says of them is part of what it knows. Of a
-    single new class the network is always sure; then everything is accepted.
+    score: Tensor
+
+
+class Newness:
+    """The network that knows the new classes of a task, and its threshold.
+
+    Of a single new class a network is always certain: then nothing can be told.
     """
-
-    judges_tests = False
 
     def __init__(self, method: Method) -> None:
-        super().__init__(method)
-        self.new = range(0)
+        self.method = method
 
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        """Train the network that knows the new classes, where there are past ones beside them."""
-        return [self.training(task, NEWNESS)] if self._known_as_new(task) else []
-
-    def training(
-        self, task: TaskInfo, name: str, unsure_of: Callable[[Batch], Tensor | None] | None = None
-    ) -> Training:
-        """Train a network, unsure of all unlabelled images or of those that are said."""
-        config = self.method.config
-        network = start_network(self.method, task, name, "past")
-
-        def loss(batch: Batch) -> Tensor:
-            learned = None if unsure_of is None else unsure_of(batch)
-            return new_task_loss(network, batch, task, calibrated=True, unsure_of=learned)
-
-        return Training(
-            name=name,
-            network=network,
-            loss=loss,
-            schedule=detector_schedule(config, HIGH_RATE),
-            labeled="first-half",
-            clip=config.clip,
-        )
-
-    def prepare(self, passes: Passes, task: TaskInfo) -> None:
-        """Set the threshold on the new classes' images that the network has not learned."""
-        self.new = self._known_as_new(task)
-        if self.new:
-            given = self.method.config.false_positive_rate
-            rate = STRANGERS_ACCEPTED if given is None else given
-            self.set_threshold_on_strangers(passes, task, held_out_images(passes), rate)
-
-    def ask(self, images: Tensor, classes: int, network: str) -> tuple[Tensor, Scores]:
-        """Return how unsure of all new classes the network is: less its largest probability."""
-        logits = self.method.networks[network](images)
-        if not self.new:
-            return logits, {}
-        return logits, {GATE: self._unsureness(images, NEWNESS)}
-
-    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
-        """Compare with the threshold, where there is something to compare."""
-        return super().accepts(scores, task) if self.new else all_accepted(scores)
-
-    def _unsureness(self, images: Tensor, name: str) -> Tensor:
-        of_new = self.method.networks[name](images)[:, self.new.start : self.new.stop]
-        return -softmax_confidence(of_new, len(self.new))
-
-    def _known_as_new(self, task: TaskInfo) -> range:
-        """Return the classes that images are rejected as in a task: the new ones, if several."""
-        return range(task.past, task.seen) if task.past and task.new > 1 else range(0)
-
-
-class CrossedNewnessGate(NewnessGate):
-    """The same by two networks, each unsure of half of the unlabelled images, judging the rest.
-
-    A network can learn by heart which images it is to be unsure of, those of new classes too: of
-    these it is less sure than of the held-out ones that its threshold is set on, and lets them
-    pass. Of images that it has not learned it is as sure as of held-out ones.
-    """
-
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        """Train both networks; the images are divided before."""
-        if not self._known_as_new(task):
+    def training(self, task: TaskInfo) -> list[Training]:
+        """Return the network's training, where there are several new classes beside past ones."""
+        if not self.applies(task):
             return []
+        return [
+            Training(
+                name=NEWNESS,
+                network=start_network(self.method, task, NEWNESS, from_past=True),
+                loss=self.loss,
+                schedule=detector_schedule(self.method.config, self.method.rate),
+                labeled="first-half",
+                clip=self.method.clip,
+            )
+        ]
 
-        def learned_by(half: int) -> Callable[[Batch], Tensor | None]:
-            return lambda batch: batch.of_unlabeled[HALF] == half if len(batch.unlabeled) else None
+    def applies(self, task: TaskInfo) -> bool:
+        """Return whether newness can be told in a task."""
+        return task.past > 0 and task.new > 1
 
-        both = [self.training(task, name, learned_by(half)) for half, name in enumerate(OF_HALVES)]
-        return [replace(training, before=self.divide) for training in both]
+    def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the loss of GD's calibrated teacher."""
+        return new_task_loss(self.method.networks[NEWNESS], batch, task, calibrated=True)
 
-    def divide(self, passes: Passes) -> None:
-        """Let every second unlabelled image be learned by the second network."""
-        device = next(self.method.networks[OF_HALVES[0]].parameters()).device
-        passes.note({HALF: torch.arange(passes.count("unlabeled"), device=device) % 2})
+    def score(self, images: Tensor, task: TaskInfo) -> Uncertainty:
+        """Return the negative of the largest probability of a new class."""
+        logits = self.method.networks[NEWNESS](images)[:, task.past : task.seen]
+        return Uncertainty(-softmax_confidence(logits, task.new))
 
-    def ask(self, images: Tensor, classes: int, network: str) -> tuple[Tensor, Scores]:
-        """Return how unsure of all new classes each network is, a column each."""
-        logits = self.method.networks[network](images)
-        if not self.new:
-            return logits, {}
-        columns = [self._unsureness(images, name) for name in OF_HALVES]
-        return logits, {GATE: torch.stack(columns, dim=1)}
-
-    def accepts(self, scores: Scores, task: TaskInfo) -> Tensor:
-        """Compare what the network says that has not learned the image."""
-        if not self.new:
-            return all_accepted(scores)
-        other = (1 - scores[HALF]).unsqueeze(1)
-        return super().accepts({**scores, GATE: scores[GATE].gather(1, other).squeeze(1)}, task)
+    def calibrate(self, passes: Passes, task: TaskInfo, share: float) -> None:
+        """Set the threshold to the score that a share of held-out images of new classes reach."""
+        over = held_out_images(passes)
+        new = passes.labels(over) >= task.past
+        if self.applies(task) and new.any():
+            scores = passes.ask(self.score, over, CALIBRATION_VIEWS).score
+            threshold = threshold_at_fpr(scores[new.repeat(CALIBRATION_VIEWS)], share)
+            self.method.values["threshold"] = float(threshold)

@@ -1,6 +1,7 @@
-"""The paper's training schedule, in proportion to the number of epochs."""
+"""Learning rates over the epochs: the paper's steps, in proportion to the epochs, or a cosine."""
 
 from dataclasses import dataclass
+from math import cos, pi
 
 from distillmatch.config import RunConfig
 
@@ -10,42 +11,56 @@ MAIN_SHARE = 0.9
 """Share of a task's epochs before fine-tuning, where there is any: 180 of 200."""
 FINE_TUNING_DECAYS = (0.5, 0.75)
 """Shares of the fine-tuning epochs after which its rate falls to a tenth: 10, 15 of 20."""
+DETECTOR_SHARE = 0.5
+"""The detector's epochs, as a share of the classifier's."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs, first learning rate and the epochs after which it falls to a tenth."""
+    """Epochs, initial learning rate, and the epochs after which it falls to a tenth.
+
+    With `cosine` it falls to zero along half a cosine instead.
+    """
 
     epochs: int
     learning_rate: float
     decays: tuple[int, ...] = ()
+    cosine: bool = False
 
     def rate(self, epoch: int) -> float:
         """Return the learning rate in an epoch, counted from 0."""
+        if self.cosine:
+            return self.learning_rate * (1 + cos(pi * epoch / self.epochs)) / 2
         return self.learning_rate * 0.1 ** sum(epoch >= decay for decay in self.decays)
 
 
 def main_schedule(config: RunConfig, rate: float, *, fine_tuned: bool = False) -> Schedule:
     """Return the schedule of a task, cut short where fine-tuning follows."""
     end = main_epochs(config) if fine_tuned else config.epochs
-    decays = tuple(e for e in (round(s * config.epochs) for s in DECAYS) if 0 < e < end)
-    return Schedule(end, config.learning_rate or rate, decays)
+    return _schedule(config, end, rate, DECAYS, config.epochs)
 
 
 def fine_tuning_schedule(config: RunConfig, rate: float) -> Schedule:
-    """Return the schedule of the fine-tuning that follows: at a tenth of the first rate."""
+    """Return the schedule of the fine-tuning that follows, at a tenth of the initial rate."""
     epochs = config.epochs - main_epochs(config)
-    decays = tuple(e for e in (round(s * epochs) for s in FINE_TUNING_DECAYS) if 0 < e < epochs)
-    return Schedule(epochs, (config.learning_rate or rate) / 10, decays)
+    return _schedule(config, epochs, rate / 10, FINE_TUNING_DECAYS, epochs)
 
 
-def detector_schedule(config: RunConfig, rate: float) -> Schedule:
-    """Return the detector's schedule: a share of the epochs, decays at the same shares."""
-    epochs = max(1, round(config.detector_share * config.epochs))
-    decays = tuple(e for e in (round(s * epochs) for s in DECAYS) if 0 < e < epochs)
-    return Schedule(epochs, config.learning_rate or rate, decays)
+def detector_schedule(config: RunConfig, rate: float, *, fine_tuned: bool = False) -> Schedule:
+    """Return the detector's schedule: half of the classifier's epochs before fine-tuning."""
+    whole = max(1, round(DETECTOR_SHARE * config.epochs))
+    end = max(1, round(DETECTOR_SHARE * main_epochs(config))) if fine_tuned else whole
+    return _schedule(config, end, rate, DECAYS, whole)
 
 
 def main_epochs(config: RunConfig) -> int:
     """Return a task's epochs before fine-tuning, of which there is at least one."""
     return max(1, min(round(MAIN_SHARE * config.epochs), config.epochs - 1))
+
+
+def _schedule(
+    config: RunConfig, end: int, rate: float, shares: tuple[float, ...], epochs: int
+) -> Schedule:
+    """Return a schedule that ends after `end` epochs, with decays at shares of `epochs`."""
+    decays = tuple(e for e in (round(share * epochs) for share in shares) if 0 < e < end)
+    return Schedule(end, rate, decays, cosine=config.schedule == "cosine")

@@ -1,64 +1,91 @@
-"""Networks trained on a new task alone: the teacher of DR and GD, and how any such one learns."""
+"""The new task's teacher of DR and GD: a network that is trained on the new task alone."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from distillmatch.config.run import TeacherStart
 from distillmatch.losses import confidence_calibration, weighted_cross_entropy_sum
-from distillmatch.methods.forwards import first_rows, forward_views
+from distillmatch.methods.forward import Group, forward_groups
 from distillmatch.methods.method import Batch, Method, TaskInfo, Training
-from distillmatch.methods.parts import baseline_rate
+from distillmatch.methods.parts import Baseline
 from distillmatch.methods.schedule import main_schedule
 
 TEACHER = "teacher"
 
 
-def teacher_training(method: Method, task: TaskInfo, *, calibrated: bool) -> Training:
-    """Train `C` by cross entropy over the new classes, anew in every task.
+class TwoTeachers(NamedTuple):
+    """What the past classifier and the new task's teacher answer about images.
 
-    It starts from new weights, or as the last task's classifier where that is configured.
-    Calibrated, it is also taught to be uncertain about all other images: the coreset's and the
-    unlabelled ones. Otherwise it meets the latter only where it is to be normalized with them.
+    There is no teacher where a task only brings more images of known classes. `target` is GD's Q
+    for unlabeled images.
     """
-    network = start_network(method, task, TEACHER, method.config.teacher_start)
-    return Training(
-        name="teacher",
-        network=network,
-        loss=lambda batch: new_task_loss(network, batch, task, calibrated=calibrated),
-        schedule=main_schedule(method.config, baseline_rate(method.config)),
-        labeled="labeled" if calibrated else "new",
-        unlabeled=calibrated or method.config.new_task_statistics == "together",
-    )
+
+    past: Tensor
+    new: Tensor | None = None
+    target: Tensor | None = None
 
 
-def start_network(method: Method, task: TaskInfo, name: str, start: TeacherStart) -> nn.Module:
-    """Give a network that is trained anew in every task its first weights: new ones, or θₙ₋₁'s."""
+class Taught(Baseline):
+    """A baseline with a teacher of the new task beside the past classifier."""
+
+    def teacher_training(self, task: TaskInfo, *, calibrated: bool) -> Training:
+        """Return the teacher's training, anew in every task.
+
+        Calibrated, it also learns to be uncertain about all other images: stored and unlabeled
+        ones. Otherwise unlabeled images take part in the batch statistics alone.
+        """
+        from_past = self.recipe.teacher_start == "past"
+        return Training(
+            name=TEACHER,
+            network=start_network(self, task, TEACHER, from_past=from_past),
+            loss=self.calibrated_teacher_loss if calibrated else self.teacher_loss,
+            schedule=main_schedule(self.config, self.rate),
+            labeled="labeled" if calibrated else "new",
+        )
+
+    def teacher_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the teacher's cross entropy over the new classes."""
+        return new_task_loss(self.networks[TEACHER], batch, task)
+
+    def calibrated_teacher_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return it with the confidence calibration on all other images."""
+        return new_task_loss(self.networks[TEACHER], batch, task, calibrated=True)
+
+    def ask_both(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
+        """Ask the past classifier and the teacher about images."""
+        new = self.networks[TEACHER](images) if task.new else None
+        return TwoTeachers(self.networks["past"](images), new)
+
+
+def teacher_logits(batch: Batch) -> Tensor:
+    """Return the teacher's logits of labeled and then of unlabeled images."""
+    return torch.cat([batch.labeled_answers.new, batch.unlabeled_answers.new])
+
+
+def start_network(method: Method, task: TaskInfo, name: str, *, from_past: bool) -> nn.Module:
+    """Give a network that is trained anew in every task new weights, or the past classifier's."""
     network = method.start_afresh(name, task)
-    # A run that is continued inside a task has no past model yet, and gets the network back later.
-    if start == "past" and "past" in method.networks:
+    # A run that is resumed inside a task has no past classifier yet; its weights are restored.
+    if from_past and "past" in method.networks:
         network.load_state_dict(method.networks["past"].state_dict())
     return network
 
 
 def new_task_loss(
-    network: nn.Module,
-    batch: Batch,
-    task: TaskInfo,
-    *,
-    calibrated: bool,
-    unsure_of: Tensor | None = None,
+    network: nn.Module, batch: Batch, task: TaskInfo, *, calibrated: bool = False
 ) -> Tensor:
-    """Return the cross entropy over the new classes, and how sure it is of others if calibrated.
+    """Return the cross entropy over the new classes; calibrated, plus KL(uniform ‖ p) on the rest.
 
-    `unsure_of` marks the unlabelled images that are learned from; without it all of them are.
+    The rest are stored and unlabeled images.
     """
     new = batch.labels >= task.past
-    slots = batch.labels - task.past
-    logits = forward_views(network, batch, task.seen).weak[:, task.past :]
-    total = weighted_cross_entropy_sum(first_rows(logits, len(slots)), slots, mask=new)
+    (logits,) = forward_groups(network, [Group(batch.images, batch.unlabeled)], task.seen)
+    logits = logits[:, task.past :]
+    labeled = logits[: len(new)] if len(batch.unlabeled) else logits
+    total = weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
     supervised = total / new.sum().clamp(min=1)
     if not calibrated:
         return supervised
-    unlabeled = new.new_ones(len(batch.unlabeled)) if unsure_of is None else unsure_of
-    others = torch.cat([~new, unlabeled])
+    others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
     return supervised + confidence_calibration(logits, others)

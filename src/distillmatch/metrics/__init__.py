@@ -17,6 +17,7 @@ from distillmatch.metrics.accuracy import (
     prefix_accuracies,
     task_accuracies,
 )
+from distillmatch.metrics.agreement import Verdict, agreement, mean_and_deviation
 from distillmatch.metrics.detection import (
     PseudoLabelQuality,
     auroc,
@@ -24,11 +25,12 @@ from distillmatch.metrics.detection import (
     rates_at_threshold,
 )
 from distillmatch.metrics.memory import equivalent_coreset, memory_saving
-from distillmatch.metrics.seeds import mean_and_deviation
 
 __all__ = [
     "PseudoLabelQuality",
+    "Verdict",
     "accuracy_matrix",
+    "agreement",
     "auroc",
     "backward_transfer",
     "equivalent_coreset",

@@ -1,6 +1,7 @@
 """Networks: a backbone by name, with a linear or a DeConf head."""
 
 from distillmatch.networks.deconf import DeconfHead, Detector
+from distillmatch.networks.initial_weights import InitialWeights, named_generator
 from distillmatch.networks.kernels.parts import MOST_PARTS
 from distillmatch.networks.kernels.sharing import shared_device
 from distillmatch.networks.names import Head, build_network, check_network, parse_network
@@ -8,6 +9,7 @@ from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.normalization import (
     BatchNorm,
     Parts,
+    by_batch_statistics,
     frozen_statistics,
     separate_statistics,
 )
@@ -20,14 +22,17 @@ __all__ = [
     "DeconfHead",
     "Detector",
     "Head",
+    "InitialWeights",
     "LinearHead",
     "Network",
     "Parts",
     "PretrainedWeights",
     "WideResNet",
     "build_network",
+    "by_batch_statistics",
     "check_network",
     "frozen_statistics",
+    "named_generator",
     "parse_network",
     "separate_statistics",
     "shared_device",

@@ -1,13 +1,21 @@
 """DeConf, decomposed confidence (Hsu et al., 2020): the head and network of the detector."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distillmatch.config.run import InitialWeights, Similarity
-from distillmatch.networks.initial_weights import draw_normal, draw_uniform, initialize
+from distillmatch.networks.initial_weights import (
+    InitialWeights,
+    draw_normal,
+    draw_uniform,
+    initialize,
+)
 from distillmatch.networks.network import ClassHead, Network
 from distillmatch.networks.normalization import BatchNorm
+
+Similarity = Literal["cosine", "scaled-cosine"]
 
 
 class DeconfHead(ClassHead):
@@ -16,8 +24,6 @@ class DeconfHead(ClassHead):
     With feature z and class weight w_k, `similarity` names h_k:
 
     - `cosine`: w_k·z / (‖w_k‖ ‖z‖), the specified one;
-    - `inner`: w_k·z + b_k;
-    - `euclidean`: -‖z - w_k‖²;
     - `scaled-cosine`: the cosine times exp(BN(v·z)), as the authors' release has it.
 
     The divisor is g = sigmoid(BN(u·z + c)), one number for each image.
@@ -34,7 +40,7 @@ class DeconfHead(ClassHead):
         super().__init__()
         self.similarity = similarity
         self.initial_weights = initial_weights
-        self.classes = nn.Linear(features, classes, bias=similarity == "inner")
+        self.classes = nn.Linear(features, classes, bias=False)
         self.divisor = nn.Linear(features, 1)
         self.divisor_norm = BatchNorm(1)
         if similarity == "scaled-cosine":
@@ -75,10 +81,6 @@ class DeconfHead(ClassHead):
 
     def _similarities(self, features: Tensor) -> Tensor:
         weights = self.classes.weight
-        if self.similarity == "inner":
-            return functional.linear(features, weights, self.classes.bias)
-        if self.similarity == "euclidean":
-            return -(features.unsqueeze(1) - weights).square().sum(dim=2)
         cosine = functional.linear(functional.normalize(features), functional.normalize(weights))
         if self.similarity == "scaled-cosine":
             return cosine * torch.exp(self.scale_norm(self.scale(features)))

@@ -49,7 +49,7 @@ def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Modu
             made = maker()
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"network '{name}' could not be made: {_reason(error)}") from error
         if not isinstance(made, nn.Module):
             raise ConfigError(f"network '{name}' must give a torch.nn.Module, not {made!r:.60}")
@@ -158,5 +158,5 @@ def _feature_count(backbone: nn.Module, name: str, image_size: int) -> int:
     return int(features.shape[1])
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

@@ -1,13 +1,23 @@
 """Initial weights: how those of new layers, and of new class slots, are drawn."""
 
 from collections.abc import Callable
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from distillmatch.config.run import InitialWeights
 from distillmatch.errors import ConfigError
 from distillmatch.networks.normalization import BatchNorm
+from distillmatch.randomness import random_integers
+
+InitialWeights = Literal["uniform", "normal"]
+
+
+def named_generator(seed: int, *name: str | int) -> torch.Generator:
+    """Return the generator of a network's first weights, decided by the seed and its name alone."""
+    number = random_integers(seed, "weights", *name, count=1)[0] >> np.uint64(1)
+    return torch.Generator().manual_seed(int(number))
 
 
 def initialize(
@@ -18,14 +28,12 @@ def initialize(
     """Draw the weights of all convolutions and linear layers, and the biases of linear layers.
 
     - `normal`: convolutions normal with variance 2 / (channels out · kernel area), linear layers
-      uniform within ± 1 / √(features in), their biases zero;
-    - `uniform`: everything uniform within ± 1 / √(inputs of one output), as torch itself starts
-      layers and the authors' release leaves them;
-    - `uniform-norms`: the same, and the weights of normalizations uniform between 0 and 1, as torch
-      started them up to version 1.1; the release asks for 1.0.1.
+      uniform within ± 1 / √(features in), their biases zero, normalization the identity;
+    - `uniform`: everything uniform within ± 1 / √(inputs of one output), and the weights of
+      normalization uniform between 0 and 1, as torch initialized layers up to version 1.1, which
+      the authors' release was made with.
 
-    Otherwise normalization starts as the identity. Without a `generator` the numbers come from
-    torch's global one.
+    Without a `generator` the numbers come from torch's global one.
     """
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
@@ -39,7 +47,7 @@ def initialize(
             draw_uniform(layer.weight, generator)
             if layer.bias is not None:
                 draw_bias(layer.bias, layer.in_features, generator, initial_weights)
-        elif isinstance(layer, BatchNorm) and initial_weights == "uniform-norms":
+        elif isinstance(layer, BatchNorm) and initial_weights == "uniform":
             nn.init.uniform_(layer.weight, generator=generator)
 
 

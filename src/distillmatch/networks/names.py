@@ -7,15 +7,15 @@ from typing import Literal, get_args, overload
 import torch
 from torch import nn
 
-from distillmatch.config.run import InitialWeights, Similarity
 from distillmatch.errors import ConfigError
-from distillmatch.networks.deconf import DeconfHead, Detector
+from distillmatch.networks.deconf import DeconfHead, Detector, Similarity
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
+from distillmatch.networks.initial_weights import InitialWeights
 from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.pretrained import PretrainedWeights
 from distillmatch.networks.wide_resnet import WideResNet
 
-Head = Literal["linear", "cosine", "inner", "euclidean", "scaled-cosine"]
+Head = Literal["linear", "cosine", "scaled-cosine"]
 
 _global_numbers = RLock()
 """Held while a network is made: foreign modules draw from torch's global generator."""

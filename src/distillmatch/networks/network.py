@@ -5,8 +5,12 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from distillmatch.config.run import InitialWeights
-from distillmatch.networks.initial_weights import draw_uniform, enlarge, initialize
+from distillmatch.networks.initial_weights import (
+    InitialWeights,
+    draw_uniform,
+    enlarge,
+    initialize,
+)
 
 
 class ClassHead(nn.Module, ABC):

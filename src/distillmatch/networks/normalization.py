@@ -1,7 +1,7 @@
 """Batch normalization with ReLU, whose statistics can be kept apart for parts of a batch."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -135,6 +135,20 @@ def separate_statistics(
     finally:
         for layer in layers:
             layer["parts"] = None
+
+
+@contextmanager
+def by_batch_statistics(networks: Sequence[nn.Module], sizes: Sequence[int]) -> Iterator[None]:
+    """Let frozen networks normalize by the images they are asked about, in batches of these sizes.
+
+    They are put into training mode meanwhile, in which nothing about them changes.
+    """
+    with ExitStack() as unchanged:
+        for network in networks:
+            unchanged.enter_context(separate_statistics(network, sizes, moving=0))
+            unchanged.callback(network.eval)
+            network.train()
+        yield
 
 
 def _attributes(network: nn.Module) -> list[dict[str, Any]]:

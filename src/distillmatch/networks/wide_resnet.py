@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from distillmatch.config.run import InitialWeights
 from distillmatch.networks.convolution import Convolution, rounded_weights
-from distillmatch.networks.initial_weights import initialize
+from distillmatch.networks.initial_weights import InitialWeights, initialize
 from distillmatch.networks.normalization import BatchNorm
 
 

@@ -16,12 +16,11 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
 from distillmatch.metrics import mean_and_deviation, omega, omega_curve
-from distillmatch.run.result import complete_record
+from distillmatch.run.result import VERSION, complete_record
 
 Result = dict[str, Any]
 
 BOUNDS = ("offline", "offline-unlabeled")
-NOT_OF_BOUNDS = ("bwt", "fgt")
 CUT_KEYS = ("tasks", "task_sizes")
 """What cuts the classes of a stream into tasks, in whatever order they come."""
 
@@ -31,20 +30,22 @@ NAMES = {
     "dr": "DR",
     "gd": "GD",
     "dm": "DM",
+    "worldmatch": "WorldMatch",
     "offline": "UB",
-    "offline-unlabeled": "UB with unlabelled",
+    "offline-unlabeled": "UB with unlabeled",
 }
 # After Okabe and Ito: apart for colour-blind readers. Markers differ too.
 STYLES = {
     "offline": ("#000000", "s", "--"),
     "dm": ("#D55E00", "o", "-"),
+    "worldmatch": ("#E69F00", "*", "-"),
     "gd": ("#0072B2", "^", "-"),
     "dr": ("#CC79A7", "D", "-"),
     "e2e": ("#009E73", "v", "-"),
     "base": ("#777777", "x", "-"),
     "offline-unlabeled": ("#56B4E9", "P", "--"),
 }
-FALLBACK = ("#E69F00", "*", "-")
+FALLBACK = ("#999933", "h", "-")
 FURTHER_LINES = ("-", ":", "-.")
 
 
@@ -67,16 +68,13 @@ DETECTOR = {
 }
 
 
-def metric_of(result: Result, metric: str) -> float | None:
-    """Return a figure of a run by the name that tables use; a bound has no BWT and FGT."""
-    if metric == "auroc":
-        seen = [task["detector"]["auroc"] for task in result["tasks"]]
-        known = [value for value in seen if value is not None]
-        return sum(known) / len(known) if known else None
-    if result["method"] in BOUNDS and metric in NOT_OF_BOUNDS:
-        return None
-    value: float | None = result["metrics"].get(metric)
-    return value
+def recorded(result: Result) -> dict[str, Any]:
+    """Return a recorded configuration with the method's options beside the rest."""
+    config: dict[str, Any] = result["config"]
+    if result["version"] == VERSION:
+        config = complete_record(config)
+    options = config.get("options", {})
+    return {**{key: value for key, value in config.items() if key != "options"}, **options}
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:
@@ -148,7 +146,7 @@ def _compared(result: Result) -> dict[str, Any]:
     """Return what makes a configuration another one: all but the seed and the place it ran."""
     left_out = ("seed", "device", "precision")
     # How many tasks there are may have been said or not.
-    config = {**complete_record(result["config"]), "tasks": len(result["task_sizes"])}
+    config = {**recorded(result), "tasks": len(result["task_sizes"])}
     return {key: value for key, value in config.items() if key not in left_out}
 
 
@@ -156,8 +154,8 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     """Fill in Ω and its curve where a bound on the same stream is among the results.
 
     Of several bounds, the one counts that was trained most alike: with the same network first of
-    all, then as long, then from weights drawn in the same way. One that cuts the classes into more
-    tasks than a run does serves where none cuts them alike.
+    all, then as long, then by the same recipe. One that cuts the classes into more tasks than a run
+    does serves where none cuts them alike.
     """
     bounds: dict[str, list[Result]] = defaultdict(list)
     for result in results:
@@ -183,8 +181,8 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
 
 def measures_omega(result: Result) -> bool:
     """Tell whether a run is a bound that Ω is measured by: the paper's, that learns weak views."""
-    config = complete_record(result["config"])
-    return bool(result["method"] == "offline" and config["strong_labels"] == "none")
+    strong = result["config"].get("strong_labels", False)
+    return bool(result["method"] == "offline" and strong in (False, "none"))
 
 
 def _accuracies_of_bound(bound: Result, result: Result) -> list[float] | None:
@@ -259,7 +257,7 @@ def task_table(result: Result) -> Table:
         table.add_column(name, justify="right")
     if shown:
         table.caption = (
-            "taken: unlabelled images accepted; past: of these, truly of past classes; right: "
+            "taken: unlabeled images accepted; past: of these, truly of past classes; right: "
             "pseudo-label correct; AUROC, TPR, FPR: of the gate for the next task"
         )
     for number, task in enumerate(result["tasks"]):
@@ -320,18 +318,15 @@ def require_matplotlib() -> None:
 
 
 def _title(result: Result) -> str:
-    tasks = len(result["task_sizes"])
-    return (
-        f"{result['stream']['source']}: {tasks} tasks, unlabelled {result['config']['unlabeled']}"
-    )
+    tasks, shown = len(result["task_sizes"]), result["config"].get("unlabeled")
+    return f"{result['stream']['source']}: {tasks} tasks, unlabeled {shown}"
 
 
 def _bound_keys(result: Result) -> list[str]:
     """Return what a run and its bound have in common: all that can be, then less and less."""
     stream = repr(sorted((k, v) for k, v in result["stream"].items() if k not in CUT_KEYS))
-    config = complete_record(result["config"])
-    alike = ("network", "epochs", "initial_weights", "last_batches", "base_clip")
-    trained = [config[key] for key in alike]
+    config = recorded(result)
+    trained = [config.get(key) for key in ("network", "epochs", "recipe")]
     return [f"{stream} {trained[:count]}" for count in range(len(trained), -1, -1)]
 
 

@@ -30,7 +30,7 @@ from distillmatch.report.learner_text import (
     state_rows,
     test_sentence,
 )
-from distillmatch.report.paper_svg import DARK, LIGHT, STYLE, Series, line_figure
+from distillmatch.report.svg import DARK, LIGHT, STYLE, Series, line_figure
 from distillmatch.sources.walk import shown
 
 PAGE = "report.html"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import atomic_file
+from distillmatch.run.schema import RunCheckpoint
 from distillmatch.sources.walk import shown
 
 FOLDER = "checkpoints"
@@ -49,8 +51,9 @@ class AbandonedError(Exception):
 class Checkpoints:
     """The checkpoint files of one run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, schema: type[BaseModel] = RunCheckpoint) -> None:
         self.folder = folder / FOLDER
+        self.schema = schema
         self._good: list[Path] = []
         self._abandoned = False
 
@@ -87,12 +90,26 @@ class Checkpoints:
             with explain_disk_errors("reading a checkpoint", path):
                 try:
                     found = decode(path)
+                    self._check(found)
                 except _DAMAGE as error:
                     problems.append(f"{shown(path)}: not a whole checkpoint ({_short(error)})")
                     continue
             self._good = [path]
             return found, problems
         return None, problems
+
+    def _check(self, checkpoint: Checkpoint) -> None:
+        """Raise `ValueError` for a checkpoint of something else, or with parts missing."""
+        try:
+            self.schema.model_validate(checkpoint.values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{place}: {first['msg'].lower()}") from None
+        stored = checkpoint.tensors.get("coreset")
+        counts = checkpoint.values["engine"]["coreset"]
+        if stored is None or stored.ndim != 4 or len(stored) != sum(counts):
+            raise ValueError("its stored images are not as many as it says")
 
     def clear(self) -> None:
         """Remove all checkpoints."""

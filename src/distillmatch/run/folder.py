@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.errors import RunFolderError
-from distillmatch.files import read_record, write_atomically
+from distillmatch.errors import ResultError, RunFolderError
+from distillmatch.files import is_other_json, read_record, write_atomically
 from distillmatch.run.checkpoints import Checkpoint, Checkpoints
 from distillmatch.run.interruption import Interrupted
 from distillmatch.run.lock import FolderLock
 from distillmatch.run.log import RunLog
-from distillmatch.run.result import complete_record, read_result, recorded_config
+from distillmatch.run.result import FORMAT, VERSION, complete_record, read_result, recorded_config
+from distillmatch.run.schema import RunHead, check_form
 
 Resume = Literal["no", "auto", "must"]
 RESULT = "result.json"
@@ -92,7 +93,12 @@ class RunFolder:
             self.clear()
             (self.path / RESULT).unlink(missing_ok=True)
             return Found()
-        result = read_result(self.path) if (self.path / RESULT).exists() else None
+        result = self._read_result()
+        if result is not None and result["version"] != VERSION:
+            raise RunFolderError(
+                f"{self.path} holds the result of an earlier version, which cannot be resumed; "
+                "choose another folder, or resume 'no' to start over"
+            )
         checkpoint, problems = self.checkpoints.load()
         stages = self._read_stages_head()
         for record in (result, None if checkpoint is None else checkpoint.values, stages):
@@ -112,6 +118,19 @@ class RunFolder:
             self.tell(f"{problem}; {instead}")
         return Found(checkpoint=checkpoint, stages=stages)
 
+    def _read_result(self) -> dict[str, Any] | None:
+        """Return the result that is there; one that is damaged counts no more than a checkpoint."""
+        path = self.path / RESULT
+        if not path.exists():
+            return None
+        try:
+            return read_result(path)
+        except ResultError as error:
+            if is_other_json(path, FORMAT):
+                raise
+            self.tell(f"{error}; it is passed over")
+            return None
+
     def clear(self) -> None:
         """Remove all that a run is continued from."""
         self.checkpoints.clear()
@@ -127,7 +146,10 @@ class RunFolder:
         path = self.path / STAGES / STAGES_HEAD
         if not path.exists():
             return None
-        return read_record(path, "head of stages", STAGES_FORMAT, STAGES_VERSION, RunFolderError)
+        given = "head of stages", STAGES_FORMAT, STAGES_VERSION, RunFolderError
+        record = read_record(path, *given)
+        check_form(RunHead, record, path)
+        return record
 
     def _check_same_run(
         self, record: dict[str, Any], config: RunConfig, fingerprint: str, weights: str | None

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from distillmatch.errors import LockedError, explain_disk_errors
 from distillmatch.files import lies_at
@@ -19,13 +21,16 @@ else:
 NAME = "run.lock"
 MOMENT_SECONDS = 0.5
 Answer = TypeVar("Answer")
+State = Literal["taken", "busy", "no locks"]
 
 
 class FolderLock:
-    """Holds `run.lock` in a folder, with the process's number in it for people to read.
+    """Holds `run.lock` in a folder, with the process's number and machine in it for people to read.
 
     The file being there means nothing: what counts is the lock on it, which does not outlive the
     process. A file that was left behind is taken over, and `tell` is given a sentence about it.
+    Some network file systems know no locks: there the file itself keeps others out, as long as the
+    process that it names is alive.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
@@ -37,28 +42,45 @@ class FolderLock:
             with explain_disk_errors("locking the folder", self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            holder = _number_in(descriptor)
+            holder = _holder_in(descriptor)
             # `is_held` takes the lock for a moment, and who has just taken it is about to write.
-            if not _soon(_lock, descriptor):
-                holder = holder or _soon(_number_in, descriptor)
+            state = _soon(_lock, descriptor)
+            if state == "busy":
+                holder = holder or _soon(_holder_in, descriptor)
                 os.close(descriptor)
-                who = f"another process ({holder or 'just started'})"
-                if holder == str(os.getpid()):
-                    who = "another run of this process"
-                raise LockedError(
-                    f"{self.path.parent}: {who} is running in this folder; wait for it or choose "
-                    "another"
-                )
+                raise LockedError(self._busy(holder))
+            if state == "no locks" and holder and _lives(holder) is not False:
+                os.close(descriptor)
+                raise LockedError(self._busy(holder, unsure=_lives(holder) is None))
             if lies_at(descriptor, self.path):
                 break
             os.close(descriptor)  # its last holder removed the file after we had opened it
         if holder:
-            tell(f"process {holder} left {self.path.parent} without an end; its lock is taken over")
+            number = holder.partition(" ")[0]
+            tell(f"process {number} left {self.path.parent} without an end; its lock is taken over")
+        if state == "no locks":
+            tell(
+                f"{self.path.parent} is on a file system without locks: start no second process "
+                "there at the same moment"
+            )
         with contextlib.suppress(OSError):  # on a full disk the lock holds without the number
             os.truncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
+            os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
         return descriptor
+
+    def _busy(self, holder: str, *, unsure: bool = False) -> str:
+        number, _, machine = holder.partition(" ")
+        who = f"another process ({number or 'just started'})"
+        if number == str(os.getpid()):
+            who = "another run of this process"
+        if unsure:
+            return (
+                f"{self.path.parent}: process {number} of machine {machine} has begun a run in "
+                "this folder, which is on a file system without locks, so that nobody here can "
+                f"tell whether it lives; if it does not, remove {self.path}"
+            )
+        return f"{self.path.parent}: {who} is running in this folder; wait for it or choose another"
 
     def release(self) -> None:
         """Remove the file and give the lock back."""
@@ -70,62 +92,77 @@ class FolderLock:
             os.close(self._descriptor)
 
 
-def _number_in(descriptor: int) -> str:
+def _lives(holder: str) -> bool | None:
+    """Return whether a process of this machine is alive; of another machine nobody knows."""
+    number, _, machine = holder.partition(" ")
+    if machine and machine != platform.node():
+        return None
+    if not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _holder_in(descriptor: int) -> str:
+    """Return the number and the machine of the process that wrote the file."""
     os.lseek(descriptor, 0, os.SEEK_SET)
-    return os.read(descriptor, 32).decode("ascii", "replace").strip()
+    return os.read(descriptor, 300).decode("utf-8", "replace").strip()
 
 
 def _soon(ask: Callable[[int], Answer], descriptor: int) -> Answer:
-    """Return what is answered within a moment: the first answer that is not empty, or the last."""
+    """Return what is answered within a moment: the first that is not empty or busy, or the last."""
     until = time.monotonic() + MOMENT_SECONDS
-    while not (answer := ask(descriptor)) and time.monotonic() < until:
+    while (answer := ask(descriptor)) in ("", "busy") and time.monotonic() < until:
         time.sleep(MOMENT_SECONDS / 100)
     return answer
 
 
 def is_held(folder: Path) -> bool:
-    """Tell whether some process works in a folder."""
+    """Return whether some process works in a folder."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDWR)
     except OSError:
         return False
     try:
-        return not _lock(descriptor)
+        state = _lock(descriptor)
+        if state == "no locks":
+            return _lives(_holder_in(descriptor)) is not False
+        return state == "busy"
     finally:
         os.close(descriptor)
 
 
 def excludes(folder: Path) -> bool:
-    """Tell whether locks hold in a folder; some network file systems know none."""
-    try:
-        lock = FolderLock(folder, lambda sentence: None)
-    except LockedError:
-        return True
-    try:
-        return is_held(folder)
-    finally:
-        lock.release()
+    """Return whether locks hold in a folder; some network file systems know none."""
+    with explain_disk_errors("locking the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return _lock(file.fileno()) == "taken"
 
 
 if sys.platform == "win32":
 
-    def _lock(descriptor: int) -> bool:
+    def _lock(descriptor: int) -> State:
         # Far behind the number, which others may read all the while.
         os.lseek(descriptor, 1 << 20, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
-            return False
-        return True
+            return "busy"
+        return "taken"
 
 else:
 
-    def _lock(descriptor: int) -> bool:
+    def _lock(descriptor: int) -> State:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
+            return "busy"
         except OSError:
-            # Some network file systems know no locks; a run there goes without one.
-            return True
-        return True
+            return "no locks"
+        return "taken"

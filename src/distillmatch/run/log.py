@@ -60,17 +60,17 @@ class EpochNotes:
     def __init__(self, log: RunLog, underway: Underway) -> None:
         self.log = log
         self._task = underway.task
-        self._noted = {name: len(means) for name, means in underway.losses.items()}
+        self._noted = {name: _epochs(terms) for name, terms in underway.losses.items()}
         self._last = time.perf_counter()
 
     def update(self, underway: Underway, finished: Sequence[Mapping[str, Any]]) -> None:
         """Note new epochs; `finished` are the records of the tasks before this one."""
         if underway.task != self._task:
             self._task, self._noted = underway.task, {}
-        for name, means in underway.losses.items():
-            for number in range(self._noted.get(name, 0), len(means)):
+        for name, terms in underway.losses.items():
+            for number in range(self._noted.get(name, 0), _epochs(terms)):
                 self._note(underway, name, number, finished)
-            self._noted[name] = len(means)
+            self._noted[name] = _epochs(terms)
 
     def _note(
         self,
@@ -80,13 +80,15 @@ class EpochNotes:
         finished: Sequence[Mapping[str, Any]],
     ) -> None:
         now = time.perf_counter()
+        terms = {term: means[number] for term, means in underway.losses[training].items()}
         self.log.note_soon(
             "epoch",
             task=underway.task + 1,
             training=training,
             epoch=number + 1,
             step=_epochs_of(training, finished) + number + 1,
-            loss=underway.losses[training][number],
+            loss=terms.pop("loss"),
+            terms=terms,
             learning_rate=_learning_rate(underway, training, number),
             seconds=round(now - self._last, 4),
         )
@@ -97,7 +99,7 @@ def steps_so_far(underway: Underway, finished: Sequence[Mapping[str, Any]]) -> d
     """Return the epochs that each training has had over all tasks."""
     names = [*(name for task in finished for name in task["losses"]), *underway.losses]
     return {
-        name: _epochs_of(name, finished) + len(underway.losses.get(name, ()))
+        name: _epochs_of(name, finished) + _epochs(underway.losses.get(name, {}))
         for name in dict.fromkeys(names)
     }
 
@@ -146,7 +148,12 @@ def _lost(entry: Entry, continued: Entry) -> bool:
 
 
 def _epochs_of(training: str, finished: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(task["losses"].get(training, ())) for task in finished)
+    return sum(_epochs(task["losses"].get(training, {})) for task in finished)
+
+
+def _epochs(terms: Mapping[str, Sequence[float]]) -> int:
+    """Return the number of epochs that a training's losses are of."""
+    return len(terms.get("loss", ()))
 
 
 def _learning_rate(underway: Underway, training: str, epoch: int) -> float | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distillmatch.config import UNRECORDED_KEYS, RunConfig
 from distillmatch.engine import TaskOutcome
-from distillmatch.errors import ResultError
+from distillmatch.errors import ConfigError, ResultError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import (
     accuracy_matrix,
@@ -27,11 +27,10 @@ from distillmatch.metrics import (
     rates_at_threshold,
     task_accuracies,
 )
+from distillmatch.run.schema import problems_of_form, upgraded
 
 FORMAT = "distillmatch result"
-VERSION = 1
-NEEDED = ("config", "stream", "method", "seed", "task_sizes", "complete", "metrics", "R", "tasks")
-"""What every result has, finished or not, and its readers go by."""
+VERSION = 2
 Matrix = NDArray[np.float64]
 
 
@@ -52,6 +51,7 @@ STREAM_KEYS = (
     "class_order",
     "labels_per_class",
     "label_fraction",
+    "splits",
     "seed",
 )
 """What decides which labelled images a bound learns from; the unlabelled stream does not."""
@@ -63,16 +63,18 @@ def recorded_config(config: RunConfig) -> dict[str, Any]:
 
 
 def complete_record(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the keys that did not exist when it was recorded.
-
-    They had, in effect, their defaults, whatever a preset has for them since.
-    """
+    """Return a recorded configuration with the defaults of keys that are newer than it."""
     return {**recorded_config(RunConfig()), **recorded}
 
 
-def config_recorded(recorded: dict[str, Any]) -> RunConfig:
-    """Return the configuration that a result records."""
-    return RunConfig(**complete_record(recorded))
+def config_of(result: dict[str, Any], where: Path | str = "the result") -> RunConfig:
+    """Return the configuration that a result records; `where` is named if it is none of today."""
+    if result["version"] != VERSION:
+        raise ResultError(f"{where}: an earlier version made it, by options that are gone")
+    try:
+        return RunConfig(**complete_record(result["config"]))
+    except ConfigError as error:
+        raise ResultError(f"{where}: config: {error}") from None
 
 
 def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[str, Any]:
@@ -222,13 +224,13 @@ def write_result(result: dict[str, Any], folder: Path) -> Path:
 
 
 def read_result(path: Path | str) -> dict[str, Any]:
-    """Read a result, from its file or its folder."""
+    """Read a result, from its file or its folder; an older one is brought to today's form."""
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path
-    result = read_record(path, "result of a run", FORMAT, VERSION, ResultError)
-    missing = [key for key in NEEDED if key not in result]
-    if missing:
-        raise ResultError(f"{path}: expected a result of a run, but {missing[0]} is missing")
+    result = upgraded(read_record(path, "result of a run", FORMAT, (1, VERSION), ResultError))
+    problems = problems_of_form(result)
+    if problems:
+        raise ResultError(f"{path}: expected a result of a run, but {problems[0]}")
     return result
 
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Progress
 from distillmatch.errors import ConfigError, StreamError
-from distillmatch.methods import Method, find_method
+from distillmatch.methods import find_method, with_options
 from distillmatch.networks import check_network, weights_digest
 from distillmatch.run.folder import Found, Resume, RunFolder
 from distillmatch.run.interruption import StopRequest
@@ -20,7 +20,7 @@ from distillmatch.run.stages import StagedSession
 from distillmatch.run.threads import MOST_AT_ONCE
 from distillmatch.run.under_way import under_way
 from distillmatch.sources import Dataset, load_source, verify
-from distillmatch.streams import Stream, build_stream, check_source
+from distillmatch.streams import Stream, build_stream, check_fingerprint
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -61,7 +61,7 @@ def run(
     _check_options(out, resume, checkpoint_seconds, at_once)
     # What is wrong with these is better said before any data are fetched and any folder is made.
     method = find_method(config.method)
-    _check_method_options(config, method)
+    config = with_options(config, method)
     check_network(config.network)
     weights = None if config.pretrained is None else weights_digest(config.pretrained)
     placement = Placement.of(config)
@@ -82,7 +82,7 @@ def run(
         if stream is None:
             stream = build_stream(dataset, config)
         else:
-            check_source(dataset, stream)
+            check_fingerprint(dataset, stream)
             identity = f"{identity}/{stream.digest}"
         _check_test_images(dataset, stream)
         described = describe_stream(config, identity, len(stream))
@@ -121,17 +121,6 @@ def _check_options(
         raise ConfigError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds!r}")
     if at_once is not None and at_once < 1:
         raise ConfigError(f"at_once must be at least 1, not {at_once}")
-
-
-def _check_method_options(config: RunConfig, method: type[Method]) -> None:
-    """Refuse settings of an own method where the method is ours, which would not look at them."""
-    if config.options and method.__module__.partition(".")[0] == __package__.partition(".")[0]:
-        name = next(iter(config.options))
-        known = name in RunConfig.model_fields
-        raise ConfigError(
-            f"options are settings of your own method, and '{config.method}' has none of the name "
-            f"'{name}'" + (f"; give it as --{name.replace('_', '-')}" if known else "")
-        )
 
 
 def _check_test_images(dataset: Dataset, stream: Stream) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot
+from distillmatch.errors import RunFolderError
 from distillmatch.run.checkpoints import Checkpoint
 from distillmatch.run.folder import Found, RunFolder
 from distillmatch.run.interruption import StopRequest
@@ -59,6 +60,7 @@ class Session:
             "format": FORMAT,
             "version": VERSION,
             "config": recorded_config(config),
+            "options": self.engine.method.options.model_dump(mode="json"),
             "stream": described,
             "method": config.method,
             "seed": config.seed,
@@ -86,8 +88,14 @@ class Session:
         if found.checkpoint is None:
             return
         checkpoint, values = found.checkpoint, found.checkpoint.values
-        self.engine.resume(Snapshot(values["engine"], checkpoint.tensors))
-        self._take_up(values)
+        try:
+            self.engine.resume(Snapshot(values["engine"], checkpoint.tensors))
+            self._take_up(values)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise RunFolderError(
+                f"{self._place()}: the checkpoint is not one of this run ({error}); choose another "
+                "folder, or resume 'no' to start over"
+            ) from None
         if self.folder is not None:
             then, now = values["made_with"], self._made_with()
             changed = [

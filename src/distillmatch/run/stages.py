@@ -18,6 +18,7 @@ from distillmatch.run.lock import NAME as LOCK
 from distillmatch.run.log import LOG, history, read_log, steps_so_far
 from distillmatch.run.progress import SharedProgress
 from distillmatch.run.result import task_row
+from distillmatch.run.schema import StageSchema, check_form
 from distillmatch.run.session import Session
 from distillmatch.run.threads import Work, work_side_by_side
 from distillmatch.sources import Dataset
@@ -106,6 +107,7 @@ class StagedSession(Session):
             if (place / STAGE).exists() and number >= len(self.tally.tasks):
                 path = place / STAGE
                 record = read_record(path, "finished stage", FORMAT, VERSION, RunFolderError)
+                check_form(StageSchema, record, path)
                 self._add(number, record)
 
     def _next_stage(self, left: list[int], progress: SharedProgress) -> Work | None:

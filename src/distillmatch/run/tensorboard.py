@@ -124,6 +124,8 @@ def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
     values: dict[str, float | None] = {}
     if entry["event"] == "epoch":
         values[f"loss/{entry['training']}"] = entry["loss"]
+        for name, value in entry["terms"].items():
+            values[f"loss/{entry['training']}/{name}"] = value
         values[f"learning rate/{entry['training']}"] = entry["learning_rate"]
     elif entry["event"] == "task":
         values["accuracy/classes seen"] = entry["accuracy"]

@@ -1,7 +1,12 @@
 """Sources: where images come from, each a function from a configuration to a `Dataset`."""
 
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, verify
-from distillmatch.sources.registry import CheckedSource, check_source, load_source, source_names
+from distillmatch.sources.registry import (
+    CheckedSource,
+    check_images_available,
+    load_source,
+    source_names,
+)
 
 __all__ = [
     "UNKNOWN",
@@ -9,7 +14,7 @@ __all__ = [
     "ClassTree",
     "Dataset",
     "Part",
-    "check_source",
+    "check_images_available",
     "load_source",
     "source_names",
     "verify",

@@ -20,7 +20,7 @@ from distillmatch.errors import ConfigError, SourceError
 from distillmatch.files import write_atomically
 from distillmatch.sources.cache import cache_folder
 from distillmatch.sources.dataset import ClassTree, Dataset, Part
-from distillmatch.sources.download import download
+from distillmatch.sources.download import download, file_md5
 from distillmatch.sources.registry import CheckedSource
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
@@ -116,9 +116,17 @@ def _read_file(path: Path) -> bytes:
 
 
 def _read_archive(path: Path) -> tuple[bytes, ...]:
-    """Read the three files out of the archive, in memory; nothing is written anywhere."""
+    """Read the three files out of the published archive, in memory.
+
+    Its md5 is looked at first: another archive could unpack to more than the memory holds.
+    """
     found: dict[str, bytes] = {}
     try:
+        md5 = file_md5(path)
+        if md5 != ARCHIVE_MD5:
+            raise SourceError(
+                f"{path}: expected the published {ARCHIVE} with md5 {ARCHIVE_MD5}, found md5 {md5}"
+            )
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 folder, _, name = member.name.rpartition("/")

@@ -46,7 +46,7 @@ def load_source(config: StreamConfig) -> Dataset:
     return dataset
 
 
-def check_source(config: StreamConfig) -> None:
+def check_images_available(config: StreamConfig) -> None:
     """Refuse a configuration whose images cannot be had, where its source can tell so cheaply."""
     check = getattr(find_plugin(GROUP, config.source, kind="source"), "check", None)
     if callable(check):
@@ -59,7 +59,7 @@ def _asked(function: Callable[..., Any], config: StreamConfig) -> Any:
         return function(config)
     except DistillMatchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if ":" not in config.source:
             raise
         raise SourceError(

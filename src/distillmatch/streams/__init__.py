@@ -4,7 +4,7 @@ from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas, stored_
 from distillmatch.streams.experience import (
     EvaluationPart,
     Experience,
-    check_source,
+    check_fingerprint,
     evaluation_part,
     experience,
     true_slots_of_unlabeled,
@@ -25,7 +25,7 @@ __all__ = [
     "Stream",
     "Task",
     "build_stream",
-    "check_source",
+    "check_fingerprint",
     "coreset_sizes",
     "evaluation_part",
     "experience",

@@ -50,7 +50,7 @@ class EvaluationPart:
 
 def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
     """Return what a learner is given of one task (numbered from 0)."""
-    check_source(dataset, stream)
+    check_fingerprint(dataset, stream)
     chosen = stream.tasks[task]
     return Experience(
         task=task,
@@ -63,7 +63,7 @@ def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
 
 def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPart:
     """Return one task's test images, with labels as places in the learning order."""
-    check_source(dataset, stream)
+    check_fingerprint(dataset, stream)
     part = dataset.test if stream.evaluated_on == "test" else dataset.train
     chosen = stream.tasks[task].test
     return EvaluationPart(choose_rows(part.images, chosen), stream.slots(part.labels[chosen]))
@@ -71,11 +71,11 @@ def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPa
 
 def true_slots_of_unlabeled(dataset: Dataset, stream: Stream, task: int) -> NDArray[np.int64]:
     """Return the truth about a task's unlabelled images, for diagnostics only."""
-    check_source(dataset, stream)
+    check_fingerprint(dataset, stream)
     return stream.slots(dataset.train.labels[stream.tasks[task].unlabeled])
 
 
-def check_source(dataset: Dataset, stream: Stream) -> None:
+def check_fingerprint(dataset: Dataset, stream: Stream) -> None:
     """Refuse to read a stream against other data than it was made from."""
     if dataset.fingerprint != stream.fingerprint:
         raise StreamError(

@@ -1,11 +1,11 @@
 """Task orders: which classes are learned in which task."""
 
 from distillmatch.config import StreamConfig
+from distillmatch.config.stream import DEFAULT_TASKS
 from distillmatch.errors import StreamError
 from distillmatch.randomness import shuffled
 from distillmatch.sources.dataset import ClassTree, Dataset
-
-DEFAULT_TASKS = 10
+from distillmatch.streams import authors
 
 
 def tasks_of_classes(dataset: Dataset, config: StreamConfig) -> tuple[tuple[int, ...], ...]:
@@ -40,11 +40,16 @@ def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> tuple[tuple[
             f"tasks must be {parents} with order 'parent' (one for each parent class of source "
             f"'{dataset.name}'), not {config.tasks}"
         )
-    order = shuffled(range(parents), config.seed, "parent order")
+    if config.splits == "authors":
+        order = authors.parent_order(range(parents), config.seed)
+    else:
+        order = shuffled(range(parents), config.seed, "parent order")
     return tuple(tree.classes_of_parent(parent) for parent in order)
 
 
 def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
+    if config.class_order is None and config.splits == "authors":
+        return authors.class_order(len(dataset.class_names), config.seed)
     if config.class_order is None:
         return shuffled(range(len(dataset.class_names)), config.seed, "class order")
     number = {name: i for i, name in enumerate(dataset.class_names)}

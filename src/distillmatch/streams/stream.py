@@ -12,6 +12,7 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset
+from distillmatch.streams import authors
 from distillmatch.streams.orders import tasks_of_classes
 from distillmatch.streams.unlabeled import Tasks, classes_of_streams, shares
 
@@ -78,6 +79,9 @@ def build_stream(dataset: Dataset, config: StreamConfig) -> Stream:
     tasks = tasks_of_classes(dataset, config)
     streams = classes_of_streams(dataset, tasks, config)
     labeled, rest = _split(dataset, config)
+    if config.splits == "authors":
+        dealt = authors.unlabeled_orders({c: rest[c] for task in tasks for c in task}, config.seed)
+        rest = [dealt[c] for c in range(len(rest))]
     unlabeled = _divide(dataset, rest, streams, config)
     test = [np.flatnonzero(np.isin(dataset.test.labels, task)) for task in tasks]
     return Stream(
@@ -121,7 +125,10 @@ def _split(dataset: Dataset, config: StreamConfig) -> tuple[list[Indices], list[
     labeled, rest = [], []
     for c, name in enumerate(dataset.class_names):
         images = by_class[bounds[c] : bounds[c + 1]]
-        images = images[permutation(len(images), config.seed, "labels", name)]
+        if config.splits == "authors":
+            images = authors.label_order(images, config.seed)
+        else:
+            images = images[permutation(len(images), config.seed, "labels", name)]
         count = labels_of_class(dataset, config, c, len(images))
         labeled.append(np.sort(images[:count]))
         rest.append(images[count:])
@@ -142,13 +149,14 @@ def _divide(
         dealt += len(images) if len(images) < len(holders) else 0
     without_class = np.flatnonzero(dataset.train.labels == UNKNOWN)
     if len(without_class):
-        if config.unlabeled != "uniform":
+        if config.unlabeled not in ("uniform", "none"):
             raise StreamError(
                 f"unlabeled must be 'uniform' where a source has unlabelled folders, whose images "
                 f"have no known class, not '{config.unlabeled}'"
             )
         order = permutation(len(without_class), config.seed, "unlabelled folders")
-        for i, share in enumerate(shares(without_class[order], len(streams))):
+        shown = [] if config.unlabeled == "none" else shares(without_class[order], len(streams))
+        for i, share in enumerate(shown):
             received[i].append(share)
     return [
         _limited(np.concatenate([*images, np.empty(0, np.int64)]), i, config)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distillmatch.config import StreamConfig
+from distillmatch.config import RECIPES, StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.randomness import random_integers, shuffled
 from distillmatch.sources.dataset import ClassTree, Dataset
@@ -23,6 +23,7 @@ def classes_of_streams(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> 
         "negative": _negative,
         "random": _random,
         "task": _task,
+        "none": _none,
     }
     return kinds[config.unlabeled](dataset, tasks, config)
 
@@ -35,6 +36,11 @@ def _uniform(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
 def _task(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
     """The task's own classes only."""
     return tasks
+
+
+def _none(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
+    """Nothing."""
+    return [()] * len(tasks)
 
 
 def _positive(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
@@ -51,7 +57,7 @@ def _negative(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
     """
     tree = required_tree(dataset, "unlabeled 'negative'")
     count = len(tree.super_class_names)
-    if config.negative_rule == "regrouped":
+    if RECIPES[config.recipe].negative_stream == "regrouped":
         _refuse_one_that_most_are_in(tree)
         groups = dealt_anew(tree.super_class_of_parent, config.seed)
         parents = [tree.parent_of_class[task[0]] for task in tasks]
@@ -71,7 +77,7 @@ def _refuse_one_that_most_are_in(tree: ClassTree) -> None:
     largest, held = Counter(tree.super_class_of_parent).most_common(1)[0]
     if 2 * held > parents:
         raise StreamError(
-            f"negative_rule 'regrouped' needs super-classes of at most half of the {parents} "
+            f"unlabeled 'negative' needs super-classes of at most half of the {parents} "
             f"parents, but '{tree.super_class_names[largest]}' has {held}"
         )
 

@@ -7,7 +7,7 @@ import numpy as np
 from distillmatch.errors import StreamError
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import Dataset
-from distillmatch.streams.experience import check_source
+from distillmatch.streams.experience import check_fingerprint
 from distillmatch.streams.stream import Stream, Task
 
 
@@ -19,7 +19,7 @@ def validation_folds(
     The held-out images, an equal share of every class, are what the fold is evaluated on; the
     source's test part is not touched. `tasks` is half of them by default, as in the paper.
     """
-    check_source(dataset, stream)
+    check_fingerprint(dataset, stream)
     first = tasks if tasks is not None else max(1, len(stream) // 2)
     if not 1 <= first <= len(stream):
         raise StreamError(f"tasks must be between 1 and {len(stream)} for validation, not {first}")

@@ -5,7 +5,7 @@ with the column's over it and the row's over that; beside it stands what was pub
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -24,7 +24,7 @@ from distillmatch.config import (
     with_underscores,
 )
 from distillmatch.config.base import CountOrZero, Switch
-from distillmatch.config.run import Preset
+from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 
@@ -37,6 +37,21 @@ QUICK_NOTE = (
     "Made small on the embedded data: rows and columns keep the paper's names, numbers of tasks "
     "and of stored images are smaller, and nothing was published."
 )
+PAPER_NUMBERS = {
+    "table-4a": "ablation-random",
+    "table-4b": "ablation-parent",
+    "table-6a": "table-6",
+    "table-6b": "table-6",
+    "table-6c": "table-6",
+    "table-6d": "table-6",
+    "table-7a": "table-7",
+    "table-7b": "table-7",
+    "table-7c": "table-7",
+    "table-7d": "table-7",
+    "table-9": "gd-calibration",
+    "figure-7": "auroc",
+}
+"""The paper's numbers of tables and figures that go by another name here."""
 Options = dict[str, Any]
 
 
@@ -68,7 +83,7 @@ class Experiment:
     """A table or figure: its cells, row by row, and where in the paper it is.
 
     One that is `beyond_paper` asks a question of its own; its first row is what the others are
-    compared with. The `preset` has the readings of all cells that do not name one themselves.
+    compared with. The `recipe` is that of all cells that do not name one themselves.
     """
 
     name: str
@@ -79,10 +94,10 @@ class Experiment:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[Cell, ...]
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: tuple[int, ...] = (0, 1, 2)
     note: str = ""
     beyond_paper: bool = False
-    preset: Preset = "protocol"
+    recipe: RecipeName = "paper"
     scale: Scale = "paper"
 
 
@@ -95,7 +110,7 @@ class _File(Config):
     note: str = ""
     beyond_paper: Switch = False
     metrics: tuple[str, ...] = ("A_N", "omega")
-    seeds: tuple[CountOrZero, ...] = (1, 2, 3)
+    seeds: tuple[CountOrZero, ...] = (0, 1, 2)
     common: Options = Field(default_factory=dict)
     rows: dict[str, Options]
     columns: dict[str, Options]
@@ -117,15 +132,19 @@ def experiment_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
-def load_experiment(name_or_file: str, preset: Preset = "protocol") -> Experiment:
+def load_experiment(
+    name_or_file: str, recipe: RecipeName = "paper", allow_import: Collection[str] = ()
+) -> Experiment:
     """Return an experiment by its name, or a user's own from a YAML file.
 
-    Readings that a row or column names win over the preset's.
+    A recipe that a row or column names is that of its cells. The paper's own numbers of tables and
+    figures are names as well, such as `table-4a`.
     """
     names = experiment_names()
+    name_or_file = PAPER_NUMBERS.get(name_or_file, name_or_file)
     if name_or_file in names:
         text = (_folder() / f"{name_or_file}.yaml").read_text(encoding="utf-8")
-        return _experiment(name_or_file, parse_yaml(text), name_or_file, preset)
+        return _experiment(name_or_file, parse_yaml(text), name_or_file, recipe)
     path = Path(name_or_file)
     if path.suffix not in (".yaml", ".yml") and not path.is_file():
         close = get_close_matches(name_or_file, names, n=1)
@@ -134,7 +153,19 @@ def load_experiment(name_or_file: str, preset: Preset = "protocol") -> Experimen
             f"unknown experiment '{name_or_file}'{hint}; there are {', '.join(names)}, and your "
             "own as a YAML file"
         )
-    return _experiment(path.stem, read_yaml(path), str(path), preset)
+    experiment = _experiment(path.stem, read_yaml(path), str(path), recipe, allow_import)
+    return replace(experiment, cells=tuple(_with_options(cell, path) for cell in experiment.cells))
+
+
+def _with_options(cell: Cell, path: Path) -> Cell:
+    """Return a cell of a user's file with the options of its method checked."""
+    from distillmatch.methods import with_options  # noqa: PLC0415  torch takes its time
+
+    try:
+        return replace(cell, config=with_options(cell.config))
+    except ConfigError as error:
+        place = f"{path}: row '{cell.row}', column '{cell.column}'"
+        raise ConfigError(f"{place}: {error}") from None
 
 
 def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
@@ -165,6 +196,7 @@ def _made_small(config: RunConfig) -> RunConfig:
         "task_sizes": None,
         "class_order": None,
         "label_fraction": None,
+        "splits": "hashed",
         "tasks": tasks and max(1, round(quick.tasks * tasks)),
         "coreset": round(quick.coreset * config.coreset),
     }
@@ -184,16 +216,27 @@ def _folder() -> Any:
     return files("distillmatch.suite") / "experiments"
 
 
-def _experiment(name: str, values: object, where: str, preset: Preset) -> Experiment:
+def _experiment(
+    name: str,
+    values: object,
+    where: str,
+    recipe: RecipeName,
+    allow_import: Collection[str] = (),
+) -> Experiment:
     """Build an experiment from what its file holds."""
     file = _File.from_mapping(_with_text_names(values), where)
     for metric in file.metrics:
         if metric not in METRICS:
             raise ConfigError(f"{where}: unknown metric '{metric}'; they are {', '.join(METRICS)}")
     _check_names(file, where)
-    file = file.replace(common={"preset": preset, **file.common})
+    file = file.replace(common={"recipe": recipe, **file.common})
     cells = tuple(
-        Cell(row, column, _config(file, row, column, where), _published(file, row, number, where))
+        Cell(
+            row,
+            column,
+            _config(file, row, column, where, allow_import),
+            _published(file, row, number, where),
+        )
         for row in file.rows
         for number, column in enumerate(file.columns)
         if column in file.only.get(row, file.columns)
@@ -211,7 +254,7 @@ def _experiment(name: str, values: object, where: str, preset: Preset) -> Experi
         seeds=file.seeds,
         note=" ".join(file.note.split()),
         beyond_paper=file.beyond_paper,
-        preset=preset,
+        recipe=recipe,
     )
 
 
@@ -263,20 +306,26 @@ def _check_names(file: _File, where: str) -> None:
                 )
 
 
-def _config(file: _File, row: str, column: str, where: str) -> RunConfig:
+def _config(
+    file: _File, row: str, column: str, where: str, allow_import: Collection[str]
+) -> RunConfig:
     place = f"{where}: row '{row}', column '{column}'"
     values: Options = {}
     for options in (file.common, file.columns[column], file.rows[row]):
         try:
-            values |= with_underscores(options)
+            named = with_underscores(options)
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from None
+        before, own = values.get("options"), named.get("options")
+        values |= named
+        if isinstance(before, dict) and isinstance(own, dict):
+            values["options"] = {**before, **own}
     if "seed" in values:
         raise ConfigError(
             f"{place}: seed {values['seed']} is given, but every cell is run with the seeds that "
             "the experiment lists as seeds"
         )
-    return RunConfig.from_mapping(values, place)
+    return RunConfig.from_mapping(values, place, allow_import)
 
 
 def _check_methods(cells: Iterable[Cell], where: str) -> None:

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, ResultError
+from distillmatch.methods import find_method, with_options
 from distillmatch.run import Bound
 from distillmatch.run.machine import tree_in_history
-from distillmatch.run.result import STREAM_KEYS, Tally, config_recorded
-from distillmatch.suite.identity import identity, run_name
+from distillmatch.run.result import STREAM_KEYS, Tally, config_of
+from distillmatch.run.schema import problems_of_form
+from distillmatch.suite.names import run_name
 from distillmatch.suite.plan import PlannedRun
-from distillmatch.suite.schema import schema_problems
 
 Result = dict[str, Any]
 CLOSE = 1e-6
@@ -26,14 +27,15 @@ def problems_of(
     Without a name it is of no ledger, and may be any run. `planned` are the runs of the experiments
     by their names. With the `bound` of its stream, Ω is computed again too.
     """
-    problems = schema_problems(result)
+    problems = problems_of_form(result)
     if problems:
         return problems  # figures of something else cannot be computed
     try:
-        config = config_recorded(result["config"])
-    except ConfigError as error:
-        return [f"config: {error}"]
+        config = config_of(result)
+    except ResultError as error:
+        return [str(error)]
     return [
+        *_problems_of_options(config, result),
         *_problems_of_name(config, name, planned),
         *_problems_of_head(result),
         *(_problems_of_shape(result) or _problems_of_figures(result, bound)),
@@ -56,9 +58,24 @@ def remarks_on(result: Result, planned: Mapping[str, PlannedRun]) -> list[str]:
             remarks.append("the code that made it is not that of its commit")
     if result["uses_truth"]:
         remarks.append("its method was given the truth")
-    if run_name(config_recorded(result["config"])) not in planned:
+    if run_name(config_of(result)) not in planned:
         remarks.append("no experiment has this run")
     return remarks
+
+
+def _problems_of_options(config: RunConfig, result: Result) -> Iterable[str]:
+    """Compare the options that a run had with those that its configuration gives today."""
+    if ":" in config.method:
+        return  # whose method is not imported for a check
+    try:
+        options = find_method(config.method).Options(**with_options(config).options)
+    except ConfigError as error:
+        yield str(error)
+        return
+    now = options.model_dump(mode="json")
+    for key in {**now, **result["options"]}:
+        if now.get(key) != result["options"].get(key):
+            yield f"options.{key} is {result['options'].get(key)}, and {now.get(key)} by default"
 
 
 def _problems_of_name(
@@ -71,7 +88,7 @@ def _problems_of_name(
     if run is None:
         yield f"its configuration is that of {run_name(config)}"
         return
-    here, there = identity(config), identity(run.config)
+    here, there = config.identity(), run.config.identity()
     listed = ", ".join(
         f"{key} is {here[key]} and not {there[key]}" for key in here if here[key] != there[key]
     )

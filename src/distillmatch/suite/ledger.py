@@ -1,20 +1,23 @@
 """The ledger: a folder with one result file for each run, named by what was run."""
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError, ResultError
-from distillmatch.files import check_writable, write_atomically
+from distillmatch.errors import ResultError
+from distillmatch.files import check_writable, read_record, write_atomically
 from distillmatch.run import read_result
-from distillmatch.run.result import config_recorded
-from distillmatch.suite.identity import identity, run_name
-
-__all__ = ["Ledger", "config_of", "run_name"]
+from distillmatch.run.result import config_of
+from distillmatch.suite.names import run_name
 
 Result = dict[str, Any]
 WRITING = "writing to the ledger"
+ARCHIVE = "archive"
+INDEX = "index.json"
+ARCHIVED_SEEDS = (1, 2, 3)
 
 
 class Ledger:
@@ -24,6 +27,11 @@ class Ledger:
         self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ResultError(f"{self.folder}: expected a folder of results, found a file")
+
+    @property
+    def archive(self) -> "Archive":
+        """The results in it that were made by options that are gone."""
+        return Archive(self.folder / ARCHIVE)
 
     def paths(self) -> list[Path]:
         """Return its files, by name."""
@@ -40,13 +48,13 @@ class Ledger:
     def find(self, config: RunConfig) -> Result | None:
         """Return the complete result of this configuration and seed, if it is here.
 
-        Device, precision and folders do not matter, nor does what the method does not look at.
+        Device, precision and folders do not matter.
         """
         path = self.path_of(config)
         if not path.exists():
             return None
         result = read_result(path)
-        same = identity(config_of(result, path)) == identity(config)
+        same = config_of(result, path).identity() == config.identity()
         return result if same and result["complete"] and not _of_saved_stream(result) else None
 
     def check_writable(self) -> None:
@@ -71,17 +79,66 @@ class Ledger:
         return path
 
 
-def config_of(result: Result, path: Path) -> RunConfig:
-    """Return the configuration that a result records; `path` is named where it is none."""
-    recorded = result.get("config")
-    if not isinstance(recorded, dict):
-        raise ResultError(
-            f"{path}: config: expected the options of a run by name, found {recorded!r:.60}"
-        )
-    try:
-        return config_recorded(recorded)
-    except ConfigError as error:
-        raise ResultError(f"{path}: config: {error}") from None
+@dataclass(frozen=True)
+class Archived:
+    """An archived result that stands in for a run by today's recipes, and the preset it was by."""
+
+    path: Path
+    preset: str
+    seed: int
+
+
+class Archive:
+    """Results of options that are gone: a folder whose `index.json` says what stands in for what.
+
+    Its files are never written. A run that no result is of yet may be shown by the archived one
+    that is nearest to it, marked as such.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index: dict[str, list[dict[str, str]]] | None = None
+
+    def paths(self) -> list[Path]:
+        """Return its files, by name."""
+        return sorted(path for path in self.folder.glob("*.json") if path.name != INDEX)
+
+    def nearest(self, config: RunConfig) -> list[Archived]:
+        """Return the archived results that are nearest to a run, those of one preset.
+
+        They are on class orders of our own, of the seeds 1 to 3.
+        """
+        found: list[Archived] = []
+        for seed in ARCHIVED_SEEDS:
+            name = run_name(config.replace(splits="hashed", seed=seed))
+            entries = self._entries().get(name, [])
+            same = [one for one in entries if not found or one["preset"] == found[0].preset]
+            for entry in same[:1]:
+                path = self.folder / f"{entry['file']}.json"
+                found.append(Archived(path, entry["preset"], seed))
+        return found
+
+    def _entries(self) -> dict[str, list[dict[str, str]]]:
+        if self._index is None:
+            path = self.folder / INDEX
+            self._index = {}
+            if path.is_file():
+                form = "distillmatch archive"
+                record = read_record(path, "index of an archive", form, 1, ResultError)
+                self._index = record["runs"]
+        return self._index
+
+
+def read_results(paths: Iterable[Path]) -> list[Result]:
+    """Read results from files, from folders of runs, and from folders that are ledgers."""
+    found = []
+    for path in paths:
+        is_ledger = path.is_dir() and not (path / "result.json").exists()
+        files = Ledger(path).paths() if is_ledger else [path]
+        if not files:
+            raise ResultError(f"{path}: expected results of runs, found none in this folder")
+        found += [read_result(file) for file in files]
+    return found
 
 
 def _of_saved_stream(result: Result) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.suite.catalogue import Cell, Experiment
-from distillmatch.suite.identity import BOUND, bound_config, run_name, shared_config
+from distillmatch.suite.names import BOUND, bound_config, run_name
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _configs(
     for cell in cells:
         config = cell.config.replace(seed=seed)
         configs += [bound_config(config)] if bounds else []
-        configs.append(shared_config(config))
+        configs.append(config)
     return configs
 
 

@@ -18,7 +18,7 @@ from distillmatch.run import Interrupted, read_result
 from distillmatch.run.folder import RESULT, differing_keys
 from distillmatch.run.lock import is_held
 from distillmatch.run.side_by_side import Job, source_key
-from distillmatch.sources import check_source
+from distillmatch.sources import check_images_available
 from distillmatch.suite.ledger import Ledger
 
 ERROR = "error.txt"
@@ -117,7 +117,7 @@ class Queue:
         """
         waiting = [e.job.config for e in self.entries.values() if e.state == "waiting"]
         for config in {source_key(config): config for config in waiting}.values():
-            check_source(config)
+            check_images_available(config)
 
     def take(self) -> Job | None:
         """Return the next run that nobody has, if there is one."""

@@ -1,16 +1,17 @@
 """The hyperparameters to choose from: the paper's table, or a user's own lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from distillmatch.config import RunConfig, StreamConfig, parse_yaml, read_yaml
-from distillmatch.config.run import CALIBRATED_GATES
+from distillmatch.config import PLACE_KEYS, RunConfig, StreamConfig, parse_yaml, read_yaml
 from distillmatch.errors import ConfigError
-from distillmatch.methods.parts import HIGH_RATE, baseline_rate
-from distillmatch.suite.identity import PLACE_KEYS
+from distillmatch.methods import find_method, with_options
+from distillmatch.methods.detector import true_positive_rate
+from distillmatch.methods.method import HIGH_RATE
+from distillmatch.plugins import refuse_code
 
 Values = dict[str, Any]
 Space = dict[str, tuple[Any, ...]]
@@ -22,32 +23,32 @@ PAPER: Space = {
     "consistency_threshold": (0.7, 0.85, 0.9, 0.95),
 }
 """The ranges of the paper's hyperparameter table, in its order."""
-OPTION = "options."
-"""Before the name of a setting of a user's own method."""
 
 
 def paper_space(config: RunConfig) -> Space:
     """Return what the paper searched for a method: DM's four, the learning rate for all others.
 
-    What an ablation switches off is left out.
+    What an ablation takes away is left out.
     """
-    keys = ["learning_rate"]
-    if config.method == "dm":
-        if config.consistency:
-            keys += ["consistency_weight", "consistency_threshold"]
-        by_rate = config.gate in CALIBRATED_GATES and config.false_positive_rate is None
-        if config.pseudo_labels and by_rate:
-            keys.append("true_positive_rate")
+    chosen = find_method(config.method).Options(**config.options).model_dump()
+    keys = ["learning_rate", *(key for key in PAPER if key in chosen)]
+    if chosen.get("consistency_weight") == 0:
+        keys = [key for key in keys if not key.startswith("consistency")]
+    if not chosen.get("pseudo_labels", True):
+        keys.remove("true_positive_rate")
     return {key: values for key, values in PAPER.items() if key in keys}
 
 
-def parse_space(words: Sequence[str], config: RunConfig) -> Space:
+def parse_space(
+    words: Sequence[str], config: RunConfig, allow_import: Collection[str] = ()
+) -> Space:
     """Return the space that words describe: `name=value,value` each, or one YAML file."""
     if len(words) == 1 and "=" not in words[0]:
         path = Path(words[0])
         read = read_yaml(path)
         if not isinstance(read, dict):
             raise ConfigError(f"{path}: expected hyperparameters with lists of values")
+        refuse_code(read, str(path), allow_import)
         return check_space(read, config, f"{path}: ")
     lists = {}
     for word in words:
@@ -68,8 +69,6 @@ def check_space(lists: Mapping[Any, Any], config: RunConfig, where: str = "") ->
     space: Space = {}
     for written, values in lists.items():
         name = str(written).replace("-", "_")
-        if name.startswith(OPTION):
-            name = str(written)
         if name in StreamConfig.model_fields or name in PLACE_KEYS:
             raise ConfigError(f"{where}{name} is part of the setting, not a hyperparameter")
         if not isinstance(values, list | tuple) or not values:
@@ -87,12 +86,11 @@ def check_space(lists: Mapping[Any, Any], config: RunConfig, where: str = "") ->
 
 
 def with_values(config: RunConfig, values: Values) -> RunConfig:
-    """Return the configuration with these hyperparameters."""
-    own = {k.removeprefix(OPTION): v for k, v in values.items() if k.startswith(OPTION)}
-    changes = {key: value for key, value in values.items() if not key.startswith(OPTION)}
-    if own:
-        changes["options"] = {**config.options, **own}
-    return config.replace(**changes)
+    """Return the configuration with these hyperparameters, the method's options among them."""
+    of_run = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+    of_method = {key: value for key, value in values.items() if key not in of_run}
+    changed = config.replace(**of_run, options={**config.options, **of_method})
+    return with_options(changed)
 
 
 def start_values(config: RunConfig, space: Space) -> Values:
@@ -100,12 +98,16 @@ def start_values(config: RunConfig, space: Space) -> Values:
 
     What it leaves to the method is what the paper chose; for others the middle of the list.
     """
-    rate = baseline_rate(config) if config.method in ("e2e", "dr", "gd") else HIGH_RATE
-    chosen = {"learning_rate": rate, "true_positive_rate": 0.05 if config.coreset else 0.5}
+    method = find_method(config.method)
     start: Values = {}
     for name, values in space.items():
         own = _value(config, name)
-        own = chosen.get(name) if own is None else own
+        if own is None and name == "learning_rate":
+            own = HIGH_RATE if config.coreset else method.learning_rate
+        elif own is None and name == "consistency_threshold":
+            own = method.recipe_of(config).consistency_threshold
+        elif own is None and name == "true_positive_rate":
+            own = true_positive_rate(config, None)
         start[name] = own if own in values else values[len(values) // 2]
     return start
 
@@ -115,6 +117,7 @@ def _checked(config: RunConfig, name: str, value: Any) -> Any:
 
 
 def _value(config: RunConfig, name: str) -> Any:
-    if name.startswith(OPTION):
-        return config.options.get(name.removeprefix(OPTION))
-    return getattr(config, name)
+    """Return a configuration's value of a field or of an option of its method."""
+    if name in RunConfig.model_fields:
+        return getattr(config, name)
+    return getattr(find_method(config.method).Options(**config.options), name)

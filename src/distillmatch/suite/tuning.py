@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.config import PLACE_KEYS, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
@@ -22,7 +22,7 @@ from distillmatch.run.result import recorded_config
 from distillmatch.run.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, save_stream, validation_folds
-from distillmatch.suite.identity import PLACE_KEYS, run_name, shared_config
+from distillmatch.suite.names import run_name
 from distillmatch.suite.search import (
     SEARCHES,
     Score,
@@ -221,7 +221,7 @@ class Tuning:
         return run_name(with_values(self.config, values))
 
     def _jobs(self, values: Values) -> list[Job]:
-        config, name = shared_config(with_values(self.config, values)), self._name(values)
+        config, name = with_values(self.config, values), self._name(values)
         return [
             Job(f"{name}/{fold.name}", config, self.out / "trials" / name / fold.name, fold.path)
             for fold in self._folds

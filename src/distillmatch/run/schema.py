@@ -1,0 +1,232 @@
+"""The form of what runs write: results, as docs/result.md lists them, checkpoints and stages."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from distillmatch.errors import RunFolderError
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Whole = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Text = Annotated[str, Field(strict=True)]
+Truth = Annotated[bool, Field(strict=True)]
+Matrix = list[list[Number | None]]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Stream(_Part):
+    source: Text
+    image_size: Whole | None
+    order: Text
+    tasks: Whole
+    task_sizes: list[Whole] | None
+    class_order: list[Text] | None
+    labels_per_class: Whole | None
+    label_fraction: Number | None
+    splits: Text
+    seed: Whole
+    fingerprint: Text
+
+
+class _Machine(_Part):
+    device: Text
+    precision: Text
+    system: Text
+    cores: Whole | None
+    runs_at_once: Whole = 1
+
+
+class _Commit(_Part):
+    id: Text
+    dirty: Truth | None
+    tree: Text | None = None
+
+
+class _Metrics(_Part):
+    A_N: Number
+    omega: Number | None
+    omega_double_sum: Number | None
+    omega_curve: list[Number] | None
+    bwt: Number
+    fgt: Number
+    accuracies: list[Number]
+
+
+class _Detector(_Part):
+    auroc: Number | None
+    tpr: Number | None
+    fpr: Number | None
+    threshold: Number | None
+    epsilon: Number | None
+    accepted: Number | None
+    accepted_past: Number | None
+    pseudo_labels_right: Number | None
+
+
+class _Task(_Part):
+    task: Whole
+    test_images: Whole
+    accuracy: Number
+    detector: _Detector
+    losses: dict[str, dict[str, list[Number]]]
+    seconds: dict[str, Number]
+    stored_images: Whole
+    stored_bytes: Whole
+
+
+class _Memory(_Part):
+    stored_images: Whole
+    stored_bytes: Whole
+    peak_device_bytes: Whole | None
+
+
+class ResultSchema(_Part):
+    """A result; one of version 1, upgraded, has the options of its time in `config`."""
+
+    format: Literal["distillmatch result"]
+    version: Literal[1, 2]
+    config: dict[str, Any]
+    options: dict[str, Any]
+    stream: _Stream
+    method: Text
+    seed: Whole
+    uses_truth: Truth
+    pretrained_sha256: Text | None = None
+    classes: list[Text]
+    task_sizes: list[Whole]
+    versions: dict[str, Text]
+    machine: _Machine
+    commit: _Commit
+    complete: Truth
+    metrics: _Metrics
+    R: Matrix
+    A: Matrix
+    P: Matrix
+    tasks: list[_Task]
+    seconds: dict[str, Number]
+    memory: _Memory
+
+
+class SnapshotSchema(_Part):
+    """The plain values of a snapshot."""
+
+    task: Count
+    trainings: Count
+    epochs: Count
+    losses: dict[str, dict[str, list[Number]]]
+    seconds: dict[str, Number]
+    work: Number
+    values: dict[str, Number]
+    copies: dict[str, Text]
+    coreset: list[Count]
+
+
+class _Results(_Part):
+    R: Matrix
+    A: Matrix
+    P: Matrix
+    tasks: list[_Task]
+
+
+class RunHead(BaseModel):
+    """Of which run a checkpoint or the stages in a folder are."""
+
+    config: dict[str, Any]
+    stream: dict[str, Any]
+    pretrained_sha256: Text | None
+    seconds: Number
+    runs_at_once: Whole = 1
+
+    @model_validator(mode="after")
+    def _has_fingerprint(self) -> Self:
+        if not isinstance(self.stream.get("fingerprint"), str):
+            raise ValueError("stream.fingerprint is missing")
+        return self
+
+
+class RunCheckpoint(RunHead):
+    """The plain values of a run's checkpoint."""
+
+    made_with: dict[str, Any]
+    peak_device_bytes: Whole | None
+    results: _Results
+    engine: SnapshotSchema
+
+
+class LearnerCheckpoint(_Part):
+    """The plain values of the checkpoint of a learner's task."""
+
+    fingerprint: Text
+    engine: SnapshotSchema
+
+
+class _Row(_Part):
+    R: list[Number | None]
+    A: list[Number | None]
+    P: list[Number | None]
+    task: dict[str, Any]
+
+
+class StageSchema(BaseModel):
+    """A finished stage of the offline bound."""
+
+    row: _Row
+    peak_device_bytes: Whole | None
+
+
+def check_form(schema: type[BaseModel], record: Any, where: Any) -> None:
+    """Refuse a record that is not of a form; `where` is the file."""
+    try:
+        schema.model_validate(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunFolderError(
+            f"{where}: {_sentence(first['loc'], first['msg'], first['input'])}"
+        ) from None
+
+
+def upgraded(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result of version 1 in the form of version 2; others as they are.
+
+    Its configuration stays what it was: flat, with options that are gone.
+    """
+    if result.get("version") != 1:
+        return result
+    stream, tasks = result.get("stream"), result.get("tasks")
+    if isinstance(stream, dict):
+        stream = {"splits": "hashed", **stream}
+    if isinstance(tasks, list):
+        tasks = [
+            {**one, "losses": _by_term(one)} if isinstance(one, dict) else one for one in tasks
+        ]
+    return {**result, "options": {}, "stream": stream, "tasks": tasks}
+
+
+def _by_term(task: dict[str, Any]) -> Any:
+    losses = task.get("losses")
+    if not isinstance(losses, dict):
+        return losses
+    return {name: {"loss": means} for name, means in losses.items()}
+
+
+def problems_of_form(result: Any) -> list[str]:
+    """Return what is wrong with the form of a result, a sentence for each field."""
+    try:
+        ResultSchema.model_validate(result)
+    except ValidationError as error:
+        return [_sentence(one["loc"], one["msg"], one["input"]) for one in error.errors()]
+    return []
+
+
+def _sentence(place: tuple[int | str, ...], message: str, came: Any) -> str:
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    if message == "Field required":
+        return f"{name.lstrip('.')} is missing"
+    if message.startswith("Extra inputs"):
+        return f"{name.lstrip('.')} is no field of a result"
+    expected = message[0].lower() + message[1:]
+    return f"{name.lstrip('.')}: {expected}, not {came!r:.60}"

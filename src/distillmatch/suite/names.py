@@ -1,0 +1,99 @@
+"""What a run is called, and the upper bound that it is compared with."""
+
+import json
+import re
+from hashlib import sha256
+from typing import Any, get_args
+
+from distillmatch.config import RunConfig
+from distillmatch.config.stream import UnlabeledKind
+
+BOUND = "offline"
+LONGEST = 90
+"""Characters of a name; file systems allow 255 bytes, and people read less."""
+_SAID = ("source", "splits", "order", "tasks", "unlabeled", "coreset", "method", "recipe", "seed")
+"""What the beginning and the end of a name say."""
+_SAFE = re.compile(r"[a-z0-9_=.,-]+")
+_RESERVED = re.compile(
+    "|".join(
+        [r"(random|parent|coreset|seed)\d*", "authors", "as-written", *get_args(UnlabeledKind)]
+    )
+)
+
+
+def bound_config(config: RunConfig) -> RunConfig:
+    """Return the upper bound that Ω of a run is measured by: same labels, recipe and training.
+
+    It sees labeled images alone, all of them, so that it is one run for every unlabeled stream.
+    """
+    return config.replace(
+        method=BOUND,
+        options={},
+        unlabeled="none",
+        random_classes=None,
+        unlabeled_per_task=None,
+        coreset=0,
+        stored_share=None,
+        learning_rate=None,
+        strong_labels=False,
+        weight_averaging=None,
+        unlabeled_batch=RunConfig(source=config.source).unlabeled_batch,
+    )
+
+
+def run_name(config: RunConfig) -> str:
+    """Return the name of a run: setting, method, what differs from the defaults, and seed.
+
+    It can name a file anywhere, and two different runs never share one: what words cannot say
+    briefly or without doubt is said by a digest of the configuration.
+    """
+    values = config.identity()
+    setting = [values["source"]]
+    setting += ["authors"] * (values["splits"] == "authors")
+    setting.append(values["order"] + str(values["tasks"] or ""))
+    if values["unlabeled"] != "none":
+        setting.append(values["unlabeled"])
+    if values["coreset"]:
+        setting.append(f"coreset{values['coreset']}")
+    setting.append(values["method"])
+    setting += ["as-written"] * (values["recipe"] == "as-written")
+    head, seed = "-".join(setting), f"seed{values['seed']}"
+    differing, options = _differing(values), dict(sorted(values["options"].items()))
+    words = [f"{key}={_word(value)}" for key, value in (*differing.items(), *options.items())]
+    name = "-".join([head, *words, seed])
+    clear = (
+        all(_is_plain(values[key]) for key in ("source", "method"))
+        and all(word.count("=") == 1 for word in words)
+        and not options.keys() & values.keys()
+    )
+    if clear and len(name) <= LONGEST and _SAFE.fullmatch(name):
+        return name
+    said = {key: values[key] for key in (*_SAID, *differing)} | {"options": options}
+    digest = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    head = re.sub(r"[^a-z0-9]+", "-", head.lower())[: LONGEST // 2].strip("-")
+    return "-".join([head, f"config={digest}", seed[:24]])
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a source or method cannot be taken for another part of a run's name."""
+    words = [*text.split("-"), *(["as-written"] if "as-written" in text else [])]
+    return bool(re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text)) and not any(
+        _RESERVED.fullmatch(word) for word in words
+    )
+
+
+def _differing(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what is not as the source has it by default."""
+    defaults = RunConfig(source=values["source"]).identity()
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in (*_SAID, "options") and value != defaults[key]
+    }
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, int) for item in value):
+        return ",".join(map(str, value))
+    # What is no safe word here makes the whole name one with a digest.
+    return value if isinstance(value, str) else json.dumps(value)

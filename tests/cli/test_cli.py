@@ -1,0 +1,466 @@
+"""The command line: what it prints and writes, and how it refuses wrong input."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_runs import ROOT
+
+from distillmatch.cli import main, make_parser
+from distillmatch.cli.run_options import run_config_from
+from distillmatch.config import RunConfig
+from distillmatch.methods import find_method, method_names
+
+
+def run_command(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "distillmatch", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_a_stream_is_printed_as_json_with_counts_per_task(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["stream", "--tasks", "10", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert len(described["tasks"]) == 10
+    for task in described["tasks"]:
+        assert len(task["classes"]) == 6
+        assert task["labeled"] == 180
+        assert task["unlabeled"] == 720
+        assert len(task["unlabeled_classes"]) == 60
+
+
+def test_sizes_may_be_given_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "--task-sizes", "10,20", "30", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert [len(task["classes"]) for task in described["tasks"]] == [10, 20, 30]
+
+
+def test_images_that_equal_shares_leave_out_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 60 classes with 119 unlabeled images each, three tasks have 39 each: two are left."""
+    words = ["stream", "--tasks", "3", "--labels-per-class", "31"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["in_no_task"] == 120
+    assert main(words) == 0
+    assert "images, 120 in no task;" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("kind", ["uniform", "positive", "negative", "random", "task"])
+def test_every_stream_kind_runs_on_the_embedded_data(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stream", "--unlabeled", kind, "--order", "parent", "--coreset", "60"]) == 0
+    assert "12 tasks" in capsys.readouterr().out
+
+
+def test_a_stream_is_drawn_saved_and_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, saved = tmp_path / "a" / "stream.png", tmp_path / "stream.json"
+    words = ["stream", "--tasks", "5", "--seed", "3"]
+    assert main([*words, "--draw", str(picture), "--save", str(saved), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert np.asarray(Image.open(picture)).std() > 10
+    assert main(["stream", "--read", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert main(["stream", "--read", str(saved), "--image-size", "32"]) == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
+def test_options_that_contradict_a_saved_stream_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = str(tmp_path / "stream.json")
+    assert main(["stream", "--seed", "3", "--task-sizes", "50", "10", "--save", saved]) == 0
+    (tmp_path / "other.yaml").write_text("coreset: 60")
+    for words, said in (
+        (["--tasks", "3"], "tasks is 2"),
+        (["--seed", "4"], "seed is 3"),
+        (["--task-sizes", "30,30"], "task_sizes is [50, 10]"),
+        (["--config", str(tmp_path / "other.yaml")], "coreset is 0"),
+    ):
+        capsys.readouterr()
+        assert main(["stream", "--read", saved, *words]) == 2
+        printed = capsys.readouterr()
+        assert f"{said} in {saved}, not " in printed.err and printed.err.count("\n") == 1
+        assert not printed.out
+    for words in (["--tasks", "2"], ["--task-sizes", "50,10"], ["--image-size", "16"]):
+        assert main(["stream", "--read", saved, *words]) == 0
+
+
+def test_a_sheet_of_views_is_drawn(tmp_path: Path) -> None:
+    for ending in ("png", "jpg"):
+        picture = tmp_path / f"views.{ending}"
+        assert main(["views", "--draw", str(picture)]) == 0
+        with Image.open(picture) as page:
+            assert page.format == {"png": "PNG", "jpg": "JPEG"}[ending]
+            assert min(page.size) > 500
+
+
+def test_the_benchmark_of_views_measures_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "views", "--seconds", "0.2", "--device", "cpu", "--json"]
+    assert main(words) == 0
+    measured = json.loads(capsys.readouterr().out)
+    for kind in ("weak", "strong"):
+        speed = measured[kind]
+        ratio = speed["images_per_second"] / speed["pillow_images_per_second"]
+        assert speed["ratio"] == pytest.approx(ratio)
+        assert ratio > 1, "whole batches are faster than a loop, even on a busy machine"
+
+
+def test_the_benchmark_of_training_measures_both_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench",
+        "train",
+        "--seconds",
+        "0.2",
+        "--device",
+        "cpu",
+        "--tasks",
+        "5",
+        "--batch",
+        "8",
+    ]
+    words += ["--unlabeled-batch", "8", "--labels-per-class", "4", "--json"]
+    assert main(words) == 0
+    measured = json.loads(capsys.readouterr().out)
+    plain, engine = measured["plain"], measured["engine"]
+    assert measured["network"] == "wrn-10-1" and measured["images_per_step"] == 24
+    for speed in (plain, engine):
+        per_second = 24 / speed["milliseconds_per_step"] * 1000
+        assert speed["images_per_second"] == pytest.approx(per_second)
+    ratio = plain["milliseconds_per_step"] / engine["milliseconds_per_step"]
+    assert measured["ratio"] == pytest.approx(ratio)
+    assert sum(measured["shares"].values()) == pytest.approx(1)
+
+
+def test_own_folders_become_a_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(1)
+
+    def picture(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (20, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(path)
+
+    for name in ("cat", "dog"):
+        for number in range(10):
+            picture(tmp_path / "photos" / name / f"{number}.png")
+    for number in range(6):
+        picture(tmp_path / "camera" / "deep" / f"{number}.jpg")
+    (tmp_path / "camera" / "broken.jpg").write_bytes(b"no image")
+    words = ["stream", "--source", "folder", "--data-dir", str(tmp_path / "photos"), "--json"]
+    words += ["--unlabeled-dirs", str(tmp_path / "camera"), "--cache-dir", str(tmp_path / "cache")]
+    words += ["--tasks", "2", "--image-size", "16"]
+    assert main(words) == 2
+    refusal = capsys.readouterr().err
+    assert "broken.jpg" in refusal and refusal.count("\n") == 1
+    assert main([*words, "--bad-images", "skip"]) == 0
+    printed = capsys.readouterr()
+    assert "broken.jpg" in printed.err
+    described = json.loads(printed.out)
+    assert [task["unlabeled_without_class"] for task in described["tasks"]] == [3, 3]
+    assert [task["labeled"] for task in described["tasks"]] == [8, 8]
+
+
+def test_images_changed_in_the_cache_are_not_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(2)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = generator.integers(0, 256, (16, 16, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    words = ["--source", "folder", "--data-dir", str(tmp_path / "photos"), "--tasks", "2"]
+    words += ["--image-size", "16", "--cache-dir", str(tmp_path / "cache")]
+    saved = str(tmp_path / "stream.json")
+    assert main(["stream", *words, "--save", saved]) == 0
+    (cache,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    content = bytearray(cache.read_bytes())
+    content[2000] ^= 255
+    cache.write_bytes(content)
+    for command in (
+        ["stream", *words, "--read", saved],
+        ["run", *words, "--out", str(tmp_path / "o")],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2
+        assert "have changed since they were decoded" in capsys.readouterr().err
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["stream", "--tasks", "61"], "tasks must be at most the 60 classes"),
+    (["stream", "--tasks", "7"], "tasks must divide the 60 classes"),
+    (["stream", "--task-sizes", "10", "20"], "task_sizes must add up to the 60 classes"),
+    (["stream", "--labels-per-class", "151", "--tasks", "5"], "only 150 training images"),
+    (["stream", "--order", "sideways"], "order must be one of 'random', 'parent'"),
+    (["stream", "--tasks", "many"], "tasks must be a whole number, not 'many'"),
+    (["stream", "--color", "red"], "there is no option '--color'"),
+    (["stream", "--task", "5"], "there is no option '--task', did you mean '--tasks'?"),
+    (["stream", "more"], "there is nothing that takes 'more'"),
+    (["run", "--out", "x", "--mehtod", "gd"], "did you mean '--method'?"),
+    (["run", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
+    (["run", "--out", "x", "--method", "gd", "--calibraton", "true"], "mean '--calibration'?"),
+    (
+        ["run", "--out", "x", "--method", "base", "--calibration", "true"],
+        "no option '--calibration'",
+    ),
+    (["run", "--out", "x", "--consistency-weight", "-1"], "consistency_weight must be at least 0"),
+    (["run", "--out", "x", "--pseudo-labels", "no"], "pseudo_labels must be true or false"),
+    (["suite", "run", "table-2a", "--jbos", "3"], "did you mean '--jobs'?"),
+    (["stream", "--source", "moon"], "source must be one of cifar100, folder, shapes"),
+    (["stream", "--source", "nowhere:load"], "there is no module 'nowhere'"),
+    (["stream", "--source", "json:nothing"], "module 'json' has no 'nothing'"),
+    (["stream", "--source", "json:dumps"], "your source 'json:dumps' failed with TypeError"),
+    (["stream", "--source", "builtins:repr"], "must return a distillmatch.sources.Dataset"),
+    (["stream", "--task-sizes", "10,20,x"], "task_sizes must be a whole number, not 'x'"),
+    (["run", "--out", "x", "--learning-rate", "inf"], "learning_rate must be a finite number"),
+    (["stream", "--draw", "stream.doc"], "a picture's name must end in one of .png"),
+    (["stream", "--config", "missing.yaml"], "missing.yaml: No such file"),
+    (["stream", "--read", "missing.json"], "missing.json: No such file"),
+    (["stream", "--image-size", "17"], "17"),
+    (["run", "--tasks", "5"], "--out"),
+    (["run", "--out", "x", "--method", "magic"], "method must be one of base, dm, dr"),
+    (["run", "--out", "x", "--network", "wrn-27-2"], "depth must be 6k + 4"),
+    (["run", "--out", "x", "--epochs", "0"], "epochs must be at least 1, not 0"),
+    (["tune", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
+    (["learn", "x", "--labeled", "y", "--options", "a"], "takes name=value, not 'a'"),
+    (["run", "--out", ""], "argument --out: must be a path, not ''"),
+    (["run", "--out", "x", "--source", "folder", "--data-dir", ""], "data_dir must be a path, not"),
+    (["compare", "missing"], "missing: No such file"),
+    (["fly"], "invalid choice: 'fly'"),
+    ([], "required: COMMAND"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
+def test_wrong_input_gets_one_sentence_and_exit_code_2(
+    words: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1 and printed.err.startswith("distillmatch: error: ")
+    assert not printed.out
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not left, "nothing half-written is left"
+
+
+def help_of(*words: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """Return the options that a command's help describes."""
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--help"])
+    assert end.value.code == 0
+    return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+
+
+def test_the_help_of_a_run_is_short_and_that_of_a_method_has_its_own_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usual = help_of("run", capsys=capsys)
+    assert 20 < len(usual) <= 40
+    own = {name: {f"--{key.replace('_', '-')}" for key in options} for name, options in OPTIONS}
+    assert own["dm"] and own["gd"]
+    for name, options in own.items():
+        assert help_of("run", "--method", name, capsys=capsys) == usual | options
+        assert not usual & options
+
+
+OPTIONS = [(name, find_method(name).Options.model_fields) for name in method_names()]
+
+
+def config_of(words: list[str]) -> RunConfig:
+    return run_config_from(make_parser().parse_args(["run", "--out", "x", *words]))
+
+
+def test_options_of_the_method_are_given_like_those_of_a_run(tmp_path: Path) -> None:
+    words = ["--consistency-weight", "0.5", "--pseudo-labels", "false", "--epochs", "3"]
+    options = {"consistency_weight": 0.5, "pseudo_labels": False}
+    assert config_of(words) == RunConfig(epochs=3, options=options)
+    file = tmp_path / "run.yaml"
+    file.write_text("method: gd\ncoreset: 9\noptions: {calibration: false}\n")
+    from_file = ["--config", str(file)]
+    assert config_of(from_file) == RunConfig(method="gd", coreset=9, options={"calibration": False})
+    assert config_of([*from_file, "--calibration", "true", "--coreset", "3"]) == RunConfig(
+        method="gd", coreset=3, options={"calibration": True}
+    )
+
+
+def test_rare_options_are_taken_though_the_help_does_not_list_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "--momentum" not in help_of("run", capsys=capsys)
+    assert config_of(["--momentum", "0.5", "--task-sizes", "2,3"]) == RunConfig(
+        momentum=0.5, task_sizes=(2, 3)
+    )
+
+
+def test_the_installed_command_ends_with_the_code_of_its_main() -> None:
+    assert run_command("stream", "--tasks", "7").returncode == 2
+    done = run_command("--version")
+    assert done.returncode == 0 and done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "words", ["stream --json", "run --tasks 0", "run --method magic", "run --config none"]
+)
+def test_torch_is_not_loaded_for_a_stream_or_before_options_are_found_right(
+    words: str, tmp_path: Path
+) -> None:
+    wrong = words.startswith("run")
+    program = (
+        "import sys; from distillmatch.cli import main; "
+        f"code = main({[*words.split(), *['--out', 'runs'] * wrong]!r}); "
+        "sys.exit(code if 'torch' not in sys.modules else 1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == (2 if wrong else 0), done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As `distillmatch stream --json | head -1` does."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", "stream", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize("words", [["stream"], ["stream", "--json"], ["suite", "list"]])
+def test_output_that_finds_no_space_gets_one_sentence(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "distillmatch", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "distillmatch: error: no space left for the output\n"
+
+
+@pytest.mark.parametrize("command", ["compare", "results"])
+@pytest.mark.parametrize("field", ["metrics", "machine", "config", "stream", "tasks"])
+def test_a_damaged_result_gets_one_sentence(
+    command: str, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = next((ROOT / "results").glob("*-gd-seed1.json"))
+    result = json.loads(real.read_text())
+    result[field] = None
+    (tmp_path / real.name).write_text(json.dumps(result))
+    assert main([command, str(real)]) == 0
+    capsys.readouterr()
+    assert main([command, str(tmp_path / real.name)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"distillmatch: error: {tmp_path / real.name}: expected a result")
+    assert printed.err.count("\n") == 1 and not printed.out
+
+
+@pytest.mark.parametrize("name", ["result.json", "learner.json"])
+def test_json_that_is_nested_too_deeply_gets_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("[" * 100_000 + "]" * 100_000)
+    assert main(["compare" if name == "result.json" else "inspect", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "nested too deeply" in printed.err and str(tmp_path / name) in printed.err
+    assert printed.err.count("\n") == 1 and not printed.out
+
+
+def test_a_run_writes_its_result_and_shows_it(tmp_path: Path) -> None:
+    words = ["--tasks", "3", "--epochs", "1", "--network", "wrn-10-1", "--labels-per-class", "4"]
+    words += ["--device", "cpu", "--unlabeled-per-task", "60"]
+    done = run_command("run", "--method", "base", *words, "--out", str(tmp_path / "base"))
+    assert done.returncode == 0, done.stderr
+    assert "A_N" in done.stdout
+    bound = run_command("run", "--method", "offline", *words, "--out", str(tmp_path / "ub"))
+    assert bound.returncode == 0, bound.stderr
+    picture = tmp_path / "accuracy.png"
+    folders = [str(tmp_path / name) for name in ("ub", "base")]
+    compared = run_command("compare", *folders, "--draw", str(picture))
+    assert compared.returncode == 0, compared.stderr
+    assert "Base" in compared.stdout and "100.0" in compared.stdout
+    assert Image.open(picture).size[0] > 600
+    result: dict[str, Any] = json.loads((tmp_path / "base" / "result.json").read_text())
+    assert result["complete"] and len(result["R"]) == 3
+
+
+CUDA_MEMORY = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB\n"
+)
+CUBLAS_MEMORY = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
+NEEDS_LESS = "; a smaller --batch, --unlabeled-batch or --network needs less"
+
+
+def fail_with(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("work", "sentence"),
+    [
+        (
+            lambda: torch.empty(2**60, dtype=torch.uint8),
+            "the memory of the machine ran out when 1152921504606846976 bytes more were asked for",
+        ),
+        (
+            lambda: np.empty(2**60, np.uint8),
+            "the memory of the machine ran out when 1.00 EiB more were asked for",
+        ),
+        (lambda: bytearray(2**60), "the memory of the machine ran out"),
+        (
+            lambda: fail_with(CUDA_MEMORY),
+            "the memory of the GPU ran out when 2.50 GiB more were asked for",
+        ),
+        (lambda: fail_with(CUBLAS_MEMORY), "the memory of the GPU ran out"),
+    ],
+)
+def test_memory_that_runs_out_is_one_sentence_that_says_what_needs_less(
+    work: Callable[[], object],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in ("run", "views"):
+        monkeypatch.setattr(f"distillmatch.cli.{command}.run", lambda parsed: work())
+    assert main(["run", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"distillmatch: error: {sentence}{NEEDS_LESS}\n"
+    assert main(["views", "--draw", str(tmp_path / "views.png")]) == 2
+    assert capsys.readouterr().err == f"distillmatch: error: {sentence}\n"
+
+
+def test_an_error_that_is_not_about_memory_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    monkeypatch.setattr("distillmatch.cli.run.run", lambda parsed: fail_with(error))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        main(["run", "--out", str(tmp_path)])

@@ -1,0 +1,230 @@
+"""The commands for a learner of one's own images: learn, inspect, demo own."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from learner_folders import COLORS, ODD, SMALL, content_of, make_world, picture, write_class
+from PIL import Image
+
+from distillmatch.cli import main, own_demo, own_world
+from distillmatch.learner import read_state
+from distillmatch.run.lock import FolderLock
+
+
+@pytest.fixture(name="world", scope="module")
+def world_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def test_a_second_month_continues_the_learner_and_reports_on_both(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    for month, extra in (("march", SMALL), ("april", [])):
+        words = [
+            "learn",
+            str(state),
+            "--labeled",
+            str(world / month),
+            "--test",
+            str(world / "test"),
+        ]
+        assert main([*words, "--unlabeled", str(world / "camera"), "--name", month, *extra]) == 0
+    printed = capsys.readouterr()
+    assert "knows 3 classes" in printed.out and "report.html" in printed.out
+    assert "100 % done" in printed.err
+    assert "never learned: white" in printed.out
+    history = read_state(state)["history"]
+    assert [record["name"] for record in history] == ["march", "april"]
+    assert history[1]["added"] == [ODD] and history[1]["seen"] == 24
+    page = (state / "report.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;[red]&amp;amp;" in page and "<b>[red]" not in page
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert all(address.startswith("data:") for address in addresses), "the page needs nothing else"
+    for record in history:
+        for figure in ("all", "old", "new"):
+            if record["test"][figure] is not None:
+                assert f"{record['test'][figure]:.1f}" in page
+
+
+def test_the_report_opens_in_a_browser_and_fits_a_phone(world: Path) -> None:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no Chromium here")
+    address = (world / "state" / "report.html").as_uri()
+    complaints: list[str] = []
+    asked: list[str] = []
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        page = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.locator("#history tbody tr").count() == 1
+        browser.close()
+    assert complaints == []
+    assert [url for url in asked if not url.startswith("data:")] == [address]
+
+
+def test_settings_that_differ_from_the_learners_are_refused(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content_of(world / "state")
+    words = ["learn", str(world / "state"), "--labeled", str(world / "april")]
+    assert main([*words, "--network", "wrn-16-1"]) == 2
+    refusal = capsys.readouterr().err
+    assert "wrn-16-1" in refusal and "wrn-10-1" in refusal and refusal.count("\n") == 1
+    assert content_of(world / "state") == before
+
+
+def test_an_empty_unlabeled_folder_is_learned_without(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dark").mkdir()
+    words = ["learn", str(tmp_path / "state"), "--labeled", str(world / "march"), *SMALL]
+    assert main([*words, "--unlabeled", str(tmp_path / "dark")]) == 0
+    assert "images were found" in capsys.readouterr().out
+    assert read_state(tmp_path / "state")["history"][0]["seen"] == 0
+
+
+def test_inspect_shows_what_is_known(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(world / "state"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == read_state(world / "state")
+    assert main(["inspect", str(world / "state")]) == 0
+    printed = capsys.readouterr().out
+    for said in ("green, red", "march", "dm", "wrn-10-1", "8 px", "threshold", "on disk"):
+        assert said in printed
+
+
+def no_class_folders(world: Path, made: Path) -> list[str]:
+    (made / "flat").mkdir()
+    picture(COLORS["red"], 1).save(made / "flat" / "1.png")
+    return ["--labeled", str(made / "flat")]
+
+
+def empty_class_folder(world: Path, made: Path) -> list[str]:
+    write_class(made / "holed", "red", 2)
+    (made / "holed" / "void").mkdir()
+    return ["--labeled", str(made / "holed")]
+
+
+def broken_label(world: Path, made: Path) -> list[str]:
+    write_class(made / "torn", "white", 3)
+    (made / "torn" / "white" / "torn\nup.png").write_bytes(b"no image")
+    return ["--labeled", str(made / "torn")]
+
+
+def no_such_folder(world: Path, made: Path) -> list[str]:
+    return ["--labeled", str(made / "nowhere")]
+
+
+def impossible_rhythm(world: Path, made: Path) -> list[str]:
+    return ["--labeled", str(world / "april"), "--checkpoint-seconds", "nan"]
+
+
+def impossible_share(world: Path, made: Path) -> list[str]:
+    return ["--labeled", str(world / "april"), "--held-out", "1.5"]
+
+
+def share_beside_test(world: Path, made: Path) -> list[str]:
+    write_class(made / "test", "red", 2)
+    return ["--labeled", str(world / "april"), "--test", str(made / "test"), "--held-out", "0.2"]
+
+
+BAD = [no_class_folders, empty_class_folder, broken_label, no_such_folder]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [*BAD, impossible_rhythm, impossible_share, share_beside_test],
+    ids=lambda bad: bad.__name__,
+)
+def test_bad_input_gets_one_sentence_and_leaves_the_learner_as_it_was(
+    bad: Callable[[Path, Path], list[str]],
+    world: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = content_of(world / "state")
+    words = bad(world, tmp_path)
+    assert main(["learn", str(world / "state"), *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("distillmatch: error: ") and printed.err.count("\n") == 1
+    assert content_of(world / "state") == before
+
+
+@pytest.mark.parametrize("command", ["predict", "inspect", "export"])
+def test_what_is_no_learner_is_refused(
+    command: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = {"predict": [str(world / "test")], "export": ["--torch", str(tmp_path / "x.pt2")]}
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("no learner")
+    for name in ("nowhere", "empty", "file"):
+        assert main([command, str(tmp_path / name), *extra.get(command, [])]) == 2
+        printed = capsys.readouterr()
+        assert name in printed.err and printed.err.count("\n") == 1 and not printed.out
+    assert not (tmp_path / "x.pt2").exists()
+
+
+def test_a_half_written_learner_is_refused(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every file of the state is cut in half, one at a time."""
+    source = world / "state"
+    for name in content_of(source):
+        if name == "report.html":
+            continue
+        broken = tmp_path / name.replace("/", "-")
+        for path in source.rglob("*"):
+            if path.is_file():
+                (broken / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+                (broken / path.relative_to(source)).write_bytes(path.read_bytes())
+        content = (broken / name).read_bytes()
+        (broken / name).write_bytes(content[: len(content) // 2])
+        assert main(["predict", str(broken), str(world / "test"), "--csv"]) == 2, name
+        refusal = capsys.readouterr().err
+        assert refusal.startswith("distillmatch: error: ") and refusal.count("\n") == 1
+
+
+def test_a_second_process_is_refused_while_one_learns(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content_of(world / "state")
+    lock = FolderLock(world / "state", lambda sentence: None)
+    try:
+        assert main(["learn", str(world / "state"), "--labeled", str(world / "april")]) == 2
+        refusal = capsys.readouterr().err
+        assert "state" in refusal and refusal.count("\n") == 1
+        assert main(["inspect", str(world / "state")]) == 0
+        assert "another process works with it now" in capsys.readouterr().out
+        assert main(["predict", str(world / "state"), str(world / "test")]) == 0
+    finally:
+        lock.release()
+    assert content_of(world / "state") == before
+
+
+def test_the_demo_learns_three_months_and_does_not_repeat_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = {"epochs": 1, "batch": 8, "unlabeled_batch": 8}
+    monkeypatch.setattr(own_demo, "SETTINGS", {**own_demo.SETTINGS, **short})
+    for name, count in (("LABELS", 4), ("SIGHTS", 3), ("STRANGE_SIGHTS", 1), ("TESTS", 2)):
+        monkeypatch.setattr(own_world, name, count)
+    assert main(["demo", "own", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "knows 6 classes" in printed and "distillmatch predict" in printed
+    history = read_state(tmp_path / "learner")["history"]
+    assert [record["name"] for record in history] == ["march", "april", "may"]
+    assert [len(record["added"]) for record in history] == [2, 2, 2]
+    assert (tmp_path / "learner" / "report.html").is_file()
+    assert Image.open(tmp_path / "learner.png").size[0] > 600
+    before = content_of(tmp_path / "learner")
+    assert main(["demo", "own", "--out", str(tmp_path)]) == 0
+    assert content_of(tmp_path / "learner") == before

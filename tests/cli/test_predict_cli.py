@@ -1,0 +1,266 @@
+"""The command that labels images by a learner of one's own."""
+
+import csv
+import errno
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learner_folders import COLORS, SMALL, make_world, picture
+from PIL import Image
+
+from distillmatch.cli import main
+from distillmatch.learner import ContinualLearner
+
+
+@pytest.fixture(name="world", scope="module")
+def world_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(name="learner", scope="module")
+def learner_fixture(world: Path) -> Any:
+    return ContinualLearner.load(world / "state", device="cpu")
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_predictions_are_the_learners_own_for_files_and_folders(
+    world: Path, learner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, single = world / "test" / "red", world / "test" / "green" / "100.png"
+    assert main(["predict", str(world / "state"), str(folder), "--csv", str(single)]) == 0
+    rows = rows_of(capsys.readouterr().out)
+    paths = [*sorted(folder.iterdir()), single]
+    assert [row["image"] for row in rows] == [str(path) for path in paths]
+    for row, path in zip(rows, paths, strict=True):
+        (chances,) = learner.predict_proba([path])
+        assert row["label"] == learner.classes_[chances.argmax()] == learner.predict([path])[0]
+        assert float(row["probability"]) == pytest.approx(chances.max(), abs=2e-6)
+        assert row["error"] == ""
+
+
+def test_rejection_answers_as_the_learner_does(
+    world: Path, learner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(world / "state"), str(world / "test"), "--json", "--reject"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    wanted = learner.predict([row["image"] for row in rows], reject=True)
+    assert [row["label"] for row in rows] == list(wanted)
+
+
+def test_rejection_by_a_method_without_scores_is_refused_before_anything_is_printed(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = str(tmp_path / "state")
+    words = ["learn", state, "--labeled", str(world / "march"), "--method", "base", *SMALL]
+    assert main([*words, "--quiet"]) == 0
+    assert main(["predict", state, str(world / "test"), "--csv", "--reject"]) == 2
+    printed = capsys.readouterr()
+    assert "'base' learned has no threshold" in printed.err and not printed.out
+    assert printed.err.count("\n") == 1
+
+
+@pytest.fixture(name="typed")
+def typed_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    def type_in(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return type_in
+
+
+def test_names_come_from_standard_input_one_a_line(
+    world: Path, typed: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = sorted((world / "test" / "red").iterdir())
+    for given in ([], ["-"]):
+        typed("\r\n".join(map(str, paths)).encode())
+        assert main(["predict", str(world / "state"), *given, "--csv"]) == 0
+        assert [row["image"] for row in rows_of(capsys.readouterr().out)] == list(map(str, paths))
+
+
+def test_a_slow_writer_of_names_is_answered_before_it_is_done(world: Path) -> None:
+    path = str(next((world / "test" / "red").iterdir()))
+    with subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", "predict", str(world / "state"), "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(f"{path}\n".encode())
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            assert ready, "no answer within a minute"
+            assert json.loads(process.stdout.readline())["image"] == path
+        process.stdin.close()
+        assert process.wait(60) == 0 and process.stdout.read() == b""
+
+
+def empty_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return f"{folder}: no files there"
+
+
+def link_to_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (folder / "gone.png").symlink_to(folder / "nowhere.png")
+    return f"{folder / 'gone.png'}: a link to nothing"
+
+
+def forbidden_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Refuse the listing as the system does for all but root, who may run this test."""
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path == str(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    return f"{folder}: Permission denied"
+
+
+def pipe_in_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    os.mkfifo(folder / "pipe.png")
+    return f"{folder / 'pipe.png'}: neither a file nor a folder"
+
+
+@pytest.mark.parametrize(
+    "barren",
+    [empty_folder, link_to_nothing, forbidden_folder, pipe_in_a_folder],
+    ids=lambda barren: barren.__name__,
+)
+def test_a_folder_with_nothing_to_read_is_said_and_decides_the_exit_code(
+    barren: Callable[[Path, pytest.MonkeyPatch], str],
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sentence = barren(tmp_path, monkeypatch)
+    words = ["predict", str(world / "state"), str(tmp_path), "--csv"]
+    said = [sentence, "1 place had nothing to read"]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert rows_of(printed.out) == []
+    assert printed.err.splitlines() == [f"distillmatch: {line}" for line in said]
+    assert main([*words, str(world / "test" / "red")]) == 1
+    printed = capsys.readouterr()
+    assert [row["error"] for row in rows_of(printed.out)] == [""] * 4
+    assert printed.err.splitlines() == [f"distillmatch: {line}" for line in said]
+    assert main([*words, str(tmp_path / "missing.png")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "distillmatch: 1 image could not be read, 1 place had nothing to read"
+
+
+def test_no_names_at_all_are_no_error(
+    world: Path, typed: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(b"")
+    assert main(["predict", str(world / "state"), "--csv"]) == 0
+    printed = capsys.readouterr()
+    assert rows_of(printed.out) == [] and printed.err == ""
+
+
+def test_a_pipe_is_no_image_and_is_not_waited_for(world: Path, tmp_path: Path) -> None:
+    pipe, good = tmp_path / "pipe.png", next((world / "test" / "red").iterdir())
+    os.mkfifo(pipe)
+    words = ["predict", str(world / "state"), str(pipe), str(good), "--csv", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-m", "distillmatch", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [row["error"] for row in rows_of(done.stdout)] == ["unreadable", ""]
+    assert f"{pipe}: neither a file nor a folder\n" in done.stderr
+    assert "1 image could not be read\n" in done.stderr
+
+
+def test_odd_file_names_survive_every_way_through(
+    world: Path,
+    tmp_path: Path,
+    typed: Callable[[bytes], None],
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    names = [b'with\nnewline,"and" comma.png', b"not utf-8 \xff\xfe.png", "ümläut.png".encode()]
+    paths = [os.fsencode(tmp_path) + b"/" + name for name in names]
+    for number, path in enumerate(paths):
+        picture(COLORS["red"], number).save(os.fsdecode(path), format="PNG")
+    typed(b"\0".join(paths) + b"\0")
+    assert main(["predict", str(world / "state"), "-0", "--csv"]) == 0
+    text = capfdbinary.readouterr().out.decode("utf-8", "surrogateescape")
+    assert [os.fsencode(row["image"]) for row in rows_of(text)] == paths
+    assert main(["predict", str(world / "state"), str(tmp_path), "--json"]) == 0
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert {os.fsencode(json.loads(line)["image"]) for line in lines} == set(paths)
+    assert main(["predict", str(world / "state"), str(tmp_path)]) == 0
+    assert len(capfdbinary.readouterr().out.decode("utf-8").splitlines()) == len(paths)
+
+
+def test_an_unreadable_image_gets_a_row_and_the_others_go_on(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    good = sorted((world / "test" / "red").iterdir())
+    given = [str(good[0]), str(broken), str(tmp_path / "nowhere.png"), str(good[1])]
+    assert main(["predict", str(world / "state"), *given, "--csv"]) == 1
+    printed = capsys.readouterr()
+    rows = rows_of(printed.out)
+    assert [row["error"] for row in rows] == ["", "unreadable", "missing", ""]
+    assert [bool(row["label"]) for row in rows] == [True, False, False, True]
+    assert "broken.png" in printed.err and "2 images could not be read" in printed.err
+
+
+def test_where_nothing_could_be_predicted_the_code_is_two(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["predict", str(world / "state"), str(tmp_path / "nowhere.png"), "--csv"]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert [row["error"] for row in rows_of(printed.out)] == ["missing"]
+    assert "1 image could not be read" in printed.err
+    assert main([*words, str(next((world / "test" / "red").iterdir()))]) == 1
+
+
+def test_other_kinds_of_pixels_are_converted(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RGBA, gray, sixteen-bit gray and CMYK are predicted as the same picture in RGB is."""
+    red, gray = picture(COLORS["red"], 1), picture(COLORS["red"], 1).convert("L")
+    deep = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)
+    pairs = {
+        "rgba.png": (red.convert("RGBA"), red),
+        "cmyk.tif": (red.convert("CMYK"), red.convert("CMYK").convert("RGB")),
+        "gray.png": (gray, gray.convert("RGB")),
+        "deep.png": (deep, gray.convert("RGB")),
+    }
+    for name, (image, same) in pairs.items():
+        image.save(tmp_path / name)
+        same.save(tmp_path / f"{name}.rgb.png")
+    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
+    rows = {Path(row["image"]).name: row for row in rows_of(capsys.readouterr().out)}
+    for name in pairs:
+        assert rows[name]["label"] == rows[f"{name}.rgb.png"]["label"]
+        assert rows[name]["probability"] == rows[f"{name}.rgb.png"]["probability"]
+
+
+def test_an_empty_name_is_not_the_folder_one_is_in(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(world / "state"), ""]) == 2
+    assert capsys.readouterr().err == (
+        "distillmatch: error: expected files or folders of images, not an empty name\n"
+    )

@@ -1,0 +1,343 @@
+"""The commands over the ledger: results listed, filtered, checked and added, experiments listed."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import made_up_ledger, made_up_result
+from real_results import Result
+from small_runs import ROOT, TESTS
+
+from distillmatch.cli import main
+from distillmatch.config import RunConfig
+from distillmatch.errors import ResultError
+from distillmatch.run.result import config_of, recorded_config
+from distillmatch.suite.catalogue import at_scale, experiment_names, load_experiment
+from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.plan import plan
+
+REAL = ROOT / "results"
+
+
+@pytest.fixture(name="folder")
+def filled_ledger(tmp_path: Path, base: Result, bound: Result) -> Path:
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.add(bound)
+    ledger.add({**base, "commit": {"id": "0123456789ab", "dirty": True}})
+    return ledger.folder
+
+
+def said(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    assert main(words) == code
+    captured = capsys.readouterr()
+    if code:
+        assert captured.err.count("\n") == 1 and captured.err.startswith("distillmatch: error: ")
+    return " ".join((captured.out + captured.err).split())
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def test_results_are_listed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(["results", "--ledger", str(folder)], capsys)
+    assert "2 results" in shown and "01234567 with changes" in shown
+    assert "Base (coreset 6)" in shown and "UB (coreset 0)" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["--method", "base"], 1),
+        (["--seed", "1"], 2),
+        (["--where", "coreset=6", "epochs=1"], 1),
+        (["--where", "unlabeled-batch=8"], 2),
+        (["--method", "base", "--where", "coreset=0"], 0),
+        (["--seed", "2"], 0),
+        (["--experiment", "table-2a"], 0),
+    ],
+)
+def test_results_are_filtered(
+    folder: Path, words: list[str], count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = said(["results", "--ledger", str(folder), *words], capsys, 0 if count else 2)
+    assert (f"{count} result" if count else "none of 2 results is as asked for") in shown
+
+
+@pytest.fixture(name="paper", scope="module")
+def ledger_of_two_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up results of all runs of two tables."""
+    ledger = Ledger(tmp_path_factory.mktemp("paper"))
+    tables = [load_experiment(name) for name in ("table-2a", "table-3a")]
+    for result in made_up_ledger(tables, [0, 1, 2]):
+        ledger.add(result)
+    return ledger.folder
+
+
+def test_omega_is_that_of_the_ledgers_bounds_whatever_is_left_out(
+    paper: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["results", "--ledger", str(paper), "--experiment", "table-2a", "--where", "tasks=10"]
+    row = re.compile(r"│ DM[^│]* │ 3 │ [^│]+ │ ([^│]+) │")
+    of_all, alone = (
+        row.findall(said([*words, *more], capsys))[-1] for more in ([], ["--method", "dm"])
+    )
+    assert alone == of_all != "-"
+
+
+def test_the_runs_of_an_experiment_are_chosen(
+    paper: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["results", "--ledger", str(paper), "--experiment", "table-3a", "--seed", "1"]
+    shown = said(words, capsys)
+    assert "cifar100-authors-random10-uniform-dm-seed1" in shown and "base" not in shown
+    assert "6 results" in shown, "DM and its parts, and their bound"
+
+
+def test_results_are_chosen_by_options_of_their_method(
+    paper: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["results", "--ledger", str(paper), "--seed", "1"]
+    assert "1 result " in said([*words, "--where", "pseudo-labels=false"], capsys)
+    assert "3 results" in said([*words, "--where", "recipe=paper", "method=gd"], capsys)
+
+
+def test_the_archive_is_listed_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["results", "--ledger", str(folder)]
+    assert "archive: expected results of runs, found none" in said([*words, "--archive"], capsys, 2)
+    (folder / "archive").mkdir()
+    old = (TESTS / "fixtures" / "version1.json").read_text()
+    (folder / "archive" / "an-old-bound.json").write_text(old)
+    (folder / "archive" / "index.json").write_text("{}")
+    shown = said([*words, "--archive"], capsys)
+    assert "1 result" in shown and "an-old-bound" in shown and "UB" in shown
+    assert "an-old-bound" not in said(words, capsys)
+    refused = said(["results", "check", "--ledger", str(folder), "--archive"], capsys, 2)
+    assert "--archive goes with listing" in refused
+
+
+def test_small_runs_belong_to_their_experiments_too(
+    tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = at_scale(load_experiment("table-2b"), "quick").cells
+    config = next(cell.config for cell in small if cell.config.method == "base")
+    # Another configuration over the figures of a run: the choice looks at nothing else.
+    result = {**base, "config": recorded_config(config)}
+    words = ["--ledger", str(Ledger(tmp_path).add(result).parent)]
+    assert "1 result" in said(["results", "--experiment", "table-2b", *words], capsys)
+    assert "none of 1 results" in said(["results", "--experiment", "table-2a", *words], capsys, 2)
+
+
+def test_check_says_that_all_is_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(["results", "check", "--ledger", str(folder)], capsys)
+    assert "all 2 results are right" in shown
+    assert "remark: it was made with changes beside its commit" in shown
+
+
+def test_check_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = next(folder.glob("*base*"))
+    result = json.loads(path.read_text())
+    result["metrics"]["A_N"] += 1
+    path.write_text(json.dumps(result))
+    shown = said(["results", "check", "--ledger", str(folder)], capsys, 2)
+    assert f"{path.stem}: wrong metrics.A_N is" in shown
+    assert "1 of 2 results are wrong" in shown
+    shown = said(["results", "check", str(path)], capsys, 2)
+    assert "1 of 1 results are wrong" in shown
+
+
+FOREIGN = {
+    "notes": '{"title": "our notes"}',
+    "half": '{"format": ',
+    "null": '{"format": "distillmatch result", "version": 2, "config": null}',
+    "list": '{"format": "distillmatch result", "version": 2, "config": [1], "tasks": 3}',
+    "wrong": '{"format": "distillmatch result", "version": 2, "config": {"epochs": "two"}}',
+    "old": (TESTS / "fixtures" / "version1.json").read_text(),
+}
+
+
+@pytest.mark.parametrize("words", [[], ["--experiment", "table-2a"], ["--method", "base"]])
+def test_foreign_files_are_named_and_the_others_checked(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in FOREIGN.items():
+        (folder / f"{name}.json").write_text(text)
+    shown = said(["results", "check", "--ledger", str(folder), *words], capsys, 2)
+    right = {"--method": 1, "--experiment": 0}.get("".join(words[:1]), 2)
+    assert shown.count(": right") == right
+    # The old one can be read, and is of another method.
+    named = [name for name in FOREIGN if (name, words) != ("old", ["--method", "base"])]
+    assert f"{len(named)} of {len(named) + right} results are wrong" in shown
+    for name in named:
+        assert re.search(rf"{name}(\.json)?: wrong", shown), name
+    assert "half.json: expected a result of a run in JSON" in shown
+
+
+@pytest.mark.parametrize("config", [None, [1], "dm"])
+def test_a_result_without_a_configuration_is_one_sentence(
+    config: Any, tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({**base, "config": config}))
+    for words in (
+        ["results", str(file), "--experiment", "table-2a"],
+        ["results", "add", str(file)],
+    ):
+        assert "x.json: expected a result of a run, but config: " in said(words, capsys, 2)
+
+
+def test_options_that_no_run_has_today_are_one_sentence(
+    tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {**base, "config": {**base["config"], "gate": "energy"}}
+    with pytest.raises(ResultError, match=r"x.json: config: unknown key 'gate'"):
+        config_of(wrong, Path("x.json"))
+    (tmp_path / "x.json").write_text(json.dumps(wrong))
+    assert "config: unknown key 'gate'" in said(
+        ["results", "add", str(tmp_path / "x.json")], capsys, 2
+    )
+
+
+def test_results_of_small_runs_are_where_the_suite_puts_them(
+    tmp_path: Path,
+    base: Result,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Ledger(Path("runs/quick/results")).add(base)
+    assert "1 result" in said(["results", "--scale", "quick"], capsys)
+    assert "all 1 results are right" in said(["results", "check", "--scale", "quick"], capsys)
+    assert "results: expected results of runs, found none" in said(["results"], capsys, 2)
+
+
+def test_runs_of_experiments_are_right_and_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path)
+    for result in made_up_ledger([load_experiment(name) for name in ("table-3a", "memory")], [1]):
+        result["commit"]["dirty"] = False
+        ledger.add(result)
+    truth = made_up_result(RunConfig(method="worldmatch", options={"accept": "truth"}, tasks=5))
+    ledger.add({**truth, "commit": {**truth["commit"], "dirty": False}})
+    shown = said(["results", "check", "--ledger", str(tmp_path)], capsys)
+    assert f"all {len(ledger.paths())} results are right" in shown
+    assert shown.count("no experiment has this run") == 1
+    assert "accept=truth-seed1: right remark: its method was given the truth" in shown
+
+
+def test_a_run_outside_the_ledger_may_have_any_name(
+    tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(base))
+    assert "all 1 results are right" in said(["results", "check", str(tmp_path)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["results", "--ledger", "{}/none"], "none: expected results of runs, found none"),
+        (["results", "--where", "tasks"], "--where takes key=value, not 'tasks'"),
+        (["results", "--where", "tasks=[1"], "'[1' is no value"),
+        (["results", "x.json", "--ledger", "y"], "takes files or --ledger, not both"),
+        (["results", "--experiment", "table-9", "--ledger", "{}"], "expected results of runs"),
+        (["suite", "list", "table-12"], "unknown experiment 'table-12'"),
+        (["suite", "list", "--seeds", "1,1"], "different whole numbers such as 1,2,3, not '1,1'"),
+        (["suite", "list", "--seeds", "one"], "different whole numbers such as 1,2,3, not 'one'"),
+        (["suite", "list", "--scale", "tiny"], "invalid choice: 'tiny'"),
+        (["suite"], "the following arguments are required: PART"),
+    ],
+)
+def test_wrong_words_are_refused_in_one_sentence(
+    tmp_path: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in said([word.format(tmp_path) for word in words], capsys, 2)
+
+
+def test_the_suite_is_listed_with_what_is_done(
+    tmp_path: Path, paper: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = said(["suite", "list", "--seeds", "1", "--ledger", str(paper)], capsys)
+    for name in experiment_names():
+        assert name in shown
+    tables = [load_experiment(name) for name in ("table-2a", "table-3a")]
+    done = len(plan(tables, [1]))
+    assert re.search(rf"the paper, shared runs once [│ ]+65 [│ ]+{done} ", shown)
+    assert shown.index(" memory ") > shown.index(" table-8 "), "ours come after the paper's"
+    experiments = [load_experiment(name) for name in experiment_names()]
+    assert re.search(rf"with ours [│ ]+{len(plan(experiments, [1]))} [│ ]+\d+", shown)
+    empty = said(["suite", "list", "--ledger", str(tmp_path)], capsys)
+    assert re.search(r"the paper, shared runs once [│ ]+195 [│ ]+0 ", empty)
+
+
+def test_the_cells_of_an_experiment_are_listed_with_both_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cell,) = [one for one in load_experiment("table-2a").cells if one.name == "DM/10 tasks"]
+    dm = made_up_result(cell.config.replace(seed=1))
+    Ledger(tmp_path).add(dm)
+    words = ["suite", "list", "table-2a", "--seeds", "1", "--ledger", str(tmp_path)]
+    shown = said(words, capsys)
+    assert f"37.5 ± 0.7 | {dm['metrics']['A_N']:.1f}" in shown and "1 of 1" in shown
+    assert "8.2 ± 0.1 | – " in shown and "0 of 1" in shown
+    assert "17 of 18 runs are missing" in shown
+    assert " cifar100-authors-random10-base-seed1" in shown
+    assert " cifar100-authors-random10-uniform-dm-seed1" not in shown
+    as_written = said([*words, "--recipe", "as-written"], capsys)
+    assert "18 of 18 runs are missing" in as_written
+    assert " cifar100-authors-random10-uniform-dm-as-written-seed1" in as_written
+
+
+def test_archived_runs_are_shown_by_a_mark_in_the_cells_of_an_experiment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = said(["suite", "list", "table-2a", "--ledger", str(REAL)], capsys)
+    assert "†: an archived run of the nearest preset" in shown and shown.count("†") > 1
+
+
+def test_results_made_elsewhere_are_added_all_or_none(
+    tmp_path: Path, base: Result, bound: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, result in (("one", base), ("two", bound)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+    files = [str(tmp_path / "one.json"), str(tmp_path / "two.json")]
+
+    def add(*files: str) -> int:
+        return main(["results", "add", *files, "--ledger", str(tmp_path / "ledger")])
+
+    broken = {**base, "metrics": {**base["metrics"], "A_N": 99.0}}
+    (tmp_path / "broken.json").write_text(json.dumps(broken), encoding="utf-8")
+    assert add(*files, str(tmp_path / "broken.json")) == 2
+    assert "broken.json: " in capsys.readouterr().err
+    assert not (tmp_path / "ledger").exists()
+    assert add(*files) == 0
+    assert add(*files) == 0, "the same again changes nothing"
+    ledger = Ledger(tmp_path / "ledger")
+    assert len(ledger.results()) == 2
+    again = {**base, "seconds": {**base["seconds"], "total": 1.0}}
+    (tmp_path / "one.json").write_text(json.dumps(again), encoding="utf-8")
+    assert add(files[0]) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert add(files[0], "--replace") == 0
+    assert again in ledger.results()
+    assert add() == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["add", "x", "--method", "dm"], "--method goes with listing and checking"),
+        (["add", "x", "--seed", "0"], "--seed goes with listing and checking"),
+        (["add", "x", "--where", "tasks=5"], "--where goes with listing and checking"),
+        (["--replace"], "--replace goes with results add only"),
+        (["check", "--replace"], "--replace goes with results add only"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["results", *words]) == 2
+    assert sentence in capsys.readouterr().err

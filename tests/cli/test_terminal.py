@@ -1,0 +1,172 @@
+"""What people read on a terminal: names as they stand, whatever a user has called things."""
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from folder_images import save
+from made_up import made_up_run
+
+from distillmatch.cli import main
+from distillmatch.cli.progress import LiveProgress
+from distillmatch.sources.progress import show_progress, without_progress
+
+NAME = "[red]a [/x] :cat:"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def test_names_of_classes_are_shown_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(4):
+        save(tmp_path / "[red]a" / f"{number}.png", (9, 9, number))
+        save(tmp_path / ":cat:" / f"{number}.png", (number, 9, 9))
+    assert main(["stream", "--source", "folder", "--data-dir", str(tmp_path), "--tasks", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "[red]a" in shown and ":cat:" in shown
+
+
+def test_folders_of_runs_and_ledgers_are_shown_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs[" / "z]"
+    run.mkdir(parents=True)
+    (run / "result.json").write_text(json.dumps(made_up_run("base")))
+    assert main(["results", "runs[/z]"]) == 0
+    assert "runs[/z]" in capsys.readouterr().out
+    assert main(["suite", "list", "--ledger", "led[/a]"]) == 0
+    assert "led[/a]" in capsys.readouterr().out
+
+
+def test_names_in_an_experiment_are_shown_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        yaml.safe_dump({"title": f"t {NAME}", "rows": {f"r {NAME}": {}}, "columns": {NAME: {}}})
+    )
+    assert main(["suite", "list", str(path), "--ledger", str(tmp_path / "led[/a]")]) == 0
+    shown = capsys.readouterr().out
+    assert f"t {NAME}" in shown and f"r {NAME}" in shown and "led[/a]" in shown
+
+
+def test_progress_on_a_terminal_shows_names_as_they_stand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    progress = LiveProgress(NAME)
+    progress.start(2)
+    progress.advance(1, "epoch [/b]")
+    progress.stop()
+    shown = capsys.readouterr().err
+    assert NAME in shown and "epoch [/b]" in shown
+    monkeypatch.setattr("distillmatch.sources.progress.PATIENCE", 0.0)
+    with show_progress(NAME, 2) as update:
+        update(1)
+    assert NAME in capsys.readouterr().err
+
+
+def test_reading_images_off_a_terminal_says_a_line_a_minute_with_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("distillmatch.sources.progress.time.monotonic", lambda: now[0])
+
+    def told(total: int | None, in_bytes: bool = False, done: int = 0) -> list[str]:
+        with show_progress("decoding [/b]", total, in_bytes, done) as update:
+            for _ in range(4):
+                now[0] += 40.0
+                update(done := done + 1500)
+        return capsys.readouterr().err.splitlines()
+
+    assert told(12_000, done=3000) == [
+        "decoding [/b]: 6,000 of 12,000, about 3 min left",
+        "decoding [/b]: 9,000 of 12,000, about 80 s left",
+    ]
+    assert told(None, in_bytes=True) == ["decoding [/b]: 3.0 kB", "decoding [/b]: 6.0 kB"]
+    with without_progress():
+        assert told(12_000) == []
+
+
+def test_quiet_commands_draw_no_bar_while_they_read_images_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("distillmatch.sources.progress.PATIENCE", 0.0)
+    for number in range(20):
+        save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png", (number, 9, 9), 8)
+    words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "photos"), "--tasks", "1"]
+    words += ["--image-size", "8", "--network", "wrn-10-1", "--epochs", "1", "--device", "cpu"]
+    for name, more in (("loud", []), ("quiet", ["--quiet"])):
+        cache = ["--cache-dir", str(tmp_path / f"cache {name}")]
+        assert main([*words, *more, *cache, "--out", str(tmp_path / name)]) == 0
+        said = capsys.readouterr()
+        assert ("decoding" in said.err) == ("A_N" in said.out) == (name == "loud")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_letters_that_the_terminal_lacks_are_replaced(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(made_up_run("base")))
+    for words, shown in ((["compare", str(tmp_path)], b"A_N"), (["run", "--help"], b"--batch")):
+        written = io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+            try:
+                assert main(words) == 0
+            except SystemExit as end:
+                assert not end.code
+            sys.stdout.flush()
+            assert shown in written.getvalue() and b"?" in written.getvalue()
+
+
+def test_progress_off_a_terminal_is_a_line_every_tenth_of_the_way_with_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, now = LiveProgress("dm"), [1000.0]
+    monkeypatch.setattr("distillmatch.cli.progress.time.monotonic", lambda: now[0])
+    progress.start(100.0, done=20.0)
+    for seconds, done in ((5, 5.0), (5, 5.0), (20, 35.0), (0, 35.0)):
+        now[0] += seconds
+        progress.advance(done, "task 1")
+    progress.stop()
+    assert capsys.readouterr().err.splitlines() == [
+        "dm: 30 % done, about 70 s left, task 1",
+        "dm: 65 % done, about 23 s left, task 1",
+        "dm: 100 % done, about 0 s left, task 1",
+    ]
+
+
+def test_progress_off_a_terminal_speaks_by_the_clock_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.cli.progress.LINE_SECONDS", 0.02)
+    progress, said = LiveProgress("dm"), ""
+    progress.start(1000.0)
+
+    def wait_for(line: str) -> None:
+        nonlocal said
+        end = time.monotonic() + 10
+        while line not in said and time.monotonic() < end:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+        assert line in said
+
+    wait_for("dm: 0 % done\n")
+    progress.advance(3.0, "task 1")
+    wait_for("dm: 0.3 % done, about ")
+    wait_for(" left, task 1\n")
+    progress.stop()
+    capsys.readouterr()
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""

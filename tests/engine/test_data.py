@@ -1,0 +1,111 @@
+"""Which images the steps of a training take, where stored images have a share of every batch."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from distillmatch.engine import Placement
+from distillmatch.engine.data import TaskData
+from distillmatch.methods import Schedule, TaskInfo, Training
+from distillmatch.views import Normalization
+
+CPU = Placement(torch.device("cpu"), torch.float32)
+NEUTRAL = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+TASK = TaskInfo(number=1, sizes=(2, 2), last=False, coreset=True)
+
+
+def training(**options: Any) -> Training:
+    return Training(
+        "classifier", nn.Linear(1, 1), lambda *_: torch.zeros(()), Schedule(4, 0.1), **options
+    )
+
+
+def data_of(new: int, stored: int, batch: int, **options: Any) -> TaskData:
+    """Images without content: the first labels are of the new classes, then come stored ones."""
+    images = np.zeros((new + stored + 3, 4, 4, 3), np.uint8)
+    labels = np.arange(new + stored) % 2
+    return TaskData(
+        TASK,
+        (images[:new], labels[:new] + 2),
+        (images[new : new + stored], labels[new:]),
+        images[new + stored :],
+        normalization=NEUTRAL,
+        placement=CPU,
+        seed=5,
+        batch=batch,
+        unlabeled_batch=2,
+        **options,
+    )
+
+
+def batches_of(data: TaskData, number: int, cuts: tuple[int, ...] = ()) -> list[list[int]]:
+    """Return the rows that the steps of an epoch take, asked for in parts."""
+    steps, taken = data.steps(training()), []
+    for start, stop in pairwise([0, *cuts, steps]):
+        draft = data.draft(training(), number, range(start, stop))
+        ends = np.cumsum([0, *draft.sizes])
+        taken += [draft.labeled[a:b].tolist() for a, b in pairwise(ends)]
+    return taken
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    new=st.integers(1, 25),
+    stored=st.integers(1, 12),
+    batch=st.integers(2, 12),
+    share=st.floats(0.01, 1.0),
+    last=st.sampled_from(["filled", "short"]),
+)
+def test_every_batch_has_its_share_of_stored_images_and_a_pass_every_new_one(
+    new: int, stored: int, batch: int, share: float, last: Any
+) -> None:
+    data = data_of(new, stored, batch, stored_share=share, last_batches=last)
+    in_batch = min(max(round(share * batch), 1), batch - 1)
+    went_round: list[int] = []
+    for number in range(4):
+        passed: list[int] = []
+        for rows in batches_of(data, number):
+            of_new, of_stored = [r for r in rows if r < new], [r for r in rows if r >= new]
+            assert len(of_stored) == in_batch
+            if last == "filled":
+                assert len(rows) == batch
+            passed += of_new
+            went_round += of_stored
+        assert set(passed) == set(range(new))
+        if last == "short" and new > 1:
+            assert sorted(passed) == list(range(new)), "each new image once"
+    everything = list(range(new, new + stored))
+    for start in range(0, len(went_round) - stored + 1, stored):
+        assert sorted(went_round[start : start + stored]) == everything, "each once a round"
+
+
+@pytest.mark.parametrize("last", ["filled", "short"])
+def test_an_epoch_takes_the_same_images_in_whatever_parts_it_is_asked_for(last: Any) -> None:
+    data = data_of(23, 7, 8, stored_share=0.4, last_batches=last)
+    for number in range(3):
+        whole = batches_of(data, number)
+        assert whole == batches_of(data, number, (1,)) == batches_of(data, number, (1, 3))
+    assert batches_of(data, 0) != batches_of(data, 1), "every epoch has an order of its own"
+
+
+def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None:
+    for stored, options in ((9, {}), (0, {"stored_share": 0.5})):
+        data = data_of(23, stored, 8, last_batches="short", **options)
+        rows = [row for batch in batches_of(data, 0) for row in batch]
+        assert sorted(rows) == list(range(23 + stored))
+
+
+def test_a_training_on_other_sets_has_no_share_of_stored_images() -> None:
+    data = data_of(16, 8, 8, stored_share=0.5, last_batches="short")
+    for name, count in (("first-half", 12), ("new", 16), ("coreset", 8)):
+        other = training(labeled=name)
+        steps = data.steps(other)
+        assert steps == -(-count // 8)
+        draft = data.draft(other, 0, range(steps))
+        assert sorted(draft.labeled.tolist()) == list(range(count))

@@ -1,0 +1,354 @@
+"""The engine: repeatable to the last bit, calm in odd worlds, and fair with a task's data."""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_dataset
+from small_runs import engine_for, learned, same_weights, six_classes, tiny, without_times
+from torch import Tensor
+
+from distillmatch.config import MethodOptions
+from distillmatch.engine.data import TaskData
+from distillmatch.errors import ConfigError, TrainingError
+from distillmatch.methods import Batch, Method, Passes, Schedule, TaskInfo, Training, method_names
+from distillmatch.methods.offline import Offline
+from distillmatch.methods.parts import label_loss
+from distillmatch.run import run
+from distillmatch.sources import Dataset, Part
+from distillmatch.streams import build_stream
+
+
+def test_the_same_seed_gives_the_same_result_to_the_last_bit() -> None:
+    config = tiny(coreset=6, options={"consistency_threshold": 0.2})
+    (first, weights), (second, same) = learned(config), learned(config)
+    assert weights.keys() == same.keys() and same_weights(weights, same)
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.logits, other.logits)
+        assert one.losses == other.losses and one.values == other.values
+    results = [run(config, dataset=six_classes()) for _ in range(2)]
+    assert without_times(results[0]) == without_times(results[1])
+
+
+def test_different_seeds_give_different_results() -> None:
+    (first, weights), (second, other) = learned(tiny(seed=1)), learned(tiny(seed=2))
+    assert not same_weights(weights, other, "classifier.head")
+    assert first[1].losses != second[1].losses
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "one task": {"task_sizes": (6,)},
+    "one class a task": {"task_sizes": (1,) * 6, "epochs": 1},
+    "no past classes in the stream": {"unlabeled": "task"},
+    "a coreset larger than the data": {"coreset": 1000},
+    "a coreset of one image": {"coreset": 1},
+    "no unlabeled images": {"unlabeled_per_task": 0},
+    "no unlabeled images but a coreset": {"unlabeled_per_task": 0, "coreset": 6},
+    "one label a class": {"labels_per_class": 1},
+    "every image labeled": {"label_fraction": 1.0, "epochs": 1},
+    "fewer labels than a batch": {"batch": 64, "unlabeled_batch": 32, "epochs": 1},
+    "fewer unlabeled images than a batch": {"unlabeled_per_task": 1},
+}
+
+
+@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("world", WORLDS)
+def test_degenerate_worlds_are_learned(world: str, method: str) -> None:
+    config = tiny(method=method, **WORLDS[world])
+    result = run(config, dataset=six_classes())
+    assert result["complete"]
+    assert len(result["tasks"]) == len(config.task_sizes or ())
+    for number, row in enumerate(result["R"]):
+        assert all(0 <= value <= 100 for value in row[: number + 1])
+        assert all(value is None for value in row[number + 1 :])
+    assert result["memory"]["stored_images"] <= config.coreset
+
+
+def test_a_coreset_larger_than_the_data_keeps_every_labeled_image() -> None:
+    result = run(tiny(method="base", coreset=1000), dataset=six_classes())
+    assert [task["stored_images"] for task in result["tasks"]] == [2, 6, 12]
+
+
+@pytest.mark.parametrize("strong_labels", [True, False])
+@pytest.mark.parametrize("accept", ["everything", "newness", "truth"])
+def test_worldmatch_does_without_unlabeled_images(accept: str, strong_labels: bool) -> None:
+    config = tiny(method="worldmatch", options={"accept": accept}, unlabeled="none")
+    outcomes, _ = learned(config.replace(strong_labels=strong_labels))
+    assert len(outcomes) == 3
+
+
+class Observer(Method):
+    """Learns by cross entropy and writes down what each step was given.
+
+    With two images a class, one labeled and one not, labels and truth tell which image it was.
+    """
+
+    needs_truth = True
+    strong_views = True
+    seen: ClassVar[list[Batch]] = []
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        return [self.training(task, schedule=Schedule(6, 0.01), strong_labeled=True)]
+
+    def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        self.seen.append(batch)
+        return torch.nn.functional.cross_entropy(self.classifier(batch.images), batch.labels)
+
+
+def observed(dataset: Dataset, **options: Any) -> list[Batch]:
+    Observer.seen.clear()
+    list(engine_for(tiny(method="test_engine:Observer", **options), dataset).run())
+    return list(Observer.seen)
+
+
+def observed_pairs(recipe: str) -> list[Batch]:
+    """One task of 21 classes with one labeled and one unlabeled image each."""
+    dataset = make_dataset(classes=21, per_class=2, parents=None, noise=True)
+    sizes = {"task_sizes": (21,), "labels_per_class": 1, "batch": 8, "unlabeled_batch": 5}
+    return observed(dataset, recipe=recipe, **sizes)
+
+
+def truth_of(batches: list[Batch]) -> list[int]:
+    taken: list[int] = []
+    for batch in batches:
+        assert batch.truth is not None
+        taken += batch.truth.tolist()
+    return taken
+
+
+def test_with_filled_batches_an_epoch_takes_every_labeled_image_in_steps_of_one_shape() -> None:
+    pairs, steps = observed_pairs("as-written"), 3
+    assert len(pairs) == 6 * steps
+    assert {(len(b.images), len(b.labels), len(b.unlabeled)) for b in pairs} == {(8, 8, 5)}
+    orders = []
+    for start in range(0, len(pairs), steps):
+        labels = torch.cat([batch.labels for batch in pairs[start : start + steps]]).tolist()
+        counts = [labels.count(c) for c in range(21)]
+        assert sorted(counts) == [1] * 18 + [2] * 3, "24 places for 21 images"
+        orders.append(tuple(labels))
+    assert len(set(orders)) == 6, "every epoch has an order of its own"
+    taken = truth_of(pairs)
+    assert len(taken) == 90
+    rounds = [tuple(taken[start : start + 21]) for start in range(0, 84, 21)]
+    for one_round in rounds:
+        assert sorted(one_round) == list(range(21)), "every unlabeled image once a round"
+    assert len(set(rounds)) == 4, "every round has an order of its own"
+
+
+def test_with_short_batches_every_pass_takes_every_image_once() -> None:
+    pairs, steps = observed_pairs("paper"), 3
+    assert [len(batch.images) for batch in pairs] == [8, 8, 5] * 6
+    for start in range(0, len(pairs), steps):
+        labels = torch.cat([batch.labels for batch in pairs[start : start + steps]]).tolist()
+        assert sorted(labels) == list(range(21))
+    # Of 21 unlabeled images the last is no batch of its own: it joins the one before.
+    assert [len(batch.unlabeled) for batch in pairs] == [*[5, 5, 5, 6] * 4, 5, 5]
+    taken = truth_of(pairs)
+    for start in range(0, 84, 21):
+        assert sorted(taken[start : start + 21]) == list(range(21))
+
+
+def test_strong_and_weak_views_are_of_the_same_images() -> None:
+    """Of red and blue images; jitter and most strong operations leave the hue."""
+    dataset = make_dataset(classes=40, per_class=2, parents=None)
+    images = np.full((80, 16, 16, 3), 60, np.uint8)
+    red = dataset.train.labels % 2 == 0
+    images[red, :, :, 0] = images[~red, :, :, 2] = 200
+    test = Part(np.zeros((len(dataset.test), 16, 16, 3), np.uint8), dataset.test.labels)
+    dataset = replace(dataset, train=Part(images, dataset.train.labels), test=test)
+    options = {"task_sizes": (40,), "labels_per_class": 1, "batch": 8, "unlabeled_batch": 16}
+    batches = observed(dataset, recipe="as-written", **options)
+
+    def is_red(views: Tensor) -> Tensor:
+        return views[:, 0].mean((1, 2)) > views[:, 2].mean((1, 2))
+
+    source = build_stream(dataset, tiny(task_sizes=(40,), labels_per_class=1)).class_order
+    strong = torch.cat([b.strong for b in batches if b.strong is not None])
+    strong_images = torch.cat([b.strong_images for b in batches if b.strong_images is not None])
+    for weak, views, classes in (
+        ([b.unlabeled for b in batches], strong, [b.truth for b in batches if b.truth is not None]),
+        ([b.images for b in batches], strong_images, [b.labels for b in batches]),
+    ):
+        colors, truth = is_red(torch.cat(weak)), torch.cat(classes).tolist()
+        assert len(colors) == len(views) == 6 * 5 * len(weak[0])
+        assert torch.equal(colors, torch.tensor([source[slot] % 2 == 0 for slot in truth]))
+        assert (colors == is_red(views)).float().mean() > 0.75
+    assert not any((strong == one).flatten(1).all(dim=1).any() for one in strong_images[:40])
+
+
+class Halving(Method):
+    """Looks at the sets of a task before it learns anything."""
+
+    unlabeled = False
+    looked: ClassVar[list[dict[str, list[tuple[int, int]]]]] = []
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        def look(passes: Passes, task: TaskInfo) -> None:
+            assert isinstance(passes, TaskData)
+            found = {}
+            for name, images in passes.sets.items():
+                if images.labels is not None:
+                    numbers = images.pixels.permute(0, 2, 3, 1).flatten(1)[:, :4].long()
+                    ids = (numbers * 256 ** torch.arange(4)).sum(1)
+                    found[str(name)] = list(zip(ids.tolist(), images.labels.tolist(), strict=True))
+            self.looked.append(found)
+
+        return [self.training(task, schedule=Schedule(1, 0.01), before=look)]
+
+    def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        loss: Tensor = self.classifier(batch.images).mean()
+        return loss
+
+
+def test_the_halves_divide_the_labeled_images_of_each_class() -> None:
+    config = tiny(method="test_engine:Halving", coreset=8, labels_per_class=5)
+    Halving.looked.clear()
+    list(engine_for(config).run())
+    for task, sets in enumerate(Halving.looked):
+        first, second = set(sets["first-half"]), set(sets["second-half"])
+        assert not first & second
+        assert first | second == set(sets["labeled"]) == set(sets["new"]) | set(sets["coreset"])
+        assert len(sets["coreset"]) == (0 if task == 0 else 5 if task == 1 else 8)
+        labels = [label for _, label in sets["labeled"]]
+        for label in set(labels):
+            of_first = sum(y == label for _, y in first)
+            assert of_first == max(1, labels.count(label) // 2)
+
+
+@pytest.mark.parametrize("method", ["base", "dm"])
+def test_a_learning_rate_far_too_high_is_named_in_the_first_epoch(method: str) -> None:
+    engine = engine_for(tiny(method=method, learning_rate=1e30, task_sizes=(6,)))
+    with pytest.raises(
+        TrainingError, match=r"task 1, classifier, epoch 1, step 2; .*learning_rate"
+    ):
+        list(engine.run())
+
+
+class WatchedOffline(Offline):
+    """The bound, writing down what each stage starts from."""
+
+    stages: ClassVar[list[tuple[dict[str, Tensor], list[float]]]] = []
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        (training,) = super().trainings(task)
+
+        def look(passes: Passes, task: TaskInfo) -> None:
+            weights = {k: v.clone() for k, v in self.classifier.state_dict().items()}
+            self.stages.append((weights, passes.label_counts("labeled").tolist()))
+
+        return [replace(training, before=look)]
+
+
+def test_the_bound_trains_a_fresh_network_on_all_labels_so_far() -> None:
+    engine, stages = engine_for(tiny(method="test_engine:WatchedOffline")), WatchedOffline.stages
+    stages.clear()
+    outcomes = list(engine.run())
+    assert [counts for _, counts in stages] == [[2.0], [2.0] * 3, [2.0] * 6]
+    for number, (weights, _) in enumerate(stages):
+        fresh = engine.method.build(f"classifier of task {number + 1}").state_dict()
+        assert all(torch.equal(weights[key], fresh[key]) for key in fresh)
+    first, second = stages[0][0], stages[1][0]
+    assert not torch.equal(first["head.weight"], second["head.weight"])
+    assert {outcome.stored_images for outcome in outcomes} == {0}, "it has no coreset"
+
+
+@pytest.mark.parametrize("options", [{}, {"coreset": 4, "stored_share": 0.5}])
+def test_progress_ends_where_it_was_told_it_would(options: dict[str, Any]) -> None:
+    class Recorder:
+        total = 0.0
+        done = 0.0
+        said: ClassVar[list[str]] = []
+
+        def start(self, total: float, done: float = 0.0) -> None:
+            self.total = total
+
+        def advance(self, done: float, doing: str) -> None:
+            self.done += done
+            self.said.append(doing)
+
+        def stop(self) -> None:
+            self.said.append("stopped")
+
+    recorder = Recorder()
+    run(tiny(method="gd", **options), dataset=six_classes(), progress=recorder)
+    assert recorder.done == pytest.approx(recorder.total, rel=0.25)
+    assert recorder.said[0] == "task 1/3 classifier" and recorder.said[-1] == "stopped"
+
+
+@pytest.mark.parametrize("capacity", [0, 4])
+def test_labeled_images_of_past_tasks_come_back_through_the_coreset_alone(capacity: int) -> None:
+    Halving.looked.clear()
+    list(engine_for(tiny(method="test_engine:Halving", coreset=capacity)).run())
+    last = Halving.looked[-1]
+    past = [image for image in last["labeled"] if image[1] < 3]
+    assert sorted(past) == sorted(last["coreset"]) and len(past) == capacity
+
+
+def test_the_unlabeled_images_are_asked_about_once_to_count_pseudo_labels_and_to_judge_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes: list[tuple[int, str]] = []
+    inner = TaskData._pass
+
+    def counted(data: TaskData, ask: Any, over: Any, views: int) -> Any:
+        passes.append((data.info.number, over))
+        return inner(data, ask, over, views)
+
+    monkeypatch.setattr(TaskData, "_pass", counted)
+    outcomes = list(engine_for(tiny(method="dm")).run())
+    assert [outcome.judgement is not None for outcome in outcomes] == [False, True, True]
+    assert [passed for passed in passes if passed[1] == "unlabeled"] == [
+        (1, "unlabeled"),
+        (2, "unlabeled"),
+    ]
+
+
+class Pulled(Method):
+    """Cross entropy and a pull of the weights towards nothing, as terms of one loss."""
+
+    class Options(MethodOptions):
+        """Its own options."""
+
+        changing: bool = False
+
+    unlabeled = False
+    steps: ClassVar[list[dict[str, float]]] = []
+
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        labels = label_loss(self.forward(batch, task), batch.labels)
+        pull = sum((w.square().sum() for w in self.classifier.parameters()), torch.zeros(()))
+        self.steps.append({"labels": labels.item(), "pull": pull.item()})
+        if self.options.changing and len(self.steps) > 1:
+            return {"labels": labels}
+        return {"labels": labels, "pull": 0.001 * pull}
+
+
+def test_named_terms_of_a_loss_are_recorded_by_epoch_and_add_up_to_it() -> None:
+    Pulled.steps.clear()
+    outcomes, _ = learned(tiny(method="test_engine:Pulled", batch=4, labels_per_class=4))
+    steps = iter(Pulled.steps)
+    for number, outcome in enumerate(outcomes, 1):
+        (losses,) = outcome.losses.values()
+        assert losses.keys() == {"loss", "labels", "pull"}
+        for epoch in range(2):
+            taken = [next(steps) for _ in range(number)]
+            labels = sum(one["labels"] for one in taken) / len(taken)
+            pull = 0.001 * sum(one["pull"] for one in taken) / len(taken)
+            assert losses["labels"][epoch] == pytest.approx(labels, rel=1e-5)
+            assert losses["pull"][epoch] == pytest.approx(pull, rel=1e-5)
+            assert losses["loss"][epoch] == pytest.approx(labels + pull, rel=1e-5)
+    assert next(steps, None) is None
+
+
+def test_a_loss_without_named_terms_is_recorded_alone() -> None:
+    outcomes, _ = learned(tiny(method="base"))
+    assert all(outcome.losses["classifier"].keys() == {"loss"} for outcome in outcomes)
+
+
+def test_terms_that_change_from_step_to_step_are_refused() -> None:
+    Pulled.steps.clear()
+    config = tiny(method="test_engine:Pulled", batch=2, labels_per_class=4)
+    with pytest.raises(ConfigError, match=r"same terms in every step: it had labels, pull, and"):
+        learned(config.replace(options={"changing": True}))

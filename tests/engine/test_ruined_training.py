@@ -1,0 +1,57 @@
+"""Trainings that end in no numbers, in their losses or in their last step."""
+
+from pathlib import Path
+
+import pytest
+from small_runs import SOURCE, six_classes, tiny
+from torch import Tensor
+
+from distillmatch.cli import main
+from distillmatch.errors import TrainingError
+from distillmatch.methods import Batch, TaskInfo
+from distillmatch.methods.base import Base
+from distillmatch.run import read_result, run
+
+
+class BreaksInTaskTwo(Base):
+    """Base whose loss is no number in the second task, second epoch, third step."""
+
+    def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        self.values["steps"] = self.values.get("steps", 0) + (task.number == 1)
+        return super().loss(batch, task) * (float("nan") if self.values["steps"] == 6 else 1.0)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_leaves_what_was_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(method="test_ruined_training:BreaksInTaskTwo", batch=2, labels_per_class=3)
+    where = r"nan in task 2, classifier, epoch 2, step 3"
+    with pytest.raises(TrainingError, match=where):
+        run(config, tmp_path, dataset=six_classes())
+    left = read_result(tmp_path)
+    assert not left["complete"] and [task["task"] for task in left["tasks"]] == [1]
+    assert len(left["R"]) == len(left["A"]) == 1
+    words = ["run", "--source", SOURCE, "--method", config.method]
+    words += ["--task-sizes", "1", "2", "3", "--batch", "2", "--labels-per-class", "3"]
+    words += ["--network", "wrn-10-1", "--epochs", "2", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "again"), "--quiet"]) == 2
+    sentence = capsys.readouterr().err
+    assert "task 2, classifier, epoch 2, step 3" in sentence and sentence.count("\n") == 1
+    assert not read_result(tmp_path / "again")["complete"]
+
+
+@pytest.mark.parametrize(
+    ("method", "rate"), [("base", 1e30), ("base", 1e10), ("dm", 1e6), ("gd", 1e30)]
+)
+def test_a_network_that_its_last_step_ruined_stops_the_run(
+    method: str, rate: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One task of one step: its loss is that of the untouched network, and a good number."""
+    config = tiny(method=method, batch=64, epochs=1, learning_rate=rate, task_sizes=None, tasks=1)
+    with pytest.raises(TrainingError, match=r"in task 1 the classifier ended without finite"):
+        run(config, tmp_path / "out", dataset=six_classes())
+    words = ["run", "--source", SOURCE, "--method", method, "--tasks", "1"]
+    words += ["--batch", "64", "--network", "wrn-10-1", "--epochs", "1", "--device", "cpu"]
+    words += ["--learning-rate", str(rate)]
+    assert main([*words, "--out", str(tmp_path / "again"), "--quiet"]) == 2
+    assert "a lower learning_rate may help" in capsys.readouterr().err

@@ -1,0 +1,175 @@
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learner_world import BOAT, GOLDFISH, images_of, small_learner, write_images
+from PIL import Image
+
+from distillmatch.errors import LearnerError
+from distillmatch.learner.inputs import SMALLEST, natural_side, open_images, read_images
+from distillmatch.learner.labels import class_folders, labeled_images
+from distillmatch.sources.images import decode_image
+
+PIXELS = images_of(GOLDFISH, BOAT, count=2)
+
+
+def read(given: Any, side: int = 16) -> Any:
+    return read_images(open_images(given), side)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        PIXELS,
+        PIXELS.astype(np.int64),
+        PIXELS / 255,
+        (PIXELS / 255).astype(np.float32),
+        PIXELS.transpose(0, 3, 1, 2),
+        torch.from_numpy(PIXELS).permute(0, 3, 1, 2),
+        torch.from_numpy(PIXELS).permute(0, 3, 1, 2).float() / 255,
+        [*PIXELS],
+        [torch.from_numpy(image).permute(2, 0, 1) for image in PIXELS],
+        [Image.fromarray(image) for image in PIXELS],
+        (PIXELS[0], Image.fromarray(PIXELS[1]), *PIXELS[2:]),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_the_same_images_are_read_from_whatever_holds_them(given: Any) -> None:
+    np.testing.assert_array_equal(read(given), PIXELS)
+
+
+def test_files_are_read_by_path(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", PIXELS)
+    paths = sorted((tmp_path / "a").iterdir())
+    np.testing.assert_array_equal(read(paths), PIXELS)
+    np.testing.assert_array_equal(read([str(path) for path in paths]), PIXELS)
+    np.testing.assert_array_equal(read(np.array([str(path) for path in paths])), PIXELS)
+    np.testing.assert_array_equal(read(tmp_path), PIXELS)
+    np.testing.assert_array_equal(read([paths[0], PIXELS[1]]), PIXELS[:2])
+
+
+def test_gray_images_get_three_equal_channels() -> None:
+    gray = PIXELS[..., 0]
+    for given in (gray, gray[..., None], gray[:, None], [*gray], torch.from_numpy(gray)):
+        np.testing.assert_array_equal(read(given), np.repeat(gray[..., None], 3, axis=3))
+
+
+def test_sizes_may_differ_and_are_fitted_as_files_are(tmp_path: Path) -> None:
+    wide = np.random.default_rng(1).integers(0, 256, (20, 40, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(wide).save(buffer, "PNG")
+    expected = decode_image(buffer, 16)
+    got = read([wide, torch.from_numpy(wide).permute(2, 0, 1), Image.fromarray(wide), PIXELS[0]])
+    for image in got[:3]:
+        np.testing.assert_array_equal(image, expected)
+    np.testing.assert_array_equal(got[3], PIXELS[0])
+    np.testing.assert_array_equal(read(wide[None])[0], expected)
+
+
+def test_transparency_is_laid_over_white() -> None:
+    clear = Image.new("RGBA", (16, 16), (10, 20, 30, 0))
+    assert (read([clear]) == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "side"),
+    [((50, 41, 3), 40), ((30, 33), 32), ((3000, 4000, 3), 64), ((5, 9, 3), 8), ((16, 16, 3), 16)],
+)
+def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int) -> None:
+    assert natural_side(open_images([np.zeros(shape, np.uint8)])) == side
+
+
+def test_the_size_of_a_first_file_is_read_without_decoding_it(tmp_path: Path) -> None:
+    Image.new("RGB", (47, 90)).save(tmp_path / "a.png")
+    assert natural_side(open_images(tmp_path)) == 48
+
+
+def test_a_first_file_that_claims_to_be_huge_suggests_no_side(tmp_path: Path) -> None:
+    """A PNG of a few bytes whose head says 60,000 by 60,000 pixels."""
+    head = struct.pack(">4sIIBBBBB", b"IHDR", 60_000, 60_000, 8, 2, 0, 0, 0)
+    size = struct.pack(">I", len(head) - 4)
+    start = b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
+    (tmp_path / "huge.png").write_bytes(start)
+    assert natural_side(open_images(tmp_path)) == SMALLEST
+
+
+@pytest.mark.parametrize("content", [b"P6\n", b"P6\n4 x\n255\n", b"", b"no image"])
+def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "00.ppm").write_bytes(content)
+    assert natural_side(open_images(tmp_path)) == SMALLEST
+    with pytest.raises(LearnerError, match=r"00\.ppm: ") as error:
+        read(tmp_path)
+    (tmp_path / "boat").mkdir()
+    (tmp_path / "00.ppm").rename(tmp_path / "boat" / "00.ppm")
+    for size in (None, 16):
+        with pytest.raises(LearnerError) as other:
+            small_learner(image_size=size).partial_fit(tmp_path)
+        assert str(other.value) == str(error.value).replace("00.ppm", "boat/00.ppm")
+
+
+def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> None:
+    learner = small_learner(image_size=None, epochs=1)
+    learner.partial_fit(np.zeros((2, 23, 30, 3), np.uint8), ["a", "b"])
+    assert learner.image_size_ == 24
+    assert len(learner.predict([PIXELS[0], np.zeros((90, 70), np.uint8)])) == 2
+    assert learner.predict([]).shape == (0,)
+    assert learner.predict_proba(PIXELS[:0]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (np.zeros((2, 9, 9, 4), np.uint8), "1 or 3 channels"),
+        ([np.zeros((9, 9, 2), np.uint8)], "1 or 3 channels"),
+        (np.zeros((9, 9, 3), np.uint8), "put it in a list"),
+        (np.zeros((4, 7), np.uint8), "must have the shape"),
+        ([np.zeros(7, np.uint8)], "in a list must have the shape"),
+        (np.zeros((2, 0, 9, 3), np.uint8), "must have pixels"),
+        (np.full((1, 9, 9, 3), 1.5), "from 0 to 1"),
+        (np.full((1, 9, 9, 3), np.nan), "no NaN"),
+        (np.full((1, 9, 9, 3), 256), "from 0 to 255"),
+        (np.zeros((1, 9, 9, 3), bool), "whole numbers or floats"),
+        (7, "not an int"),
+        ([7], "the list has an int"),
+        ("no such place", "found nothing"),
+        (["no such file.png"], "no such file.png: No such file"),
+    ],
+)
+def test_what_is_no_image_is_refused(given: Any, sentence: str) -> None:
+    with pytest.raises(LearnerError, match=sentence):
+        read(given)
+
+
+def test_a_folder_of_class_folders_brings_its_labels(tmp_path: Path) -> None:
+    write_images(tmp_path / "boat", PIXELS[2:])
+    write_images(tmp_path / "gold\nfish", PIXELS[:2])
+    files, labels = labeled_images(tmp_path, None)
+    assert labels == ["boat", "boat", "gold�fish", "gold�fish"]
+    np.testing.assert_array_equal(read_images(files, 16), PIXELS[[2, 3, 0, 1]])
+    with pytest.raises(LearnerError, match="labels cannot be given beside a folder"):
+        labeled_images(tmp_path, ["a"])
+
+
+def test_a_file_that_is_no_image_is_named_on_one_line(tmp_path: Path) -> None:
+    write_images(tmp_path / "boat", PIXELS[2:])
+    (tmp_path / "boat" / "a\nb.png").write_bytes(b"nothing")
+    with pytest.raises(LearnerError, match=r"a�b\.png: not an image") as error:
+        small_learner().partial_fit(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LearnerError, match="one folder of images for each class, found none"):
+        class_folders(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LearnerError, match="a class without images"):
+        class_folders(tmp_path)
+    with pytest.raises(LearnerError, match="expected a folder with one folder for each class"):
+        class_folders(tmp_path / "nowhere")

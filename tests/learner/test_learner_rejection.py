@@ -1,0 +1,144 @@
+"""Strangers that a learner refuses, and options that stay what they were chosen to be."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learner_folders import ODD, SMALL, content_of, write_class
+from learner_world import (
+    BOAT,
+    CLOWNFISH,
+    GOLDFISH,
+    SHARK,
+    TROUT,
+    images_of,
+    names_of,
+    small_learner,
+    task,
+)
+
+from distillmatch import ContinualLearner
+from distillmatch.cli import main
+from distillmatch.errors import LearnerError
+from distillmatch.learner import read_state
+
+ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
+SEEN = images_of(GOLDFISH, BOAT, count=40, first=30)
+
+
+def test_rejects_what_looks_like_no_class() -> None:
+    learner = small_learner("dm", epochs=4, known_rate=0.5)
+    learner.partial_fit(*task(GOLDFISH, BOAT, count=12))
+    answers = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)
+    assert set(answers) == {"unknown", *names_of(GOLDFISH, BOAT)}
+    kept = answers != "unknown"
+    plain = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30))
+    assert (plain[kept] == answers[kept]).all()
+    assert 0.2 < kept.mean() < 0.8
+    generous = small_learner("dm", epochs=4, known_rate=1.0)
+    generous.partial_fit(*task(GOLDFISH, BOAT, count=12))
+    more = generous.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)
+    assert (more != "unknown").mean() > kept.mean()
+
+
+def test_rejecting_keeps_whole_numbers_as_they_are() -> None:
+    images, _ = task(GOLDFISH, BOAT, count=4)
+    learner = small_learner("dm", epochs=1, known_rate=0.5).fit(images, [7] * 4 + [3] * 4)
+    assert learner.classes_.tolist() == [3, 7]
+    assert set(learner.predict(images, reject=True).tolist()) <= {3, 7, "unknown"}
+    assert learner.predict(images).dtype == np.int64
+
+
+@pytest.mark.parametrize("recipe", ["paper", "as-written"])
+def test_strangers_are_refused_by_a_calibrated_threshold(recipe: str, tmp_path: Path) -> None:
+    answered = []
+    for rate in (0.1, 0.5, 1.0):
+        learner = small_learner("dm", options={"recipe": recipe}, known_rate=rate)
+        learner.partial_fit(*task(GOLDFISH, BOAT, count=12), unlabeled=ENVIRONMENT)
+        answers = learner.predict(SEEN, reject=True)
+        kept = answers != "unknown"
+        assert (answers[kept] == learner.predict(SEEN)[kept]).all()
+        answered.append(kept.mean())
+    assert answered == sorted(answered) and answered[0] < answered[-1]
+    assert answered[0] < 0.6, "of new images about a tenth should be answered"
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict(SEEN, reject=True), answers)
+    learner.partial_fit(*task(TROUT, count=4), unlabeled=ENVIRONMENT)
+    assert learner.history_[-1]["known_threshold"] is not None
+    assert set(learner.predict(SEEN, reject=True)) <= {"unknown", *learner.classes_.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("e2e", None),
+        ("dm", {"pseudo_labels": False}),
+        ("worldmatch", None),
+        ("worldmatch", {"accept": "newness"}),
+    ],
+)
+def test_rejecting_by_what_gives_no_scores_is_refused(method: str, options: Any) -> None:
+    learner = small_learner(method, epochs=1, options=options).fit(*task(SHARK, count=2))
+    with pytest.raises(LearnerError, match=f"method '{method}' .* no threshold to tell strangers"):
+        learner.predict(ENVIRONMENT, reject=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "then"),
+    [
+        ("dm", None, {"pseudo_labels": False}),
+        ("dm", {"pseudo_labels": False}, None),
+        ("dm", None, {"recipe": "as-written"}),
+        ("worldmatch", {"accept": "newness"}, None),
+        ("worldmatch", None, {"accept": "newness"}),
+    ],
+)
+def test_what_networks_and_thresholds_hang_on_cannot_change_once_something_is_learned(
+    method: str, first: Any, then: Any, tmp_path: Path
+) -> None:
+    learner = small_learner(method, epochs=1, options=first)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=2), unlabeled=ENVIRONMENT)
+    learner.save(tmp_path / "it")
+    state, answers = content_of(tmp_path / "it"), learner.predict_proba(ENVIRONMENT)
+    learner.set_params(options=then)
+    for attempt in (
+        lambda: learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT),
+        lambda: learner.save(tmp_path / "it"),
+    ):
+        with pytest.raises(
+            LearnerError, match=r"^\w+ is .* in what was learned, and cannot become"
+        ):
+            attempt()
+    np.testing.assert_array_equal(learner.predict_proba(ENVIRONMENT), answers)
+    assert content_of(tmp_path / "it") == state
+    learner.set_params(options=first).partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+    assert len(learner.classes_) == 3
+
+
+def test_other_options_may_change_from_task_to_task() -> None:
+    learner = small_learner("dm", epochs=1).partial_fit(*task(SHARK, count=2))
+    changed = {"consistency_weight": 0.5, "momentum": 0.8, "optimizer": "adamw"}
+    learner.set_params(options=changed)
+    learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+    assert len(learner.classes_) == 2
+
+
+def test_the_command_keeps_options_that_are_not_given_and_refuses_what_cannot_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    for name in ("red", "green"):
+        write_class(tmp_path / "march", name, 4)
+    write_class(tmp_path / "april", ODD, 4)
+    march = ["learn", str(state), "--labeled", str(tmp_path / "march"), "--quiet", *SMALL]
+    assert main([*march, "--options", "pseudo_labels=false", "momentum=0.8"]) == 0
+    before = content_of(state)
+    april = ["learn", str(state), "--labeled", str(tmp_path / "april"), "--quiet"]
+    assert main([*april, "--options", "pseudo_labels=true"]) == 2
+    refusal = capsys.readouterr().err
+    assert "pseudo_labels is False in what was learned" in refusal and refusal.count("\n") == 1
+    assert content_of(state) == before
+    assert main([*april, "--options", "momentum=0.7"]) == 0
+    assert read_state(state)["settings"]["options"] == {"pseudo_labels": False, "momentum": 0.7}

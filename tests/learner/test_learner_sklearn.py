@@ -1,0 +1,110 @@
+"""The learner under scikit-learn's own checks of estimators.
+
+Those checks draw tables of numbers, and a learner wants images. So most of them are run on a
+learner that is shown each row of such a table as a little picture; what is left out says why.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from distillmatch import ContinualLearner
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+SIDE = 8
+NOT_FOR_IMAGES = {
+    "check_classifiers_train": "wants 83 % right after one fit of a table, which one epoch on "
+    "pictures of it does not reach",
+}
+
+
+class RowsAsImages(ContinualLearner):
+    """A learner that draws each row of a table as a picture; scikit-learn checks the table."""
+
+    def fit(self, table: Any, y: Any = None, unlabeled: Any = None) -> Self:
+        table, y = validate_data(self, table, y, dtype=np.float64)
+        return super().fit(drawn(table), y)
+
+    def partial_fit(  # type: ignore[override]
+        self, table: Any, y: Any = None, unlabeled: Any = None, **others: Any
+    ) -> Self:
+        # scikit-learn wants to say which classes will come; a learner is never told.
+        others.pop("classes", None)
+        if np.ndim(table) == 2:
+            table, y = validate_data(
+                self, table, y, dtype=np.float64, reset=not self.__sklearn_is_fitted__()
+            )
+            table = drawn(table)
+        return super().partial_fit(table, y, unlabeled, **others)
+
+    def predict(self, table: Any, reject: bool = False) -> NDArray[Any]:
+        check_is_fitted(self)
+        return super().predict(drawn(validate_data(self, table, reset=False, dtype=np.float64)))
+
+    def predict_proba(self, table: Any) -> NDArray[np.float32]:
+        check_is_fitted(self)
+        return super().predict_proba(
+            drawn(validate_data(self, table, reset=False, dtype=np.float64))
+        )
+
+    def score(self, table: Any, y: Any = None) -> float:
+        return super().score(drawn(validate_data(self, table, reset=False, dtype=np.float64)), y)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        return tags
+
+
+def drawn(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Repeat each row's numbers over a gray picture, squeezed to lie between 0 and 1."""
+    return np.stack([np.resize(row, (SIDE, SIDE)) for row in 1 / (1 + np.exp(-table))])
+
+
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [RowsAsImages("base", "wrn-10-1", image_size=SIDE, epochs=1, batch=16)],
+    expected_failed_checks=lambda estimator: NOT_FOR_IMAGES,
+)
+def test_passes_the_checks_of_scikit_learn(
+    estimator: RowsAsImages, check: Callable[[RowsAsImages], None]
+) -> None:
+    check(estimator)
+
+
+def test_clones_have_the_parameters_and_nothing_that_was_learned() -> None:
+    options = {"pseudo_labels": False}
+    learner = ContinualLearner("dm", "wrn-10-1", coreset=7, options=options)
+    copy = clone(learner)
+    assert copy.get_params() == learner.get_params()
+    assert is_classifier(learner)
+    assert repr(copy) == (
+        "ContinualLearner(network='wrn-10-1', coreset=7, options={'pseudo_labels': False})"
+    )
+    with pytest.raises(ValueError, match="unknown parameter 'epoch'"):
+        copy.set_params(epoch=3)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda learner: learner.predict([]),
+        lambda learner: learner.predict_proba([]),
+        lambda learner: learner.score([], []),
+        lambda learner: learner.explain(),
+        lambda learner: learner.save("nowhere"),
+        lambda learner: learner.history_,
+    ],
+)
+def test_an_untaught_learner_says_so(ask: Callable[[ContinualLearner], Any]) -> None:
+    learner = ContinualLearner()
+    with pytest.raises(NotFittedError, match="has learned nothing yet"):
+        ask(learner)
+    assert not hasattr(learner, "classes_")

@@ -1,0 +1,359 @@
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from interrupted_runs import ALWAYS, checkpoint_files
+from learner_world import (
+    BOAT,
+    CLOWNFISH,
+    GOLDFISH,
+    SHARK,
+    SMALL,
+    TROUT,
+    images_of,
+    names_of,
+    small_learner,
+    task,
+    write_classes,
+    write_images,
+)
+from odd_files import contents, forbid
+
+from distillmatch import ContinualLearner
+from distillmatch.engine import NoProgress
+from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
+from distillmatch.learner import learn, read_state
+from distillmatch.learner.accuracy import TestImages, hold_out, measure
+from distillmatch.run import Interrupted
+from distillmatch.run.lock import FolderLock
+from distillmatch.sources.images import ImageFile
+
+WITH_DETECTOR = {**SMALL, "method": "dm"}
+SETTINGS = {**SMALL, "method": "e2e"}
+
+
+class CrashError(Exception):
+    """A process that dies."""
+
+
+class DiesIn(NoProgress):
+    """Ends the task after so many epochs, without a word."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def advance(self, done: float, doing: str) -> None:
+        self.epochs -= 1
+        if self.epochs < 0:
+            raise CrashError
+
+
+class Interrupts(NoProgress):
+    """Presses Ctrl-C in the first epoch."""
+
+    def advance(self, done: float, doing: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two months of labeled images and sights, and a folder of test images."""
+    root = tmp_path_factory.mktemp("world")
+    write_classes(root / "march", CLOWNFISH, GOLDFISH, count=10)
+    write_classes(root / "april", TROUT, count=10)
+    write_images(root / "camera", images_of(GOLDFISH, TROUT, SHARK, count=4, first=40))
+    write_classes(root / "test", CLOWNFISH, GOLDFISH, TROUT, SHARK, count=5, first=60)
+    (root / "empty").mkdir()
+    return root
+
+
+def weights(state: Path) -> list[str]:
+    """The name of the weights, which is a hash of them."""
+    return [path.name for path in state.glob("weights-*")]
+
+
+def test_two_months_with_a_test_folder(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    first = learn(state, labeled=world / "march", test=world / "test", settings=WITH_DETECTOR)
+    assert (first["name"], first["number"], first["labeled"]) == ("march", 1, 20)
+    assert first["test"]["unknown"] == {"shark": 5, "trout": 5}
+    assert first["test"]["images"] == 10
+    assert first["test"]["old"] is None and first["test"]["forgotten"] is None
+    assert first["test"]["new"] == first["test"]["all"]
+    before = ContinualLearner.load(state).score(*task(CLOWNFISH, GOLDFISH, count=5, first=60))
+    second = learn(
+        state,
+        labeled=world / "april",
+        unlabeled=[world / "camera", world / "empty"],
+        test=world / "test",
+        name="in april",
+    )
+    tested, learner = second["test"], ContinualLearner.load(state)
+    assert second["name"] == "in april"
+    assert (second["added"], second["seen"]) == (names_of(TROUT), 12)
+    now = 100 * learner.score(*task(CLOWNFISH, GOLDFISH, count=5, first=60))
+    assert tested["old"] == pytest.approx(now)
+    assert tested["old_before"] == pytest.approx(100 * before)
+    assert tested["forgotten"] == pytest.approx(100 * before - now)
+    new = 100 * learner.score(*task(TROUT, count=5, first=60))
+    assert tested["by_class"]["trout"] == tested["new"] == pytest.approx(new)
+    assert tested["all"] == pytest.approx((2 * now + new) / 3)
+    assert learner.history_ == [first, second]
+    summary = read_state(state)
+    assert summary["history"] == [first, second]
+    assert summary["labels"] == learner.classes_.tolist()
+    assert summary["settings"]["method"] == "dm"
+    assert summary["bytes"] == sum(path.stat().st_size for path in state.iterdir())
+    assert not summary["unfinished"] and not summary["busy"]
+
+
+def test_without_a_test_folder_some_images_are_held_out(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    first = learn(state, labeled=world / "march", held_out=0.2, settings=SETTINGS)
+    assert (first["labeled"], first["test"]["on"], first["test"]["images"]) == (16, "held-out", 4)
+    second = learn(state, labeled=world / "april", held_out=0.2)
+    assert second["test"]["old"] is None
+    assert second["test"]["new"] is not None
+    third = learn(state, labeled=world / "april", held_out=0)
+    assert third["test"] is None
+    assert (third["labeled"], third["returned"], third["added"]) == (10, names_of(TROUT), [])
+
+
+def test_held_out_are_a_share_of_every_class_and_never_all_of_one() -> None:
+    files = [ImageFile.at(f"{number}.png") for number in range(23)]
+    labels = ["many"] * 20 + ["two"] * 2 + ["one"]
+    held = hold_out(files, labels, 0.25)
+    assert held[:20].sum() == 5
+    assert held[20:].sum() == 0
+    assert hold_out(files, labels, 0.9)[20:].tolist().count(True) == 1
+    moved = [ImageFile.at(f"elsewhere/{number}.png") for number in range(23)]
+    np.testing.assert_array_equal(hold_out(moved, labels, 0.25), held)
+
+
+def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    april: dict[str, Any] = {"labeled": world / "april", "unlabeled": [world / "camera"]}
+    for state in (whole, broken):
+        learn(state, labeled=world / "march", settings=WITH_DETECTOR)
+    learn(whole, **april)
+    before = contents(broken)
+    for epochs in (1, 1):  # it dies, and once more after it was continued
+        with pytest.raises(CrashError):
+            learn(broken, **april, progress=DiesIn(epochs), checkpoint_seconds=ALWAYS)
+        assert before.items() <= contents(broken).items()
+        assert read_state(broken)["unfinished"]
+    told: list[str] = []
+    record = learn(broken, **april, tell=told.append)
+    assert any("continuing the unfinished task" in sentence for sentence in told)
+    assert weights(broken) == weights(whole)
+    assert record["losses"] == read_state(whole)["history"][-1]["losses"]
+    assert not (broken / "checkpoints").exists()
+
+
+def test_ctrl_c_keeps_what_was_done(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    with pytest.raises(Interrupted, match="the same command continues"):
+        learn(state, labeled=world / "march", settings=SETTINGS, progress=Interrupts())
+    with pytest.raises(LearnerError, match="found none"):
+        read_state(state)
+    told: list[str] = []
+    learn(state, labeled=world / "march", settings=SETTINGS, tell=told.append)
+    assert any("continuing" in sentence for sentence in told)
+
+
+def test_other_images_do_not_continue_an_unfinished_task(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    with pytest.raises(CrashError):
+        learn(state, labeled=world / "april", progress=DiesIn(1), checkpoint_seconds=ALWAYS)
+    before = contents(state)
+    with pytest.raises(LearnerError, match="unfinished task was begun with other images"):
+        learn(state, labeled=world / "april", unlabeled=[world / "camera"])
+    assert contents(state) == before
+    record = learn(
+        state, labeled=world / "april", unlabeled=[world / "camera"], drop_unfinished=True
+    )
+    assert record["number"] == 2
+    assert not (state / "checkpoints").exists()
+
+
+def test_a_checkpoint_of_a_finished_task_is_not_taken_up(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    with pytest.raises(CrashError):
+        learn(
+            state,
+            labeled=world / "march",
+            settings=SETTINGS,
+            progress=DiesIn(1),
+            checkpoint_seconds=ALWAYS,
+        )
+    stale = contents(state / "checkpoints")
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    (state / "checkpoints").mkdir()
+    for name, content in stale.items():  # as if it had died before it could remove them
+        (state / "checkpoints" / name).write_bytes(content)
+    told: list[str] = []
+    assert learn(state, labeled=world / "april", tell=told.append)["number"] == 2
+    assert told == []
+
+
+def test_one_process_at_a_time(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    lock = FolderLock(state, print)
+    try:
+        assert read_state(state)["busy"]
+        with pytest.raises(LockedError):
+            learn(state, labeled=world / "april")
+        other = small_learner().partial_fit(*task(GOLDFISH, count=2))
+        with pytest.raises(LockedError):
+            other.save(state)
+    finally:
+        lock.release()
+    assert read_state(state)["labels"] == names_of(CLOWNFISH, GOLDFISH)
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [ALWAYS, 0.0])
+def test_a_full_disk_leaves_the_state_as_it_was(
+    checkpoint_seconds: float, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "fish"
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    before = contents(state)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(DiskError, match="no space left on the disk"):
+            learn(state, labeled=world / "april", checkpoint_seconds=checkpoint_seconds)
+    assert contents(state) == before
+    assert learn(state, labeled=world / "april")["number"] == 2
+
+
+def test_what_a_crash_left_half_written_is_swept_away(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    state.mkdir()
+    (state / f"weights-{'0' * 32}.safetensors").write_bytes(b"half")
+    (state / ".learner.json.x.part").write_bytes(b"half")
+    with pytest.raises(LearnerError, match="found a half-written one"):
+        read_state(state)
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    assert sorted(path.suffix for path in state.iterdir()) == [".json", ".safetensors"]
+
+
+def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    overlapping = {"labeled": world / "march", "test": world / "april"}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"labeled": world / "nowhere"}, "expected a folder with one folder for each class"),
+        ({"labeled": world / "empty"}, "found none"),
+        ({"labeled": world / "camera"}, "not in the folder of a class"),
+        ({"labeled": world / "march", "unlabeled": [world / "nowhere"]}, "found nothing"),
+        ({"labeled": world / "march", "test": world / "nowhere"}, "expected a folder"),
+        ({"labeled": world / "march", "test": world / "march"}, "apart from the label+ed"),
+        ({**overlapping, "unlabeled": [world / "camera", world]}, "apart from the unlabel+ed"),
+        ({**overlapping, "unlabeled": [world / "april" / "trout"]}, "apart from the unlabel+ed"),
+        ({"labeled": world / "march", "held_out": 1.0}, "held_out must be"),
+        ({"labeled": world / "march", "settings": {"method": "offline"}}, "keeps none"),
+    ]
+    for given, sentence in bad:
+        with pytest.raises((LearnerError, SourceError, ValueError), match=sentence):
+            learn(state, **{"settings": SETTINGS, **given})
+        assert not state.exists()
+    other = write_images(tmp_path / "pictures", images_of(SHARK, count=1))
+    with pytest.raises(LearnerError, match="expected a learner or an empty folder"):
+        learn(other, labeled=world / "march", settings=SETTINGS)
+    with pytest.raises(LearnerError, match="found a file"):
+        learn(other / "0.png", labeled=world / "march", settings=SETTINGS)
+    assert [path.name for path in other.iterdir()] == ["0.png"]
+
+
+def test_settings_that_cannot_change_are_refused_later(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    before = contents(state)
+    with pytest.raises(LearnerError, match="method is 'e2e' in what was learned"):
+        learn(state, labeled=world / "april", settings=WITH_DETECTOR)
+    assert contents(state) == before
+    learn(state, labeled=world / "april", settings={"epochs": 1})
+    assert read_state(state)["settings"]["epochs"] == 1
+
+
+def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None:
+    class Guesses:
+        classes_ = np.array(["boat", "shark", "trout"])
+
+        def predict(self, images: Any) -> Any:
+            return np.array(["boat", "boat", "boat", "shark", "trout", "boat"])
+
+    labels = ["boat", "boat", "boat", "trout", "trout", "whale"]
+    tests = TestImages("test", images_of(BOAT, count=6), labels)
+    found = measure(Guesses(), tests, ["trout"], {"boat": 50.0})  # type: ignore[arg-type]
+    assert found == {
+        "on": "test",
+        "images": 5,
+        "all": pytest.approx(80.0),
+        "old": 100.0,
+        "new": 50.0,
+        "old_before": 50.0,
+        "forgotten": -50.0,
+        "by_class": {"boat": 100.0, "trout": 50.0},
+        "unknown": {"whale": 1},
+    }
+
+
+def test_a_learner_lives_in_a_folder_whose_name_is_not_utf8(
+    odd_folder: Path, tmp_path: Path
+) -> None:
+    march = write_classes(tmp_path / "march", CLOWNFISH, count=6)
+    april = write_classes(tmp_path / "april", SHARK, count=6)
+    learn(odd_folder, labeled=march, settings=SETTINGS)
+    assert ContinualLearner.load(odd_folder).classes_.tolist() == names_of(CLOWNFISH)
+    with pytest.raises(CrashError):
+        learn(odd_folder, labeled=april, progress=DiesIn(1), checkpoint_seconds=ALWAYS)
+    told: list[str] = []
+    assert learn(odd_folder, labeled=april, tell=told.append)["number"] == 2
+    assert any("continuing the unfinished task" in sentence for sentence in told)
+    assert ContinualLearner.load(odd_folder).classes_.tolist() == names_of(CLOWNFISH, SHARK)
+
+
+def test_an_unfinished_task_that_cannot_be_read_is_refused_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    march = write_classes(tmp_path / "march", CLOWNFISH, count=6)
+    state = tmp_path / "fish"
+    given: dict[str, Any] = {"labeled": march, "settings": SETTINGS}
+    with pytest.raises(CrashError):
+        learn(state, **given, progress=DiesIn(1), checkpoint_seconds=ALWAYS)
+    before = contents(state)
+    with monkeypatch.context() as patch:
+        forbid(patch, *checkpoint_files(state))
+        with pytest.raises(DiskError, match="Permission denied while reading a checkpoint"):
+            learn(state, **given)
+    assert contents(state) == before
+    told: list[str] = []
+    learn(state, **given, tell=told.append)
+    assert any("continuing the unfinished task" in sentence for sentence in told)
+
+
+def test_weights_that_cannot_be_read_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_learner(epochs=1).partial_fit(*task(SHARK, count=2)).save(tmp_path)
+    [weights] = tmp_path.glob("weights-*")
+    with monkeypatch.context() as patch:
+        forbid(patch, weights)
+        with pytest.raises(LearnerError) as error:
+            ContinualLearner.load(tmp_path)
+    assert str(error.value) == f"{weights}: Permission denied while reading the learner"
+    weights.unlink()
+    weights.mkdir()
+    with pytest.raises(LearnerError) as error:
+        ContinualLearner.load(tmp_path)
+    assert str(error.value) == f"{weights}: Is a directory while reading the learner"

@@ -1,0 +1,386 @@
+"""Backbones that are not ours: one's own, torchvision's and timm's."""
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+import torch
+from drawn_images import images, seeded, together_and_apart
+from safetensors.torch import save_file
+from small_runs import ROOT, engine_for, six_classes, tiny
+from torch import Tensor, nn
+
+from distillmatch.cli import main
+from distillmatch.errors import ConfigError
+from distillmatch.networks import (
+    BatchNorm,
+    Detector,
+    Head,
+    Network,
+    PretrainedWeights,
+    build_network,
+    check_network,
+)
+from distillmatch.run import read_result, run
+
+OWN = "examples.own_network:SmallNet"
+
+
+class Classifier(nn.Module):
+    """A stand-in for a classifier of a library: features, then a layer called as it is told."""
+
+    def __init__(self, last: str, layers: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6, eps=1e-3, momentum=0.05)
+        setattr(self, last, layers())
+        self.last = last
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        maps = self.norm(self.convolution(pictures)).relu()
+        features: Tensor = getattr(self, self.last)(maps.mean(dim=(2, 3)))
+        return features
+
+
+class NormalizeAndActivate(nn.BatchNorm2d):
+    """As timm has it: batch normalization that drops and activates, too."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.drop = nn.Identity()
+        self.act = nn.SiLU()
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(maps)))  # type: ignore[no-any-return]
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: Classifier("fc", lambda: nn.Linear(6, 1000)),
+    "mobilenet": lambda: Classifier(
+        "classifier", lambda: nn.Sequential(nn.Dropout(), nn.Linear(6, 1000))
+    ),
+    "vit": lambda: Classifier("heads", lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 1000))),
+    "squeezenet": lambda: Classifier("classifier", nn.Identity),
+}
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put stand-ins in the place of torchvision and timm, with the functions of theirs we use."""
+    torchvision, models, timm = (
+        ModuleType(name) for name in ("torchvision", "torchvision.models", "timm")
+    )
+
+    def get_model(name: str, weights: object) -> nn.Module:
+        assert weights is None, "nothing may be fetched"
+        return MODELS[name]()
+
+    def create_model(name: str, pretrained: bool, num_classes: int) -> nn.Module:
+        assert not pretrained and num_classes == 0
+        return Classifier("head", nn.Identity)
+
+    contents: dict[ModuleType, dict[str, object]] = {
+        torchvision: {"models": models},
+        models: {"get_model": get_model, "list_models": lambda module: list(MODELS)},
+        timm: {"create_model": create_model, "is_model": lambda name: name == "resnet18"},
+    }
+    for module, members in contents.items():
+        for name, member in members.items():
+            setattr(module, name, member)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield
+
+
+def needs_an_argument(_: object) -> nn.Module:
+    raise AssertionError("never made")
+
+
+def flat() -> nn.Module:
+    return nn.Flatten()
+
+
+def maps() -> nn.Module:
+    return nn.Conv2d(3, 4, 3)
+
+
+def only_large() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 16), nn.Flatten())
+
+
+def unfinished() -> nn.Module:
+    raise ValueError("no such\nlayer")
+
+
+def nothing() -> None:
+    return None
+
+
+def without_statistics() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten())
+
+
+def synchronized() -> nn.Module:
+    norm = nn.SyncBatchNorm(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 3), norm.eval())
+
+
+THE_ONE = nn.Sequential(
+    nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+)
+
+
+def the_one() -> nn.Module:
+    return THE_ONE
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(5, 3), nn.LazyBatchNorm2d(), nn.Flatten())
+
+
+def all_kinds() -> nn.Module:
+    shared = nn.BatchNorm2d(4, momentum=0.3, eps=1e-4)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        shared,
+        NormalizeAndActivate(4),
+        nn.Sequential(nn.Conv2d(4, 4, 3), shared, nn.BatchNorm2d(4, affine=False)),
+        nn.Flatten(),
+        nn.BatchNorm1d(64),
+    )
+
+
+def test_a_function_or_class_gives_the_backbone_and_its_features_are_counted() -> None:
+    network = build_network(OWN, 5)
+    assert network.feature_count == 64 and network.class_count == 5
+    assert network.features(images(3)).shape == (3, 64)
+    assert build_network("test_backbones:flat", 2, image_size=8).feature_count == 3 * 8 * 8
+    assert build_network("test_backbones:lazy", 2, image_size=8).feature_count == 5 * 6 * 6
+    assert network.training
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_foreign_weights_depend_on_the_generator_alone(head: Head) -> None:
+    torch.manual_seed(3)
+    first = build_network(OWN, 4, head, seeded(5)).state_dict()
+    torch.manual_seed(4)
+    second = build_network(OWN, 4, head, seeded(5)).state_dict()
+    other = build_network(OWN, 4, head, seeded(6)).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not torch.equal(first["backbone.layers.0.weight"], other["backbone.layers.0.weight"])
+
+
+def test_networks_from_a_function_that_always_gives_the_same_module_share_nothing() -> None:
+    one, two = (build_network("test_backbones:the_one", 2, image_size=8) for _ in range(2))
+    assert not {id(p) for p in one.parameters()} & {id(p) for p in two.parameters()}
+    assert isinstance(THE_ONE[1], nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("test_backbones:maps", r"of two images it gave shape \(2, 4, 6, 6\), not \(2, F\)"),
+        ("test_backbones:only_large", "cannot take images of 8×8 pixels: RuntimeError"),
+        ("test_backbones:unfinished", "could not be made: ValueError: no such layer$"),
+        ("test_backbones:needs_an_argument", "could not be made: TypeError"),
+        ("test_backbones:nothing", "must give a torch.nn.Module, not None"),
+        ("test_backbones:without_statistics", "must keep running statistics"),
+        ("test_backbones:synchronized", "must be torch's own, not SyncBatchNorm"),
+        ("test_backbones:neverland", "has no 'neverland'"),
+        ("nowhere:Net", "network 'nowhere:Net': there is no module 'nowhere'"),
+    ],
+)
+def test_a_backbone_that_cannot_be_used_is_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as error:
+        build_network(name, 2, image_size=8)
+    assert "\n" not in str(error.value)
+
+
+def test_exchanged_normalization_computes_and_learns_as_torchs_does() -> None:
+    network = build_network("test_backbones:all_kinds", 2, generator=seeded(1), image_size=8)
+    theirs = all_kinds()
+    kinds = [
+        layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)
+    ]
+    assert not kinds
+    ours = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+    assert len(ours) == 4, "the shared layer is one layer still"
+    values = network.backbone.state_dict()
+    values = {key.replace("2.0.", "2."): value for key, value in values.items()}
+    theirs.load_state_dict(
+        {key: values[key] for key in theirs.state_dict() if key in values}, strict=False
+    )
+    assert sum(p.numel() for p in theirs.parameters()) == sum(
+        p.numel() for p in network.backbone.parameters()
+    ), "constants of a layer that learns nothing must not learn"
+    for step in range(3):
+        batch = 2 * images(6, seed=step) + 1
+        torch.testing.assert_close(network.features(batch), theirs(batch))
+    network.eval()
+    theirs.eval()
+    torch.testing.assert_close(network.features(images(4)), theirs(images(4)))
+
+
+def test_statistics_can_be_kept_apart_in_a_foreign_backbone() -> None:
+    one, two = (
+        build_network("test_backbones:all_kinds", 3, "cosine", seeded(4), image_size=8)
+        for _ in range(2)
+    )
+    together_and_apart(one, two)
+
+
+def test_a_pretrained_layers_statistics_survive_the_exchange(tmp_path: Path) -> None:
+    theirs = all_kinds()
+    theirs(2 * images(6) + 1)
+    save_file(_tensors(theirs), tmp_path / "weights.safetensors")
+    network = build_network(
+        "test_backbones:all_kinds",
+        2,
+        image_size=8,
+        weights=PretrainedWeights.read(tmp_path / "weights.safetensors"),
+    )
+    torch.testing.assert_close(network.eval().features(images(4)), theirs.eval()(images(4)))
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        ("torchvision:resnet18", 6),
+        ("torchvision:mobilenet", 6),
+        ("torchvision:vit", 5),
+        ("timm:resnet18", 6),
+    ],
+)
+def test_a_librarys_classifier_gives_what_went_into_its_last_layer(
+    name: str, features: int
+) -> None:
+    network = build_network(name, 3)
+    assert network.feature_count == features
+    assert network(images(2)).shape == (2, 3)
+    assert not any(parameter.shape[0] == 1000 for parameter in network.parameters())
+    assert any(isinstance(layer, BatchNorm) for layer in network.modules())
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("torchvision:resnet19", "torchvision has no classifier 'resnet19'"),
+        ("torchvision:squeezenet", "has no linear classification layer that could be removed"),
+        ("timm:resnet19", "timm has no model 'resnet19'"),
+    ],
+)
+def test_a_model_that_a_library_lacks_is_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        build_network(name, 2)
+
+
+def test_a_missing_or_broken_library_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ConfigError, match="needs timm, which"):
+        check_network("timm:resnet18")
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator nms is missing')\n")
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be imported here: RuntimeError: operator nms"):
+        check_network("torchvision:resnet18")
+
+
+@pytest.mark.gpu
+def test_torchvisions_own_resnet_gives_512_features() -> None:
+    try:
+        import torchvision  # type: ignore[import-not-found,unused-ignore]
+    except (ImportError, RuntimeError):
+        pytest.skip("torchvision cannot be imported here")
+    network = build_network("torchvision:resnet18", 5, "cosine", seeded(1))
+    assert network.feature_count == 512
+    theirs = torchvision.models.resnet18(weights=None)
+    theirs.fc = nn.Identity()
+    theirs.load_state_dict(network.backbone.state_dict(), strict=False)
+    batch = images(4, 32)
+    torch.testing.assert_close(network.features(batch), theirs(batch), rtol=1e-4, atol=1e-4)
+    for name in (
+        "convnext_tiny",
+        "efficientnet_b0",
+        "mobilenet_v2",
+        "densenet121",
+        "regnet_y_400mf",
+    ):
+        assert build_network(f"torchvision:{name}", 5)(batch).shape == (4, 5)
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {key: value.clone().contiguous() for key, value in module.state_dict().items()}
+
+
+@pytest.mark.usefixtures("libraries")
+def test_a_librarys_own_file_fits_its_network(tmp_path: Path) -> None:
+    theirs = MODELS["resnet18"]()
+    torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
+    weights = PretrainedWeights.read(tmp_path / "resnet18.pth")
+    with pytest.warns(UserWarning, match=r"\('fc.bias' and 1 more\)"):
+        network = build_network("torchvision:resnet18", 3, weights=weights)
+    theirs.fc = nn.Identity()
+    torch.testing.assert_close(network.eval().features(images(4)), theirs.eval()(images(4)))
+
+
+@pytest.mark.parametrize("method", ["dm", "gd"])
+def test_a_foreign_backbone_learns_and_a_stopped_run_of_it_goes_on(
+    tmp_path: Path, method: str
+) -> None:
+    config = tiny(method=method, network=OWN, coreset=6)
+    whole = engine_for(config)
+    outcomes = list(whole.run())
+    assert len(outcomes) == 3
+    for name, of in whole.method.copies.items():
+        frozen, source = whole.method.networks[name], whole.method.networks[of]
+        assert not {id(p) for p in frozen.parameters()} & {id(p) for p in source.parameters()}
+    first = engine_for(config)
+    begun = first.run()
+    next(begun)
+    snapshot = copy.deepcopy(first.snapshot())
+    rest = engine_for(config)
+    rest.resume(snapshot)
+    list(rest.run())
+    for name, network in whole.method.networks.items():
+        again = rest.method.networks[name].state_dict()
+        assert all(torch.equal(value, again[key]) for key, value in network.state_dict().items())
+    assert method != "dm" or isinstance(whole.method.networks["detector"], Detector)
+
+
+def test_the_example_learns_the_embedded_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["run", "--network", OWN, "--method", "base", "--tasks", "5", "--epochs", "6"]
+    words += ["--device", "cpu", "--quiet", "--out", str(tmp_path)]
+    assert main(words) == 0
+    result = read_result(tmp_path)
+    assert result["config"]["network"] == OWN
+    chance = 100 / result["task_sizes"][0]
+    assert result["R"][0][0] > 2 * chance
+
+
+def test_the_size_of_the_images_is_known_to_the_network() -> None:
+    config = tiny(method="base", network="test_backbones:flat", epochs=1)
+    dataset = six_classes()
+    engine = engine_for(config, dataset)
+    classifier = engine.method.classifier
+    assert isinstance(classifier, Network)
+    assert classifier.feature_count == 3 * dataset.image_size**2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_steps_of_a_foreign_backbone_are_captured() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = run(tiny(method="dm", network=OWN, device="cuda"), dataset=six_classes())
+    assert result["complete"]

@@ -1,0 +1,148 @@
+"""How networks start: the spread of every layer's first weights, by either recipe."""
+
+from math import sqrt
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from drawn_images import images, seeded
+from learner_world import BOAT, SHARK, TROUT, small_learner, task
+from safetensors.torch import load_file
+from small_runs import engine_for, tiny
+from torch import Tensor, nn
+
+from distillmatch import ContinualLearner
+from distillmatch.config import RECIPES
+from distillmatch.config.recipe import RecipeName
+from distillmatch.errors import LearnerError
+from distillmatch.networks import BatchNorm, Head, InitialWeights, Network, build_network
+
+
+def spread_within(values: Tensor, bound: float) -> bool:
+    """Whether many values look uniform within ± a bound, of which the deviation is a √3-th."""
+    values = values.detach()
+    assert values.numel() >= 400, "too few to tell"
+    reaches = 0.95 * bound < float(values.abs().max()) <= bound
+    # The deviation's own relative error is √(1/5n): ten of those, and never more than 15 %.
+    error = min(0.15, 10 * sqrt(1 / 5 / values.numel()))
+    return reaches and float(values.std()) == pytest.approx(bound / sqrt(3), rel=error)
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_uniform_weights_lie_within_the_root_of_the_inputs(head: Head) -> None:
+    network = build_network("wrn-10-4", 400, head, seeded(1), initial_weights="uniform")
+    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    assert len(convolutions) == 7 + 3
+    for layer in convolutions:
+        inputs = layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
+        assert spread_within(layer.weight, 1 / sqrt(inputs))
+    assert spread_within(network.head.slots.weight, 1 / sqrt(256))
+    if network.head.slots.bias is not None:
+        assert spread_within(network.head.slots.bias, 1 / sqrt(256))
+    for norm in norms_of(network):
+        assert norm.weight.ge(0).all() and norm.weight.lt(1).all()
+        assert norm.bias.eq(0).all() and norm.running_var.eq(1).all()
+    weights = torch.cat([norm.weight.detach() for norm in norms_of(network)])
+    assert spread_within(weights - 0.5, 0.5)
+
+
+def norms_of(network: nn.Module) -> list[BatchNorm]:
+    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+
+
+def test_uniform_weights_are_spread_as_torchs_own() -> None:
+    network = build_network("wrn-10-4", 400, generator=seeded(2), initial_weights="uniform")
+    torch.manual_seed(5)
+    with torch.no_grad():
+        head = network.head.slots
+        theirs = nn.Linear(head.in_features, head.out_features)
+        assert float(head.weight.std()) == pytest.approx(float(theirs.weight.std()), rel=0.02)
+        assert float(head.bias.std()) == pytest.approx(float(theirs.bias.std()), rel=0.1)
+        for layer in (one for one in network.modules() if isinstance(one, nn.Conv2d)):
+            side = layer.kernel_size[0]
+            other = nn.Conv2d(layer.in_channels, layer.out_channels, side, bias=False)
+            assert float(layer.weight.std()) == pytest.approx(float(other.weight.std()), rel=0.1)
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+def test_normal_weights_are_normal_by_the_outputs_of_convolutions(head: Head) -> None:
+    """Drawn again number by number, in the order of the layers."""
+    network = build_network("wrn-10-2", 5, head, seeded(7))
+    generator = seeded(7)
+    for layer in (one for one in network.modules() if isinstance(one, nn.Conv2d)):
+        deviation = sqrt(2 / (layer.out_channels * layer.kernel_size[0] ** 2))
+        again = torch.empty(layer.weight.shape).normal_(0, deviation, generator=generator)
+        assert torch.equal(layer.weight, again)
+    for linear in (one for one in network.head.modules() if isinstance(one, nn.Linear)):
+        again = torch.empty(linear.weight.shape).uniform_(-(2**-3.5), 2**-3.5, generator=generator)
+        assert linear is network.head.slots or torch.equal(linear.weight, again)
+        assert all(bias.eq(0).all() for name, bias in linear.named_parameters() if name == "bias")
+    if head != "linear":
+        again = torch.empty(5, 128).normal_(0, sqrt(2 / 128), generator=generator)
+    assert torch.equal(network.head.slots.weight, again)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_network_of_a_run_starts_as_its_recipe_says_and_again_the_same(
+    recipe: RecipeName,
+) -> None:
+    uniform = recipe == "paper"
+    method = engine_for(tiny(method="dm", recipe=recipe)).method
+    heads: list[tuple[str, Head]] = [
+        ("classifier", "linear"), ("detector", "cosine"), ("teacher", "linear")
+    ]  # fmt: skip
+    for name, head in heads:
+        network, again = method.build(name, head), method.build(name, head)
+        largest = network.get_parameter("backbone.blocks.2.conv2.weight").abs().max()
+        assert (float(largest.detach()) <= 1 / sqrt(64 * 9)) == uniform
+        assert all(norm.weight.eq(1).all() for norm in norms_of(network)) != uniform
+        for key, value in network.state_dict().items():
+            assert torch.equal(value, again.state_dict()[key])
+    other = method.build("teacher of task 2").state_dict()
+    assert not torch.equal(
+        other["head.weight"], method.build("teacher").state_dict()["head.weight"]
+    )
+
+
+def test_a_backbone_that_is_not_ours_starts_as_it_does_and_its_head_follows() -> None:
+    kinds: tuple[InitialWeights, InitialWeights] = ("normal", "uniform")
+    normal, uniform = (
+        build_network(
+            "examples.own_network:SmallNet", 400, generator=seeded(1), initial_weights=one
+        )
+        for one in kinds
+    )
+    for key, value in normal.backbone.state_dict().items():
+        assert torch.equal(value, uniform.backbone.state_dict()[key])
+    assert normal.head.slots.bias.eq(0).all()
+    assert spread_within(uniform.head.slots.bias, 1 / sqrt(64))
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_new_classes_of_a_uniform_network_start_uniform(head: Head) -> None:
+    network: Network = build_network(
+        "wrn-10-1", 3, head, seeded(0), initial_weights="uniform"
+    ).eval()
+    before = network(images(5, seed=1))
+    network.grow(403, seeded(2))
+    torch.testing.assert_close(network(images(5, seed=1))[:, :3], before)
+    assert spread_within(network.head.slots.weight[3:], 1 / sqrt(64))
+    if network.head.slots.bias is not None:
+        assert spread_within(network.head.slots.bias[3:], 1 / sqrt(64))
+
+
+def test_new_classes_of_a_learner_start_as_its_first_and_nobody_can_change_that(
+    tmp_path: Path,
+) -> None:
+    learner = small_learner(epochs=1, learning_rate=1e-12)
+    learner.partial_fit(*task(SHARK, count=2)).partial_fit(*task(BOAT, count=2))
+    learner.save(tmp_path / "it")
+    (file,) = (tmp_path / "it").rglob("*.safetensors")
+    biases = load_file(file)["network/classifier/head.bias"]
+    assert biases.shape == (2,)
+    # Steps this small leave a bias that starts as zero far below.
+    assert (biases.abs() > 1e-6).all() and (biases.abs() <= 1 / sqrt(64)).all()
+    loaded = ContinualLearner.load(tmp_path / "it").set_params(options={"recipe": "as-written"})
+    with pytest.raises(LearnerError, match="recipe is 'paper' in what was learned"):
+        loaded.partial_fit(*task(TROUT, count=2))

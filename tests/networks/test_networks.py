@@ -1,0 +1,359 @@
+import copy
+from contextlib import nullcontext
+from math import exp, sqrt
+from typing import get_args
+
+import pytest
+import torch
+from drawn_images import images, seeded, together_and_apart
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from distillmatch.errors import ConfigError
+from distillmatch.networks import (
+    BatchNorm,
+    DeconfHead,
+    Detector,
+    Head,
+    WideResNet,
+    build_network,
+    frozen_statistics,
+    parse_network,
+    separate_statistics,
+)
+from distillmatch.networks.deconf import Similarity
+
+
+def parameter_count(depth: int, width: int, classes: int) -> int:
+    """Count layer by layer what the architecture's description asks for."""
+    count = 3 * 16 * 9
+    channels = 16
+    for group in (16 * width, 32 * width, 64 * width):
+        for block in range((depth - 4) // 6):
+            count += 2 * channels + 9 * channels * group + 2 * group + 9 * group * group
+            if block == 0 and (channels != group or group != 16 * width):
+                count += channels * group
+            channels = group
+    return count + 2 * channels + (channels + 1) * classes
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "classes"), [(10, 1, 10), (10, 2, 3), (16, 1, 1), (22, 2, 20), (28, 2, 100)]
+)
+def test_parameters_are_those_of_the_architecture(depth: int, width: int, classes: int) -> None:
+    network = build_network(f"wrn-{depth}-{width}", classes)
+    counted = sum(parameter.numel() for parameter in network.parameters())
+    assert counted == parameter_count(depth, width, classes)
+
+
+def test_the_papers_network_has_one_and_a_half_million_parameters() -> None:
+    network = build_network("wrn-28-2", 100)
+    counted = sum(parameter.numel() for parameter in network.parameters())
+    assert counted == 1_479_220
+    assert round(counted / 1e6, 2) == 1.48
+    assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == 25 + 3
+
+
+@pytest.mark.parametrize("size", [8, 32, 64])
+def test_any_image_size_gives_one_logit_a_class(size: int) -> None:
+    network = build_network("wrn-10-1", 7)
+    pictures = images(2, size)
+    assert network(pictures).shape == (2, 7)
+    assert network.features(pictures).shape == (2, network.feature_count) == (2, 64)
+
+
+def test_two_groups_halve_the_resolution() -> None:
+    network = build_network("wrn-16-1", 2)
+    backbone = network.backbone
+    assert isinstance(backbone, WideResNet)
+    maps, shortcut = backbone.first(images(1, 32)), None
+    for block in backbone.blocks:
+        maps, shortcut = block(maps, shortcut)
+    assert maps.shape == (1, 64, 8, 8)
+    assert shortcut is not None and shortcut.shape == maps.shape
+
+
+def test_convolutions_keep_the_variance_of_gradients_and_biases_start_at_zero() -> None:
+    network = build_network("wrn-10-4", 5, generator=seeded(1))
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 20_000:
+            expected = sqrt(2 / (layer.out_channels * layer.kernel_size[0] ** 2))
+            assert float(layer.weight.detach().std()) == pytest.approx(expected, rel=0.05)
+        if isinstance(layer, BatchNorm):
+            assert layer.weight.eq(1).all()
+            assert layer.bias.eq(0).all()
+    head = network.head
+    assert isinstance(head, nn.Linear)
+    assert head.bias.eq(0).all()
+
+
+def test_weights_depend_on_the_generator_alone() -> None:
+    torch.manual_seed(3)
+    first = build_network("wrn-10-1", 4, "scaled-cosine", seeded(5)).state_dict()
+    torch.manual_seed(4)
+    second = build_network("wrn-10-1", 4, "scaled-cosine", seeded(5)).state_dict()
+    other = build_network("wrn-10-1", 4, "scaled-cosine", seeded(6)).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not torch.equal(first["backbone.first.weight"], other["backbone.first.weight"])
+    assert not torch.equal(first["head.classes.weight"], other["head.classes.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "depth_and_width"),
+    [("wrn-28-2", (28, 2)), ("wrn-10-1", (10, 1)), ("wrn-40-10", (40, 10))],
+)
+def test_a_name_gives_depth_and_width(name: str, depth_and_width: tuple[int, int]) -> None:
+    assert parse_network(name) == depth_and_width
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("wrn-27-2", "6k + 4 and at least 10; near 27 that is 22 or 28"),
+        ("wrn-4-2", "near 4 that is 10"),
+        ("wrn-28-0", "width must be at least 1"),
+        (
+            "resnet-18",
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', torchvision:NAME, timm:NAME, "
+            "or your own as module:name, not 'resnet-18'",
+        ),
+        ("wrn-28", "not 'wrn-28'"),
+        ("wrn-28-2 ", "not 'wrn-28-2 '"),
+        ("", "not ''"),
+    ],
+)
+def test_a_bad_name_is_explained(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_network(name)
+    assert sentence in str(error.value)
+
+
+def test_an_unknown_head_or_no_class_is_refused() -> None:
+    with pytest.raises(ConfigError, match="head must be one of linear, cosine"):
+        build_network("wrn-10-1", 2, "conv")  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="at least 1 class, not 0"):
+        build_network("wrn-10-1", 0)
+
+
+def test_batch_norm_agrees_with_torchs() -> None:
+    ours, theirs = BatchNorm(3), nn.BatchNorm2d(3)
+    for step in range(3):
+        batch = 2 * images(4, seed=step) + 1
+        assert torch.equal(ours(batch), theirs(batch))
+    expected = dict(theirs.named_buffers())
+    assert torch.equal(ours.running_mean, expected["running_mean"])
+    assert torch.equal(ours.running_var, expected["running_var"])
+    ours.eval()
+    theirs.eval()
+    assert torch.equal(ours(images(2)), theirs(images(2)))
+
+
+def test_frozen_statistics_leave_them_alone_and_change_nothing_else() -> None:
+    network = build_network("wrn-10-1", 3, "scaled-cosine")
+    usual = copy.deepcopy(network)
+    before = {name: value.clone() for name, value in network.named_buffers()}
+    with frozen_statistics(network):
+        frozen = network(images(4))
+    assert torch.equal(frozen, usual(images(4)))
+    assert all(torch.equal(value, before[name]) for name, value in network.named_buffers())
+    assert not any(torch.equal(value, before[name]) for name, value in usual.named_buffers())
+
+
+def test_one_forward_with_separate_statistics_does_for_two() -> None:
+    one, two = (build_network("wrn-10-1", 3, "cosine", seeded(4)) for _ in range(2))
+    together, apart = together_and_apart(one, two)
+    together.square().sum().backward()  # type: ignore[no-untyped-call]
+    apart.square().sum().backward()  # type: ignore[no-untyped-call]
+    for ours, theirs in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+    later = 3 * images(5, seed=1) + 1
+    torch.testing.assert_close(one(later), two(later))
+
+
+@pytest.mark.parametrize(("sizes", "moving"), [((4, 3), 2), ((3, 2, 4), 2), ((2, 3, 2, 4), 4)])
+def test_parts_of_one_forward_are_forwards_of_their_own_and_move_statistics_in_their_order(
+    sizes: tuple[int, ...], moving: int
+) -> None:
+    one, two = (build_network("wrn-10-1", 3, "cosine", seeded(4)) for _ in range(2))
+    parts = [(1 + k) * images(size, seed=k) + k for k, size in enumerate(sizes)]
+    with separate_statistics(one, sizes, moving):
+        together = one(torch.cat(parts))
+    apart = []
+    for k, part in enumerate(parts):
+        with frozen_statistics(two) if k >= moving else nullcontext():
+            apart.append(two(part))
+    torch.testing.assert_close(together, torch.cat(apart))
+    for name, value in one.named_buffers():
+        torch.testing.assert_close(value, dict(two.named_buffers())[name])
+
+
+def test_statistics_move_again_after_a_frozen_forward_even_a_failed_one() -> None:
+    network = build_network("wrn-10-1", 3)
+    mean = network.get_buffer("backbone.last_norm.running_mean")
+    with pytest.raises(RuntimeError), frozen_statistics(network):
+        network(torch.zeros(2, 5, 8, 8))
+    with frozen_statistics(network), frozen_statistics(network):
+        network(images(2))
+    assert mean.eq(0).all()
+    network(images(2))
+    assert not mean.eq(0).all()
+
+
+def test_frozen_statistics_do_not_disturb_evaluation() -> None:
+    network = build_network("wrn-10-1", 3)
+    network(images(8))
+    network.eval()
+    usual = network(images(1, seed=1))
+    with frozen_statistics(network):
+        assert torch.equal(network(images(1, seed=1)), usual)
+
+
+def test_a_traced_step_holds_both_kinds_of_forward() -> None:
+    layer = BatchNorm(3)
+
+    def step(weak: Tensor, strong: Tensor) -> None:
+        layer(weak)
+        with frozen_statistics(layer):
+            layer(strong)
+
+    expected = copy.deepcopy(layer)
+    expected(images(4))
+    torch.compile(step, backend="eager")(images(4), 5 + images(4, seed=1))
+    assert torch.equal(layer.running_mean, expected.running_mean)
+
+
+def slow_similarity(head: DeconfHead, feature: list[float], k: int, scale: float) -> float:
+    weight: list[float] = head.classes.weight[k].tolist()
+    inner = sum(w * z for w, z in zip(weight, feature, strict=True))
+    cosine = inner / sqrt(sum(w * w for w in weight)) / sqrt(sum(z * z for z in feature))
+    return cosine * scale if head.similarity == "scaled-cosine" else cosine
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    similarity=st.sampled_from(get_args(Similarity)),
+    classes=st.integers(1, 4),
+    batch=st.integers(2, 5),
+    seed=st.integers(0, 1000),
+)
+def test_deconf_head_agrees_with_loops(
+    similarity: Similarity, classes: int, batch: int, seed: int
+) -> None:
+    head = DeconfHead(3, classes, similarity).double()
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=seeded(seed)))
+    features = torch.randn(batch, 3, generator=seeded(seed + 1)).double()
+
+    def normalized(layer: nn.Linear, norm: BatchNorm) -> list[float]:
+        bias = float(dict(layer.named_parameters()).get("bias", 0.0))
+        weight = layer.weight[0].tolist()
+        values = [
+            sum(w * z for w, z in zip(weight, row, strict=True)) + bias for row in features.tolist()
+        ]
+        mean = sum(values) / batch
+        deviation = sqrt(sum((value - mean) ** 2 for value in values) / batch + 1e-5)
+        return [float(norm.weight) * (v - mean) / deviation + float(norm.bias) for v in values]
+
+    with torch.no_grad():
+        h, g = head.parts(features)
+        f = head(features)
+        divisors = normalized(head.divisor, head.divisor_norm)
+        scales = [0.0] * batch
+        if similarity == "scaled-cosine":
+            scales = normalized(head.scale, head.scale_norm)
+    for b in range(batch):
+        divisor = 1 / (1 + exp(-divisors[b]))
+        assert float(g[b]) == pytest.approx(divisor, rel=1e-9)
+        for k in range(classes):
+            expected = slow_similarity(head, features[b].tolist(), k, exp(scales[b]))
+            assert float(h[b, k]) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+            assert float(f[b, k]) == pytest.approx(expected / divisor, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("similarity", get_args(Similarity))
+def test_a_detector_gives_logits_and_their_parts(similarity: Similarity) -> None:
+    detector = build_network("wrn-10-1", 5, similarity).eval()
+    assert isinstance(detector, Detector)
+    h, g = detector.parts(images(3))
+    assert h.shape == (3, 5)
+    assert g.shape == (3, 1)
+    assert bool(((g > 0) & (g < 1)).all())
+    assert torch.equal(detector.similarities(images(3)), h)
+    torch.testing.assert_close(detector(images(3)), h / g)
+
+
+def test_plain_cosines_stay_within_one() -> None:
+    detector = build_network("wrn-10-1", 5, "cosine")
+    assert detector.similarities(100 * images(6)).abs().max() <= 1 + 1e-6
+
+
+def test_the_head_leaves_mixed_precision() -> None:
+    detector = build_network("wrn-10-1", 5, "cosine")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert detector.similarities(images(4)).dtype == torch.float32
+        assert build_network("wrn-10-1", 5)(images(4)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_every_parameter_learns(head: Head) -> None:
+    network = build_network("wrn-10-1", 3, head, seeded(0))
+    loss = nn.functional.cross_entropy(network(images(6)), torch.tensor([0, 1, 2, 0, 1, 2]))
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    for name, gradient in zip(names, torch.autograd.grad(loss, parameters), strict=True):
+        assert torch.isfinite(gradient).all(), name
+        # A shift before normalization has no effect.
+        assert gradient.any() or name == "head.divisor.bias", name
+
+
+def test_a_network_survives_being_saved_and_loaded() -> None:
+    network = build_network("wrn-10-1", 3, "cosine", seeded(0))
+    network(images(4))
+    other = build_network("wrn-10-1", 3, "cosine", seeded(1))
+    other.load_state_dict(dict(network.state_dict()))
+    assert torch.equal(network.eval()(images(2)), other.eval()(images(2)))
+
+
+@pytest.mark.parametrize("head", get_args(Head))
+def test_a_grown_network_keeps_what_it_learned_and_starts_new_classes_afresh(head: Head) -> None:
+    network = build_network("wrn-10-1", 3, head, seeded(0))
+    network(images(4))
+    network.eval()
+    before = network(images(5, seed=1))
+    network.grow(403, seeded(2))
+    assert network.class_count == 403
+    after = network(images(5, seed=1))
+    torch.testing.assert_close(after[:, :3], before)
+    rows = network.head.slots.weight.detach()[3:]
+    assert rows.shape == (400, network.feature_count)
+    # The deviation of a uniform number within ± b is b / √3.
+    expected = sqrt(1 / 64 / 3) if head == "linear" else sqrt(2 / 64)
+    assert float(rows.std()) == pytest.approx(expected, rel=0.02)
+    if network.head.slots.bias is not None:
+        assert network.head.slots.bias.shape == (403,)
+        assert network.head.slots.bias[3:].eq(0).all()
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+def test_new_classes_start_as_the_generator_says(head: Head) -> None:
+    one, two, other = (build_network("wrn-10-1", 2, head, seeded(0)) for _ in range(3))
+    for network, seed in ((one, 1), (two, 1), (other, 2)):
+        network.grow(5, seeded(seed))
+    assert torch.equal(one.head.slots.weight, two.head.slots.weight)
+    assert not torch.equal(one.head.slots.weight, other.head.slots.weight)
+    two.grow(5, seeded(3))
+    assert torch.equal(one.head.slots.weight, two.head.slots.weight)
+
+
+def test_a_frozen_network_stays_frozen_when_it_grows() -> None:
+    network = build_network("wrn-10-1", 2, "cosine").requires_grad_(False).double()
+    network.grow(3)
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    assert network(images(2).double()).dtype == torch.float64
+
+
+def test_a_network_cannot_lose_classes() -> None:
+    with pytest.raises(ConfigError, match="of 4 classes cannot be made one of 2"):
+        build_network("wrn-10-1", 4).grow(2)

@@ -1,0 +1,236 @@
+"""Cells of tables: what was published beside what was run, and whether the two agree."""
+
+import json
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import yaml
+from made_up import made_up_result
+from small_runs import TESTS
+
+from distillmatch.config import RunConfig
+from distillmatch.report.cells import (
+    Figure,
+    Results,
+    TableModel,
+    published_shown,
+    shown,
+    table_of,
+)
+from distillmatch.suite.catalogue import Experiment, Published, load_experiment
+from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.names import bound_config, run_name
+
+COMMON = {"source": "cifar100", "splits": "authors", "tasks": 5}
+OWN: dict[str, Any] = {
+    "title": "own",
+    "metrics": ["A_N", "omega", "bwt"],
+    "common": COMMON,
+    "columns": {"all": {}},
+    "rows": {
+        "Base": {"method": "base", "unlabeled": "none"},
+        "DM": {"method": "dm"},
+        "UB": {"method": "offline", "unlabeled": "none"},
+    },
+    "published": {
+        "Base": {"A_N": ["20 ± 1"], "bwt": ["-20 ± 0.1"]},
+        "DM": {"A_N": ["30 ± 1"]},
+        "UB": {"A_N": ["56.7"]},
+    },
+}
+
+
+def own(folder: Path, **changes: Any) -> Experiment:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump({**OWN, **changes}, allow_unicode=True), encoding="utf-8")
+    return load_experiment(str(path))
+
+
+def config_of(method: str, **changes: Any) -> RunConfig:
+    unlabeled = "none" if method in ("base", "offline") else "uniform"
+    return RunConfig(**{**COMMON, "method": method, "unlabeled": unlabeled, **changes})
+
+
+def added(ledger: Ledger, config: RunConfig, **metrics: Any) -> dict[str, Any]:
+    """Add a made-up result to a ledger, with some of its figures as they are given."""
+    result = made_up_result(config)
+    result["metrics"] |= metrics
+    ledger.add(result)
+    return result
+
+
+def figure(model: TableModel, row: str, metric: str) -> Figure:
+    found = model.row(row, "all")
+    assert found is not None
+    return found.figures[metric]
+
+
+PUBLISHED = Published(20.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [
+        (Figure("A_N", PUBLISHED, (22.0,)), "agrees"),
+        (Figure("A_N", PUBLISHED, (40.0,)), "higher"),
+        (Figure("A_N", PUBLISHED, (1.0, 1.5, 0.5)), "lower"),
+        (Figure("A_N", PUBLISHED), None),
+        (Figure("A_N", None, (22.0,)), None),
+        (Figure("A_N", Published(20.0, None), (22.0,)), None),
+        (Figure("A_N", PUBLISHED, (40.0,), archived="release"), None),
+        (Figure("A_N", PUBLISHED, (40.0,), at_least=True), None),
+        (Figure("A_N", PUBLISHED, (40.0,), is_target=False), None),
+    ],
+)
+def test_a_figure_is_judged_where_both_sides_can_be_compared(
+    made: Figure, verdict: str | None
+) -> None:
+    assert made.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (Figure("A_N", PUBLISHED), "–"),
+        (Figure("A_N", PUBLISHED, (22.04,)), "22.0"),
+        (Figure("bwt", PUBLISHED, (-2.0, -4.0)), "−3.0 ± 1.4"),
+        (Figure("A_N", PUBLISHED, (22.0,), archived="release"), "22.0 †"),
+        (Figure("equivalent_coreset", None, (1200.0,), at_least=True), "> 1200"),
+        (Figure("memory_saving", None, (0.3,)), "0.30"),
+    ],
+)
+def test_a_figure_is_shown_as_tables_write_it(made: Figure, text: str) -> None:
+    assert shown(made) == text
+
+
+def test_a_table_has_the_seeds_that_were_run_and_says_whether_they_agree(tmp_path: Path) -> None:
+    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
+    reached = {0: 29.0, 1: 30.5, 2: 31.5}
+    for seed, value in reached.items():
+        added(ledger, config_of("dm", seed=seed), A_N=value)
+    added(ledger, config_of("base", seed=0), A_N=1.0, bwt=-40.0)
+    model = table_of(experiment, Results(ledger))
+    found = figure(model, "DM", "A_N")
+    assert found.values == tuple(reached.values()) and found.verdict == "agrees"
+    assert (found.mean, found.deviation) == (fmean(reached.values()), stdev(reached.values()))
+    assert found.difference == pytest.approx(found.mean - 30 if found.mean else None)
+    assert published_shown(found) == "30.0 ± 1.0"
+    assert figure(model, "Base", "A_N").verdict == "lower"
+    # Base's published BWT mixes runs that distill and one that does not.
+    assert figure(model, "Base", "bwt").values and figure(model, "Base", "bwt").verdict is None
+    assert figure(model, "UB", "A_N").values == ()
+    assert model.cells_run == 2
+    assert (model.count("agrees"), model.count("lower"), model.count(None)) == (1, 1, 1)
+    one = table_of(experiment, Results(ledger), [1])
+    assert figure(one, "DM", "A_N").values == (30.5,)
+
+
+def test_runs_by_another_recipe_are_not_in_the_cell(tmp_path: Path) -> None:
+    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
+    added(ledger, config_of("dm", seed=0, recipe="as-written"), A_N=40.0)
+    assert figure(table_of(experiment, Results(ledger)), "DM", "A_N").values == ()
+    as_written = load_experiment(str(tmp_path / "own.yaml"), "as-written")
+    assert figure(table_of(as_written, Results(ledger)), "DM", "A_N").values == (40.0,)
+
+
+def test_omega_comes_from_the_bound_of_the_same_recipe_and_seed_alone(tmp_path: Path) -> None:
+    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
+    runs = [added(ledger, config_of("dm", seed=seed)) for seed in (0, 1)]
+    others: list[dict[str, Any]] = [{"recipe": "as-written"}, {"splits": "hashed"}, {"epochs": 20}]
+    for other in others:
+        added(ledger, bound_config(config_of("dm", seed=0, **other)))
+    assert figure(table_of(experiment, Results(ledger)), "DM", "omega").values == ()
+    bound = added(ledger, bound_config(config_of("dm", seed=1)))
+    pairs = zip(runs[1]["metrics"]["accuracies"], bound["metrics"]["accuracies"], strict=True)
+    expected = fmean(100 * own / offline for own, offline in pairs)
+    assert figure(table_of(experiment, Results(ledger)), "DM", "omega").values == pytest.approx(
+        (expected,)
+    )
+
+
+def test_a_bound_that_cuts_the_classes_finer_serves_where_none_cuts_them_alike(
+    tmp_path: Path,
+) -> None:
+    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
+    learner = added(ledger, config_of("dm", seed=0))
+    bound = added(ledger, bound_config(config_of("dm", seed=0, tasks=10)))
+    pairs = zip(learner["metrics"]["accuracies"], bound["metrics"]["accuracies"][1::2], strict=True)
+    expected = fmean(100 * own / offline for own, offline in pairs)
+    assert figure(table_of(experiment, Results(ledger)), "DM", "omega").values == pytest.approx(
+        (expected,)
+    )
+
+
+def test_a_bound_has_no_transfer_and_no_forgetting(tmp_path: Path) -> None:
+    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
+    added(ledger, config_of("offline", seed=0))
+    model = table_of(experiment, Results(ledger))
+    assert figure(model, "UB", "bwt").values == ()
+    assert figure(model, "UB", "omega").values == pytest.approx((100,))
+
+
+def archive(ledger: Ledger, config: RunConfig, preset: str, a_n: float) -> None:
+    """Put a result of version 1 into a ledger's archive, which stands in for a run."""
+    folder = ledger.folder / "archive"
+    folder.mkdir(parents=True, exist_ok=True)
+    old = json.loads((TESTS / "fixtures" / "version1.json").read_text())
+    old["metrics"]["A_N"] = a_n
+    name = run_name(config.replace(splits="hashed"))
+    (folder / f"{name}.json").write_text(json.dumps(old))
+    index = folder / "index.json"
+    known = json.loads(index.read_text())["runs"] if index.exists() else {}
+    runs = {**known, name: [{"file": name, "preset": preset}]}
+    form = {"format": "distillmatch archive", "version": 1, "runs": runs}
+    index.write_text(json.dumps(form))
+
+
+def test_an_archived_run_is_shown_where_there_is_no_other_and_is_never_judged(
+    tmp_path: Path,
+) -> None:
+    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
+    for seed, value in ((1, 60.0), (2, 62.0)):
+        archive(ledger, config_of("dm", seed=seed), "release", value)
+    model = table_of(experiment, Results(ledger))
+    row = model.row("DM", "all")
+    assert row is not None and [one.seed for one in row.archived] == [1, 2]
+    found = figure(model, "DM", "A_N")
+    assert found.values == (60.0, 62.0) and found.archived == "release"
+    assert found.verdict is None and shown(found) == "61.0 ± 1.4 †"
+    assert model.count(None) == 1 and model.cells_run == 0
+    added(ledger, config_of("dm", seed=0), A_N=30.0)
+    now = figure(table_of(experiment, Results(ledger)), "DM", "A_N")
+    assert now.values == (30.0,) and now.archived is None and now.verdict == "agrees"
+
+
+def test_memory_is_measured_by_the_coresets_with_which_base_reaches_as_much(
+    tmp_path: Path,
+) -> None:
+    experiment = own(
+        tmp_path,
+        metrics=["equivalent_coreset", "memory_saving"],
+        columns={"0": {"coreset": 0}, "400": {"coreset": 400}, "800": {"coreset": 800}},
+        rows={
+            "Base": {"method": "base", "unlabeled": "none"},
+            "DM": {"method": "dm"},
+            "GD": {"method": "gd"},
+        },
+        only={"DM": ["0"], "GD": ["0"]},
+        published={"DM": {"equivalent_coreset": [600, None, None]}},
+    )
+    ledger = Ledger(tmp_path / "ledger")
+    added(ledger, bound_config(config_of("dm", seed=0)), accuracies=[50.0] * 5)
+    for coreset, reached in ((0, 10.0), (400, 20.0), (800, 30.0)):
+        added(ledger, config_of("base", seed=0, coreset=coreset), accuracies=[reached] * 5)
+    added(ledger, config_of("dm", seed=0), accuracies=[25.0] * 5)
+    added(ledger, config_of("gd", seed=0), accuracies=[45.0] * 5)
+    model = table_of(experiment, Results(ledger))
+    rows = {name: model.row(name, "0") for name in ("DM", "GD", "Base")}
+    assert rows["DM"] is not None and rows["GD"] is not None and rows["Base"] is not None
+    images, saved = rows["DM"].figures.values()
+    assert images.values == pytest.approx((600.0,)) and saved.values == pytest.approx((0.15,))
+    assert images.verdict is None, "published without a deviation"
+    beyond = rows["GD"].figures["equivalent_coreset"]
+    assert beyond.values == (800.0,) and beyond.at_least and shown(beyond) == "> 800"
+    assert rows["Base"].figures["equivalent_coreset"].values == ()

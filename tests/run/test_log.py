@@ -1,0 +1,245 @@
+"""The log of a run, and the event files that are made from it."""
+
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_runs import DiesAfter, Killed, interrupted, session
+from small_runs import SOURCE, as_words, six_classes
+
+from distillmatch.cli import main
+from distillmatch.errors import DiskError, TrainingError
+from distillmatch.run import read_result, run
+from distillmatch.run.log import RunLog, history, read_log
+from distillmatch.run.tensorboard import TensorBoard
+
+Points = dict[str, list[tuple[int, float]]]
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [entry for entry in read_log(folder) if entry["event"] == name]
+
+
+def losses_in(entries: list[dict[str, Any]]) -> dict[tuple[int, str, int], float]:
+    found: dict[tuple[int, str, int], float] = {}
+    for entry in entries:
+        if entry["event"] == "epoch":
+            place = entry["task"], entry["training"], entry["epoch"]
+            assert place not in found, "an epoch is there twice"
+            found[place] = entry["loss"]
+    return found
+
+
+def losses_of(result: dict[str, Any]) -> dict[tuple[int, str, int], float]:
+    return {
+        (task["task"], name, number + 1): loss
+        for task in result["tasks"]
+        for name, terms in task["losses"].items()
+        for number, loss in enumerate(terms["loss"])
+    }
+
+
+def scalars_in(folder: Path) -> Points:
+    """Read the event files as TensorBoard does, points that are there twice included."""
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    seen = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    seen.Reload()
+    return {
+        tag: [(point.step, point.value) for point in seen.Scalars(tag)]
+        for tag in seen.Tags()["scalars"]
+    }
+
+
+def test_the_log_has_every_epoch_and_task_of_the_result(tmp_path: Path) -> None:
+    result = session(interrupted(coreset=0), tmp_path)
+    assert result is not None
+    entries = read_log(tmp_path)
+    assert losses_in(entries) == losses_of(result)
+    for entry in entries:
+        assert datetime.fromisoformat(entry["time"]).tzinfo is not None
+    names = [entry["event"] for entry in entries]
+    assert names[0] == "begun" and names[-1] == "finished"
+    tasks = events(tmp_path, "task")
+    assert [task["accuracy"] for task in tasks] == result["metrics"]["accuracies"]
+    assert [task["detector"] for task in tasks] == [t["detector"] for t in result["tasks"]]
+    assert tasks[-1]["metrics"]["A_N"] == result["metrics"]["A_N"]
+    of_task = result["tasks"][1]["losses"]["classifier"]
+    noted = [
+        e for e in events(tmp_path, "epoch") if (e["task"], e["training"]) == (2, "classifier")
+    ]
+    assert [e["terms"] for e in noted] == [
+        {name: means[epoch] for name, means in of_task.items() if name != "loss"}
+        for epoch in range(len(noted))
+    ]
+    assert noted[0]["terms"].keys() == {"labels", "consistency", "distillation"}
+    first = [e for e in events(tmp_path, "epoch") if e["training"] == "classifier"][:4]
+    # A tenth after 0.6, 0.8 and 0.9 of four epochs, as far as these fall between epochs.
+    assert [e["learning_rate"] for e in first] == pytest.approx([0.1, 0.1, 0.01, 0.001])
+    steps = [e["step"] for e in events(tmp_path, "epoch") if e["training"] == "classifier"]
+    assert steps == list(range(1, len(steps) + 1)), "counted over all tasks"
+
+
+def test_what_was_lost_with_a_killed_process_is_noted_again_but_is_history_once(
+    tmp_path: Path,
+) -> None:
+    config = interrupted(method="gd")
+    for epochs in (3, 9, 5):
+        # Checkpoints after tasks only, so that a task's epochs are lost and learned again.
+        assert session(config, tmp_path, epochs=epochs, checkpoint_seconds=0) is None
+    result = session(config, tmp_path, checkpoint_seconds=0)
+    assert result is not None
+    entries = read_log(tmp_path)
+    noted = [entry for entry in entries if entry["event"] == "epoch"]
+    assert len(noted) > len(losses_of(result))
+    assert losses_in(history(entries)) == losses_of(result)
+    tasks = [entry["task"] for entry in history(entries) if entry["event"] == "task"]
+    assert tasks == [1, 2, 3]
+    session(config, tmp_path, resume="no", epochs=2)
+    assert len(history(read_log(tmp_path))) <= 2, "a run that starts over has a history of its own"
+
+
+def test_what_a_checkpoint_holds_is_noted_before_it_is_written(tmp_path: Path) -> None:
+    config = interrupted(method="gd")
+    for epochs in (3, 9, 5):
+        assert session(config, tmp_path, epochs=epochs, checkpoint_seconds=1e-9) is None
+    result = session(config, tmp_path, checkpoint_seconds=1e-9)
+    assert result is not None
+    assert losses_in(history(read_log(tmp_path))) == losses_of(result)
+
+
+def test_half_a_line_is_passed_over_and_the_next_begins_on_its_own(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.note("begun", method="dm")
+    log.note("told", sentence="grüße\nzwei")
+    path = tmp_path / "log.jsonl"
+    for cut in (1, 2, 20):
+        os.truncate(path, path.stat().st_size - cut)
+        assert next(e["event"] for e in read_log(path)) == "begun"
+        RunLog(tmp_path).note("told", sentence=f"after {cut}")
+        assert read_log(path)[-1]["sentence"] == f"after {cut}"
+    with path.open("ab") as file:
+        file.write(b'\xff\xfe{"event"\n[1]\n17\n')
+    assert all(isinstance(entry, dict) for entry in read_log(path))
+    with pytest.raises(DiskError, match="reading the log"):
+        read_log(tmp_path / "nothing")
+
+
+def test_epochs_are_written_together_at_most_once_a_second_and_before_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("distillmatch.run.log.time.monotonic", lambda: now[0])
+    log = RunLog(tmp_path)
+    sizes = []
+    for number in range(50):
+        now[0] += 0.05
+        log.note_soon("epoch", epoch=number)
+        sizes.append(log.path.stat().st_size)
+    assert len(set(sizes)) <= 3, "2.5 seconds"
+    log.note("task", task=1)
+    assert [e.get("epoch") for e in read_log(log.path)] == [*range(50), None]
+
+
+def test_a_name_that_is_no_text_stops_no_log(tmp_path: Path) -> None:
+    RunLog(tmp_path).note("told", sentence=os.fsdecode(b"fold\xe9r"))
+    (line,) = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(line)["sentence"] == "fold?r"
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").mkdir()
+    assert session(interrupted(method="base", epochs=1), tmp_path) is not None
+
+
+def test_how_a_run_ended_is_noted(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError):
+        run(interrupted(method="base", learning_rate=1e30), tmp_path, dataset=six_classes())
+    last = read_log(tmp_path)[-1]
+    assert (last["event"], last["error"]) == ("failed", "TrainingError")
+    assert "the loss became" in last["reason"]
+
+
+def command(out: Path, *more: str) -> list[str]:
+    config = interrupted(method="gd", source=SOURCE)
+    words = ["run", "--out", str(out), "--quiet"]
+    return [*words, *as_words(config.model_dump(mode="json", exclude_defaults=True)), *more]
+
+
+def check_events(out: Path) -> None:
+    """Each epoch's loss at its place over all tasks, each task's figures at the task, once."""
+    result, points = read_result(out), scalars_in(out)
+    by_training: dict[str, list[float]] = {}
+    for task in result["tasks"]:
+        for name, terms in task["losses"].items():
+            by_training.setdefault(name, []).extend(terms["loss"])
+    for name, means in by_training.items():
+        found = points[f"loss/{name}"]
+        assert [step for step, _ in found] == list(range(1, len(means) + 1))
+        assert [value for _, value in found] == pytest.approx(means)
+    accuracies = list(enumerate(result["metrics"]["accuracies"], 1))
+    assert points["accuracy/classes seen"] == [pytest.approx(pair) for pair in accuracies]
+    assert points["metrics/A_N"][-1] == pytest.approx((3, result["metrics"]["A_N"]))
+    assert "metrics/omega" not in points
+
+
+def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.run.tensorboard.SECONDS", 0.05)
+    out = tmp_path / "run"
+    config = interrupted(method="gd", source=SOURCE)
+    with pytest.raises(Killed), TensorBoard(out):
+        run(config, out, checkpoint_seconds=0, progress=DiesAfter(15))
+    assert scalars_in(out)["loss/classifier"]
+    assert main(command(out, "--tensorboard")) == 0
+    check_events(out)
+    for path in (out / "tensorboard").iterdir():
+        path.unlink()
+    assert main(command(out, "--tensorboard")) == 0, "a finished run"
+    check_events(out)
+
+
+def test_terms_of_a_loss_are_among_the_events(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path):
+        result = run(interrupted(epochs=2, coreset=0), tmp_path, dataset=six_classes())
+    points = scalars_in(tmp_path)
+    means = [task["losses"]["classifier"].get("distillation") for task in result["tasks"]]
+    expected = [one for of_task in means for one in of_task or ()]
+    assert len(expected) == 4
+    found = [value for _, value in points["loss/classifier/distillation"]]
+    assert found == pytest.approx(expected)
+
+
+def test_detector_figures_are_among_the_events(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path):
+        result = run(interrupted(epochs=1), tmp_path, dataset=six_classes())
+    points = scalars_in(tmp_path)
+    for name in ("auroc", "accepted"):
+        expected = [
+            (task["task"], task["detector"][name])
+            for task in result["tasks"]
+            if task["detector"][name] is not None
+        ]
+        assert points[f"detector/{name}"] == [pytest.approx(pair) for pair in expected]
+
+
+def test_a_missing_extra_is_said_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert main(command(tmp_path / "run", "--tensorboard")) == 2
+    assert "pip install 'distillmatch[tensorboard]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_line_is_strict_json(tmp_path: Path) -> None:
+    session(interrupted(method="base", epochs=1), tmp_path)
+    for line in (tmp_path / "log.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

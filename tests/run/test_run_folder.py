@@ -1,0 +1,193 @@
+"""The folder of a run: whose it is, what it records, and that it is run once."""
+
+import json
+import os
+import platform
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dataset
+from interrupted_runs import interrupted, said, session
+from small_runs import six_classes, without_times
+
+from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
+from distillmatch.run import bound_of, read_result, run
+from distillmatch.run import session as session_module
+from distillmatch.run.checkpoints import Checkpoint, decode, encode
+from distillmatch.run.lock import FolderLock, is_held
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> Iterator[None]:
+    said.clear()
+    yield
+
+
+def test_a_checkpoint_of_another_version_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "00000001.safetensors"
+    content = encode(Checkpoint({"task": 1}, {"weight": torch.ones(2)}))
+    path.write_bytes(content)
+    assert decode(path).values == {"task": 1}
+    assert content.count(b'"version":"1"') == 1
+    path.write_bytes(content.replace(b'"version":"1"', b'"version":"2"'))
+    with pytest.raises(ValueError, match="expected distillmatch checkpoint version 1"):
+        decode(path)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = interrupted(method="base")
+    first = session(config, tmp_path)
+    content = (tmp_path / "result.json").read_bytes()
+
+    def never(*given: Any) -> None:
+        raise AssertionError("it was run again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session_module, "Engine", never)
+        for resume in ("auto", "must"):
+            assert session(config, tmp_path, resume=resume) == first
+    assert "finished: its result was read, nothing was run" in said[0]
+    assert (tmp_path / "result.json").read_bytes() == content
+    again = session(config, tmp_path, resume="no")
+    assert again is not None and first is not None and again["seconds"] != first["seconds"]
+    assert without_times(again) == without_times(first)
+
+
+def test_a_bound_can_be_given_to_a_finished_run(tmp_path: Path) -> None:
+    bound = bound_of(run(interrupted(method="offline", epochs=1), dataset=six_classes()))
+    config = interrupted(method="base", epochs=1)
+    at_once = run(config, dataset=six_classes(), bound=bound)
+    session(config, tmp_path)
+    later = session(config, tmp_path, bound=bound)
+    assert later is not None and later["metrics"] == at_once["metrics"]
+    assert later["metrics"]["omega"] is not None
+    assert read_result(tmp_path) == later
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_another_configuration_in_the_same_folder_is_refused(
+    finished: bool, tmp_path: Path
+) -> None:
+    session(interrupted(method="base"), tmp_path, epochs=10**9 if finished else 3)
+    other = interrupted(method="base", epochs=5, seed=2)
+    with pytest.raises(RunFolderError) as refused:
+        session(other, tmp_path)
+    for part in ("epochs is 4 there and 5 here", "seed is 1 there and 2 here", "resume 'no'"):
+        assert part in str(refused.value)
+    assert "batch" not in str(refused.value)
+    data = make_dataset(classes=6, per_class=11, parents=3, noise=True)
+    with pytest.raises(RunFolderError, match="a run on other data"):
+        session(interrupted(method="base"), tmp_path, dataset=data)
+    result = session(other, tmp_path, resume="no")
+    assert result is not None and result["config"]["epochs"] == 5
+
+
+def test_where_files_lie_is_neither_recorded_nor_compared(tmp_path: Path) -> None:
+    config = interrupted(method="base", data_dir=tmp_path / "here", cache_dir=tmp_path / "there")
+    assert session(config, tmp_path / "run", epochs=6) is None
+    result = session(interrupted(method="base"), tmp_path / "run")
+    assert result is not None and not set(LOCATION_KEYS) & set(result["config"])
+    assert str(tmp_path) not in json.dumps(result)
+    assert RunConfig(**result["config"]) == interrupted(method="base")
+
+
+def test_there_must_be_something_to_continue_where_that_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="there is no run to continue"):
+        session(interrupted(), tmp_path, resume="must")
+    with pytest.raises(ConfigError, match="needs a folder"):
+        run(interrupted(), resume="must")
+    with pytest.raises(ConfigError, match=r"resume must be one of no, auto, must, not 'maybe'"):
+        run(interrupted(), tmp_path, resume="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"checkpoint_seconds must be at least 0, not nan"):
+        run(interrupted(), tmp_path, checkpoint_seconds=float("nan"))
+
+
+def test_a_folder_with_something_else_called_result_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"mine": 1}')
+    with pytest.raises(ResultError, match="expected a result of a run"):
+        session(interrupted(), tmp_path)
+    assert (tmp_path / "result.json").read_text() == '{"mine": 1}'
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, said.append)
+    with pytest.raises(LockedError, match="another run of this process is running"):
+        session(interrupted(), tmp_path)
+    lock.release()
+    assert session(interrupted(method="base"), tmp_path, epochs=1) is None
+    assert said == []
+
+
+def test_a_lock_taken_a_moment_ago_says_whose_it_is(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, said.append)
+    lock.path.write_text("")  # as between the locking and the number
+    writer = threading.Timer(0.1, lambda: lock.path.write_text(f"{os.getpid()}\n"))
+    writer.start()
+    with pytest.raises(LockedError, match="another run of this process is running"):
+        FolderLock(tmp_path, said.append)
+    writer.join()
+    lock.release()
+
+
+def test_a_lock_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").write_text("123456\n")
+    assert session(interrupted(method="base", epochs=1), tmp_path) is not None
+    assert said == [f"process 123456 left {tmp_path} without an end; its lock is taken over"]
+
+
+def test_on_a_file_system_without_locks_a_living_process_keeps_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.run.lock._lock", lambda descriptor: "no locks")
+    lock = FolderLock(tmp_path, said.append)
+    assert said == [
+        f"{tmp_path} is on a file system without locks: start no second process there at the same "
+        "moment"
+    ]
+    assert is_held(tmp_path)
+    with pytest.raises(LockedError, match="another run of this process is running"):
+        FolderLock(tmp_path, said.append)
+    lock.release()
+    assert not is_held(tmp_path)
+    (tmp_path / "run.lock").write_text("7 another-machine\n")
+    with pytest.raises(LockedError, match=r"process 7 of machine another-machine .* remove "):
+        FolderLock(tmp_path, said.append)
+    (tmp_path / "run.lock").write_text(f"{2**30} {platform.node()}\n")
+    said.clear()
+    FolderLock(tmp_path, said.append).release()
+    assert said[0] == f"process {2**30} left {tmp_path} without an end; its lock is taken over"
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="depth must be"):
+        session(interrupted(network="wrn-11-1"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ConfigError, match="depth must be"):
+        session(interrupted(network="wrn-11-1"), tmp_path / "mine")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_who_only_looks_at_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+    """To see whether it is held one takes it, for a moment, beside a file that was left behind."""
+    (tmp_path / "run.lock").write_text("123456\n")
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            is_held(tmp_path)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(300):
+            FolderLock(tmp_path, lambda sentence: None).release()
+            (tmp_path / "run.lock").write_text("123456\n")
+    finally:
+        ended.set()
+        looking.join()

@@ -1,0 +1,353 @@
+"""Several runs at once in one process end as each does alone, and one signal stops them all."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_runs import checkpoint_files, interrupted
+from small_runs import SOURCE, six_classes, without_times
+from test_processes import (
+    ENVIRONMENT,
+    Start,
+    helper_process,  # noqa: F401 - the fixture `start`
+    never_killed,
+    wait_for_checkpoint,
+    words_for,
+)
+
+from distillmatch.cli import main
+from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.engine import NoProgress
+from distillmatch.errors import ConfigError, LockedError, SourceError, TrainingError
+from distillmatch.run import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
+from distillmatch.run.checkpoints import Checkpoints
+from distillmatch.run.interruption import StopRequest
+from distillmatch.sources import Dataset, load_source
+from distillmatch.streams import build_stream, save_stream
+
+Outcomes = tuple[dict[str, Any], dict[str, Exception]]
+
+
+def small(**options: Any) -> RunConfig:
+    return interrupted(**{"source": SOURCE, "epochs": 2, **options})
+
+
+def do(jobs: Iterable[Job], at_once: int, **options: Any) -> Outcomes:
+    results: dict[str, Any] = {}
+    failures: dict[str, Exception] = {}
+    waiting = iter(jobs)
+    run_side_by_side(
+        lambda: next(waiting, None),
+        at_once,
+        finished=lambda job, result: results.update({job.name: result}),
+        failed=lambda job, error: failures.update({job.name: error}),
+        **options,
+    )
+    return results, failures
+
+
+class Calling(NoProgress):
+    """Calls something after every epoch."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def advance(self, done: float, doing: str) -> None:
+        self.call()
+
+
+def test_runs_at_once_end_as_each_does_alone(tmp_path: Path) -> None:
+    configs = [
+        small(method="dm", seed=2),
+        small(method="dm", seed=3),
+        small(method="gd", coreset=0),
+        small(method="offline"),
+        small(method="base", network="wrn-10-2"),
+    ]
+    jobs = [Job(str(n), config, tmp_path / str(n)) for n, config in enumerate(configs)]
+    results, failures = do(jobs, 3)
+    assert not failures
+    for job in jobs:
+        alone = without_times(run(job.config, dataset=six_classes()))
+        assert without_times(results[job.name]) == alone
+        assert without_times(read_result(job.out)) == alone
+
+
+class Meeting(NoProgress):
+    """Waits after the first epoch until the others' first epochs are over too, then calls."""
+
+    def __init__(self, barrier: threading.Barrier, call: Callable[[], Any] = bool) -> None:
+        self.barrier: threading.Barrier | None = barrier
+        self.call = call
+
+    def advance(self, done: float, doing: str) -> None:
+        barrier, self.barrier = self.barrier, None
+        if barrier is not None:
+            barrier.wait()
+            self.call()
+
+
+def test_a_result_says_how_many_runs_were_under_way_at_once(tmp_path: Path) -> None:
+    barrier = threading.Barrier(3, timeout=60)
+    jobs = [Job(str(n), small(seed=n), tmp_path / str(n)) for n in range(3)]
+    results, failures = do(jobs, 3, progress=lambda job: Meeting(barrier))
+    assert not failures
+    assert [results[job.name]["machine"]["runs_at_once"] for job in jobs] == [3, 3, 3]
+    alone, _ = do([Job("alone", small(), tmp_path / "alone")], 3)
+    assert alone["alone"]["machine"]["runs_at_once"] == 1
+
+
+def test_a_continued_run_counts_those_that_were_beside_its_first_part(tmp_path: Path) -> None:
+    barrier, stop = threading.Barrier(2, timeout=60), StopRequest()
+    met = Meeting(barrier, lambda: stop.ask("a test"))
+    other = threading.Thread(
+        target=run,
+        args=(small(seed=1), tmp_path / "other"),
+        kwargs={"dataset": six_classes(), "progress": Meeting(barrier)},
+    )
+    other.start()
+    first = tmp_path / "first"
+    with pytest.raises(Interrupted):
+        run(small(), first, dataset=six_classes(), progress=met, stop=stop)
+    other.join(60)
+    assert read_result(tmp_path / "other")["machine"]["runs_at_once"] == 2
+    assert run(small(), first, dataset=six_classes())["machine"]["runs_at_once"] == 2
+
+
+def test_runs_are_under_way_together_and_a_single_one_in_the_calling_thread(tmp_path: Path) -> None:
+    together = threading.Barrier(2, timeout=30)
+    jobs = [Job(name, small(method="base"), tmp_path / name) for name in ("a", "b")]
+    results, _ = do(jobs, 2, progress=lambda job: Calling(together.wait))
+    assert results.keys() == {"a", "b"}
+    threads: set[threading.Thread] = set()
+    alone = Job("c", small(method="base"), tmp_path / "c")
+    do([alone], 1, progress=lambda job: Calling(lambda: threads.add(threading.current_thread())))
+    assert threads == {threading.current_thread()}
+
+
+def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
+    configs = {
+        "wrong": small(network="wrn-11-1"),
+        "right": small(method="base"),
+        "wild": small(method="base", learning_rate=1e30),
+        "right too": small(method="e2e"),
+    }
+    jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
+    results, failures = do(jobs, 2)
+    assert results.keys() == {"right", "right too"} and all(r["complete"] for r in results.values())
+    assert isinstance(failures["wrong"], ConfigError)
+    assert isinstance(failures["wild"], TrainingError)
+
+
+def test_an_error_of_the_caller_stops_the_runs_where_they_can_be_continued(tmp_path: Path) -> None:
+    def fail(job: Job, result: Any) -> None:
+        raise OSError("nowhere to put it")
+
+    jobs = iter([
+        Job("short", small(method="base", epochs=1), tmp_path / "short"),
+        Job("long", small(method="dm", epochs=200), tmp_path / "long"),
+    ])  # fmt: skip
+    with pytest.raises(OSError, match="nowhere"):
+        run_side_by_side(lambda: next(jobs, None), 2, finished=fail, failed=fail)
+    assert checkpoint_files(tmp_path / "long")
+    assert not (tmp_path / "long" / "run.lock").exists()
+
+
+@pytest.mark.parametrize("at_once", [0, 33])
+def test_an_impossible_number_at_once_is_refused(at_once: int) -> None:
+    with pytest.raises(ConfigError, match=f"must be 1 to 32, not {at_once}"):
+        do([], at_once)
+
+
+def test_two_runs_of_one_process_refuse_each_other_in_a_folder(tmp_path: Path) -> None:
+    refused = threading.Event()
+    jobs = iter([Job(name, small(method="base"), tmp_path) for name in ("one", "other")])
+    errors: list[Exception] = []
+
+    def failed(job: Job, error: Exception) -> None:
+        errors.append(error)
+        refused.set()
+
+    run_side_by_side(
+        lambda: next(jobs, None),
+        2,
+        finished=lambda job, result: None,
+        failed=failed,
+        progress=lambda job: Calling(lambda: refused.wait(30)),
+    )
+    (error,) = errors
+    assert isinstance(error, LockedError) and "another run of this process" in str(error)
+
+
+def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    used: list[Dataset] = []
+
+    def counted_load(config: RunConfig) -> Dataset:
+        loads.append(config.source)
+        return six_classes()
+
+    def looked_at(config: RunConfig, out: Path, *, dataset: Dataset, **options: Any) -> Any:
+        used.append(dataset)
+        return {}
+
+    monkeypatch.setattr(side_by_side, "load_source", counted_load)
+    monkeypatch.setattr(side_by_side, "run", looked_at)
+    ours = [small(source="shapes", seed=seed, method=m) for seed in (1, 2) for m in ("dm", "base")]
+    theirs = [small(seed=1), small(seed=2)]
+    do([Job(str(n), c, tmp_path / str(n)) for n, c in enumerate([*ours, *theirs])], 3)
+    # A source of the user's own may depend on the seed: it is asked, and what is equal kept once.
+    assert sorted(loads) == ["shapes", SOURCE, SOURCE]
+    assert len(used) == 6 and len({id(dataset) for dataset in used}) == 1
+
+
+def test_data_that_cannot_be_had_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def load(config: StreamConfig) -> Dataset:
+        tries.append(config.source)
+        raise SourceError("no network")
+
+    monkeypatch.setattr(side_by_side, "load_source", load)
+    datasets = side_by_side.Datasets(print)
+    for seed in (1, 2, 3):
+        with pytest.raises(SourceError, match="no network"):
+            datasets.of(RunConfig(source="cifar100", seed=seed))
+    with pytest.raises(SourceError, match="no network"):
+        datasets.of(RunConfig(source="tiny-imagenet"))
+    assert tries == ["cifar100", "tiny-imagenet"]
+
+
+def test_a_saved_stream_is_learned_instead(tmp_path: Path) -> None:
+    config = small(method="base")
+    dataset = load_source(config)
+    other = build_stream(dataset, StreamConfig(source=SOURCE, tasks=3, seed=5))
+    save_stream(other, tmp_path / "stream.json")
+    job = Job("a", config, tmp_path / "a", tmp_path / "stream.json")
+    results, failures = do([job], 1)
+    assert not failures
+    expected = run(config, dataset=dataset, stream=other)
+    assert without_times(results["a"]) == without_times(expected)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_signal_ends_the_wait_for_a_job(at_once: int, tmp_path: Path) -> None:
+    def never() -> Job | None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(30)
+        raise AssertionError("the wait went on")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM") as stop:
+        run_side_by_side(never, at_once, finished=print, failed=print)
+    assert stop.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def seeds(out: Path, method: str = "dm", **options: Any) -> list[str]:
+    return words_for(out, method, **{"seeds": "1,2", "runs_per_gpu": 2, **options})
+
+
+def test_one_signal_stops_all_runs_and_the_same_command_continues_them(
+    start: Start, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"method": "base", "epochs": 12}
+    words = [word if word != "1e-9" else "0" for word in seeds(tmp_path, **options)]
+    process = start(words)
+    wait_for_checkpoint(tmp_path / "seed-1")
+    wait_for_checkpoint(tmp_path / "seed-2")
+    process.send(signal.SIGTERM)
+    assert process.wait() == 143, process.said()
+    assert process.said() == [
+        "distillmatch: stopping at the end of this epoch; once more stops at once",
+        "distillmatch: stopped by SIGTERM with 2 under way; what is done is kept, and the same "
+        "command continues from there",
+    ]
+    for seed in (1, 2):
+        assert checkpoint_files(tmp_path / f"seed-{seed}")
+        assert not (tmp_path / f"seed-{seed}" / "run.lock").exists()
+    last = start(words)
+    assert last.wait() == 0, last.said()
+    assert sum("continuing in task" in line for line in last.said()) == 2
+    for seed in (1, 2):
+        found = without_times(read_result(tmp_path / f"seed-{seed}"))
+        assert found == never_killed(**options, seed=seed)
+
+
+def test_a_second_signal_ends_all_runs_at_once(tmp_path: Path) -> None:
+    """In an interpreter of its own, which must end cleanly while its threads are at work."""
+    words = seeds(tmp_path, method="dm", network="wrn-16-4", epochs=50)
+    command = [sys.executable, "-m", "distillmatch", *words]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_checkpoint(tmp_path / "seed-1")
+        wait_for_checkpoint(tmp_path / "seed-2")
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 143, said
+    assert said.splitlines()[-1].startswith("distillmatch: stopped")
+    for seed in (1, 2):
+        kept, problems = Checkpoints(tmp_path / f"seed-{seed}").load()
+        assert kept is not None and not problems
+
+
+def test_the_command_compares_the_seeds_it_ran(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in seeds(tmp_path, method="base", epochs=1) if word != "--quiet"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    (row,) = [line for line in said.out.splitlines() if "Base" in line]
+    assert row.split("│")[2].strip() == "2"
+    assert "base, 2 seeds: 100 % done" in said.err
+    for seed in (1, 2):
+        found = without_times(read_result(tmp_path / f"seed-{seed}"))
+        assert found == never_killed(method="base", epochs=1, seed=seed)
+
+
+def test_a_seed_that_fails_is_named_and_the_others_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "seed-1").write_text("no folder")
+    assert main(seeds(tmp_path, method="base", epochs=1)) == 2
+    assert "distillmatch: seed-1 failed: " in capsys.readouterr().err
+    assert read_result(tmp_path / "seed-2")["complete"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"seed": 3}, "--seed cannot be given together with --seeds"),
+        ({"bound": "x"}, "--bound cannot be given together with --seeds"),
+        ({"at_once": 2}, "--at-once cannot be given together with --seeds"),
+        ({"seeds": "1,x"}, "--seeds must be whole numbers with commas, not '1,x'"),
+        ({"seeds": "1,1"}, "--seeds must be different from each other, not '1,1'"),
+        ({"seeds": "-1,1"}, "seed must be at least 0, not -1"),
+        ({"runs_per_gpu": 0}, "runs at once must be 1 to 32, not 0"),
+    ],
+)
+def test_seeds_that_cannot_be_run_are_refused(
+    options: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = seeds(tmp_path / "run", **options)
+    if "-1,1" in words:
+        place = words.index("-1,1")
+        words[place - 1 : place + 1] = ["--seeds=-1,1"]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"distillmatch: error: {sentence}\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_per_gpu_without_seeds_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words_for(tmp_path / "run", "dm", runs_per_gpu=2)) == 2
+    assert "--runs-per-gpu goes with --seeds only" in capsys.readouterr().err

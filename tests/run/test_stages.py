@@ -1,0 +1,229 @@
+"""Independent tasks learned side by side give the result of tasks learned one after another."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_runs import ALWAYS, DiesAfter, Killed, interrupted
+from small_runs import SOURCE, six_classes, without_times
+from test_processes import (
+    Start,
+    helper_process,  # noqa: F401 - the fixture `start`
+    kill_until_done,
+    never_killed,
+    words_for,
+)
+
+from distillmatch.cli import main
+from distillmatch.engine import NoProgress
+from distillmatch.errors import ConfigError, RunFolderError
+from distillmatch.methods import find_method, method_names
+from distillmatch.run import read_result, run
+from distillmatch.run.log import history, read_log
+from distillmatch.run.progress import CONTINUED
+from distillmatch.run.stages import StageSession
+
+Result = dict[str, Any]
+
+
+class Watching(NoProgress):
+    """Remembers which tasks were worked on and adds up; may be told to die in one of them."""
+
+    def __init__(self, dies_in: int | None = None) -> None:
+        self.dies_in = dies_in
+        self.tasks: set[int] = set()
+        self.total = self.done = 0.0
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        self.total, self.done = total, done
+
+    def advance(self, done: float, doing: str) -> None:
+        self.done += done
+        if doing == CONTINUED:
+            return
+        task = int(doing.removeprefix("task ").split("/")[0])
+        self.tasks.add(task)
+        if task == self.dies_in:
+            raise Killed
+
+
+def learn(out: Path | None, at_once: int | None, progress: Any = None, **options: Any) -> Result:
+    given = {"resume": "auto", "checkpoint_seconds": ALWAYS, "tell": lambda sentence: None}
+    for key in given.keys() & options.keys():
+        given[key] = options.pop(key)
+    config = interrupted(**{"method": "offline", "epochs": 2, **options})
+    return run(
+        config, out, dataset=six_classes(), progress=progress, at_once=at_once, **given  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [m for m in method_names() if find_method(m).independent_tasks])
+@pytest.mark.parametrize("at_once", [2, 9])
+def test_stages_side_by_side_give_the_result_of_stages_in_a_row(
+    method: str, at_once: int, tmp_path: Path
+) -> None:
+    in_a_row, beside = Watching(), Watching()
+    expected = learn(tmp_path / "row", None, in_a_row, method=method)
+    result = learn(tmp_path / "beside", at_once, beside, method=method)
+    assert without_times(result) == without_times(expected)
+    assert read_result(tmp_path / "beside") == result
+    assert {p.name for p in (tmp_path / "beside").iterdir()} == {"result.json", "log.jsonl"}
+    assert beside.total == beside.done == in_a_row.total
+    assert without_times(learn(None, at_once, method=method)) == without_times(expected)
+    both = [
+        [{k: v for k, v in e.items() if k not in ("time", "seconds")} for e in history(read_log(p))]
+        for p in (tmp_path / "row", tmp_path / "beside")
+    ]
+    assert both[0] == both[1] and len(both[0]) == 3 * 3
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_stages_killed_again_and_again_get_on_and_end_in_the_same_result(
+    epochs: int, tmp_path: Path
+) -> None:
+    for _ in range(3 * 4 + 1):  # each session adds an epoch at least to one of three stages
+        try:
+            result = learn(tmp_path, 3, DiesAfter(epochs), epochs=4)
+        except Killed:
+            continue
+        assert without_times(result) == without_times(learn(None, None, epochs=4))
+        return
+    pytest.fail("sessions get no further")
+
+
+def test_bounds_alone_have_independent_tasks() -> None:
+    independent = {name for name in method_names() if find_method(name).independent_tasks}
+    assert independent == {name for name in method_names() if name.startswith("offline")}
+
+
+def test_what_is_finished_from_the_first_stage_on_is_a_result_and_not_learned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_epochs = StageSession._between_epochs
+
+    def die_in_the_last_once_two_are_finished(stage: StageSession) -> None:
+        end = time.monotonic() + 60
+        while stage.engine.underway.task == 2:
+            if (tmp_path / "result.json").exists() and len(read_result(tmp_path)["tasks"]) == 2:
+                raise Killed
+            assert time.monotonic() < end, "the first two stages did not end"
+            time.sleep(0.005)
+        between_epochs(stage)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(StageSession, "_between_epochs", die_in_the_last_once_two_are_finished)
+        learn(tmp_path, 3)
+    part, whole = read_result(tmp_path), learn(None, None)
+    assert not part["complete"]
+    assert [t["losses"] for t in part["tasks"]] == [t["losses"] for t in whole["tasks"][:2]]
+    assert part["R"] == [row[:2] for row in whole["R"][:2]]
+    watching = Watching()
+    # One at once too goes on with the stages that are there.
+    result = learn(tmp_path, 1, watching, resume="must")
+    assert watching.tasks == {3} and watching.done == watching.total
+    assert without_times(result) == without_times(whole)
+    assert not (tmp_path / "stages").exists()
+
+
+def test_the_longest_stage_is_learned_first_and_a_failure_stops_the_others(tmp_path: Path) -> None:
+    watching = Watching(dies_in=3)
+    with pytest.raises(Killed):
+        learn(tmp_path, 2, watching, epochs=20)
+    assert 3 in watching.tasks and 1 not in watching.tasks
+    assert not list(tmp_path.glob("stages/*/run.lock"))
+    result = learn(tmp_path, 3, epochs=20)
+    assert without_times(result) == without_times(learn(None, None, epochs=20))
+
+
+def test_a_run_begun_in_a_row_is_continued_side_by_side(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        learn(tmp_path, 1, DiesAfter(4))
+    watching = Watching()
+    result = learn(tmp_path, 3, watching)
+    assert watching.tasks == {2, 3}
+    assert without_times(result) == without_times(learn(None, None))
+    assert {p.name for p in tmp_path.iterdir()} == {"result.json", "log.jsonl"}
+
+
+def test_stages_of_another_run_are_refused_and_resume_no_removes_them(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        learn(tmp_path, 2, Watching(dies_in=3))
+    assert not (tmp_path / "result.json").exists()
+    with pytest.raises(RunFolderError, match="holds another run: seed is 1 there and 2 here"):
+        learn(tmp_path, 2, seed=2)
+    with pytest.raises(RunFolderError, match="holds another run"):
+        learn(tmp_path, None, method="base")
+    watching = Watching()
+    result = learn(tmp_path, 2, watching, resume="no")
+    assert watching.tasks == {1, 2, 3}
+    assert without_times(result) == without_times(learn(None, None))
+    with pytest.raises(RunFolderError, match="no run to continue"):
+        learn(tmp_path / "new", 2, resume="must")
+
+
+def test_the_time_of_earlier_sessions_is_counted(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        learn(tmp_path, 2, Watching(dies_in=3))
+    head = tmp_path / "stages" / "run.json"
+    record = json.loads(head.read_text())
+    assert record["seconds"] > 0
+    head.write_text(json.dumps({**record, "seconds": 5000.0}))
+    assert 5000 < learn(tmp_path, 2)["seconds"]["total"] < 5060
+
+
+def test_a_bound_of_the_same_stream_gives_omega(tmp_path: Path) -> None:
+    learn(tmp_path / "bound", 3, source=SOURCE)
+    words = words_for(tmp_path / "run", method="offline", epochs=2, at_once=3)
+    assert main([*words, "--bound", str(tmp_path / "bound")]) == 0
+    accuracies = read_result(tmp_path / "bound")["metrics"]["accuracies"]
+    omega = read_result(tmp_path / "run")["metrics"]["omega"]
+    assert omega == (pytest.approx(100) if all(accuracies) else None)
+
+
+def test_methods_whose_tasks_build_on_each_other_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words_for(tmp_path / "run", method="dm", at_once=2)) == 2
+    assert capsys.readouterr().err == (
+        "distillmatch: error: at_once must be 1 with method 'dm', not 2: each of its tasks builds "
+        "on the one before it\n"
+    )
+    with pytest.raises(ConfigError, match="at_once must be at least 1, not 0"):
+        learn(tmp_path / "run", 0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_sigkill_at_random_moments_changes_nothing(start: Start, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "offline", "epochs": 6}
+    words, chance = words_for(tmp_path / "run", **options, at_once=3), random.Random(5)
+    kill_until_done(start, words, lambda: chance.uniform(0.1, 0.6))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
+    assert without_times(read_result(tmp_path / "run")) == never_killed(**options)
+
+
+def test_a_signal_stops_all_stages_and_the_same_command_continues_them(
+    start: Start, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"method": "offline", "epochs": 30}
+    words = [w if w != "1e-9" else "0" for w in words_for(tmp_path, **options, at_once=3)]
+    process = start(words)
+    end = time.monotonic() + 60
+    while len(list(tmp_path.glob("stages/*/run.lock"))) < 3:
+        assert time.monotonic() < end, "the stages did not begin"
+        time.sleep(0.005)
+    process.send(signal.SIGTERM)
+    assert process.wait() == 143, process.said()
+    # No checkpoint was due: those that are there, the signal has had written.
+    kept = list(tmp_path.glob("stages/*/checkpoints/*.safetensors"))
+    finished = list(tmp_path.glob("stages/*/stage.json"))
+    assert kept and len(kept) + len(finished) == 3
+    assert process.said()[-1].startswith(f"distillmatch: stopped by SIGTERM with {len(kept)} under")
+    assert not list(tmp_path.glob("**/run.lock"))
+    last = start(words)
+    assert last.wait() == 0, last.said()
+    assert sum("continuing in task" in line for line in last.said()) == len(kept)
+    assert without_times(read_result(tmp_path)) == never_killed(**options)

@@ -1,0 +1,292 @@
+"""Checkpoints are written beside the training: it waits for none, and none is lost by that."""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interrupted_runs import ALWAYS, DiesAfter, checkpoint_files, interrupted, said, session
+from small_runs import six_classes, without_times
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import DiskError
+from distillmatch.run import Interrupted, checkpoints, read_result, run, threads
+from distillmatch.run.checkpoints import Checkpoint, Checkpoints, decode
+from distillmatch.run.folder import RunFolder
+from distillmatch.run.interruption import StopRequest
+from distillmatch.run.log import history, read_log
+from distillmatch.run.writer import THREAD, CheckpointWriter
+
+Place = tuple[int, int, int]
+Before = Callable[[Checkpoint], None]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    said.clear()
+    yield
+    assert not writing()
+
+
+def writing() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
+def place_of(checkpoint: Checkpoint) -> Place:
+    at = checkpoint.values["engine"]
+    return at["task"], at["trainings"], at["epochs"]
+
+
+def newest(out: Path) -> Checkpoint:
+    found, problems = Checkpoints(out).load()
+    assert found is not None and not problems
+    return found
+
+
+def before_each_write(patch: pytest.MonkeyPatch, before: Before) -> None:
+    inner = Checkpoints.save
+
+    def save(self: Checkpoints, checkpoint: Checkpoint) -> Path:
+        before(checkpoint)
+        return inner(self, checkpoint)
+
+    patch.setattr(Checkpoints, "save", save)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come"
+        time.sleep(0.005)
+
+
+def full_disk(checkpoint: Checkpoint) -> None:
+    raise DiskError("no space left on the disk of here while writing a checkpoint")
+
+
+class Counting(DiesAfter):
+    """Counts the epochs that are finished, and does something after each."""
+
+    def __init__(self, after: Callable[[int], None] = lambda finished: None) -> None:
+        super().__init__(10**9)
+        self.finished = 0
+        self.after = after
+
+    def advance(self, done: float, doing: str) -> None:
+        self.finished += 1
+        self.after(self.finished)
+
+
+def counted(config: RunConfig, out: Path, progress: Counting, **options: Any) -> dict[str, Any]:
+    given = {"checkpoint_seconds": 0.0, "tell": said.append, **options}
+    return run(config, out, dataset=six_classes(), progress=progress, **given)
+
+
+def test_a_slow_write_delays_no_epoch_and_keeps_the_state_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write after the first task begins when the second is learned; nothing else ends it."""
+    config, kept = interrupted(method="base"), []
+
+    def two_tasks_are_learned() -> bool:
+        return len(read_result(tmp_path)["tasks"]) == 2
+
+    def wait_for_the_second_task(checkpoint: Checkpoint) -> None:
+        if place_of(checkpoint) == (1, 0, 0):
+            wait_until(two_tasks_are_learned, "the second task")
+        else:
+            kept.append(newest(tmp_path))
+
+    with monkeypatch.context() as patch:
+        before_each_write(patch, wait_for_the_second_task)
+        result = counted(config, tmp_path, Counting())
+    (first,) = kept
+    assert place_of(first) == (1, 0, 0) and len(first.values["results"]["tasks"]) == 1
+    assert len(first.values["results"]["R"]) == 1
+    assert not checkpoint_files(tmp_path)
+    with monkeypatch.context() as patch:
+        others: list[Checkpoint] = []
+        before_each_write(patch, others.append)
+        assert session(config, tmp_path / "other", checkpoint_seconds=0.0) is not None
+    for name, tensor in others[0].tensors.items():
+        assert torch.equal(tensor, first.tensors[name]), name
+    assert without_times(result) == without_times(run(config, dataset=six_classes()))
+
+
+def test_writes_come_one_at_a_time_in_order_and_never_before_their_epochs_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run killed right after a write, whenever that is, misses no line and doubles none."""
+    places: list[Place] = []
+    at_once: list[int] = []
+
+    def look(checkpoint: Checkpoint) -> None:
+        at_once.append(len(writing()))
+        time.sleep(0.01 * (len(places) % 3))
+        places.append(place_of(checkpoint))
+        under_way = sum(len(v["loss"]) for v in checkpoint.values["engine"]["losses"].values())
+        finished = checkpoint.values["results"]["tasks"]
+        epochs = sum(len(v["loss"]) for task in finished for v in task["losses"].values())
+        noted = [entry["event"] for entry in history(read_log(tmp_path))]
+        assert noted.count("epoch") >= epochs + under_way and noted.count("task") >= len(finished)
+
+    before_each_write(monkeypatch, look)
+    assert session(interrupted(method="gd", epochs=2), tmp_path) is not None
+    assert places == sorted(places) and len(set(places)) == len(places) > 9
+    assert set(at_once) == {1}
+    log = read_log(tmp_path)
+    files = [entry["file"] for entry in log if entry["event"] == "checkpoint"]
+    assert files == [f"{number + 1:08d}.safetensors" for number in range(len(places))]
+    assert log[-1]["event"] == "finished"
+
+
+def test_a_write_that_fails_stops_the_run_after_the_epoch_with_the_state_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, failed = interrupted(method="base"), threading.Event()
+
+    def fsync(descriptor: int) -> None:
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill_the_disk(checkpoint: Checkpoint) -> None:
+        if checkpoint.values["engine"]["task"] == 2:
+            patch.setattr(os, "fsync", fsync)
+
+    def hear_of_it_in_the_ninth(finished: int) -> None:
+        if finished == 9:
+            assert failed.wait(60)
+            wait_until(lambda: not writing(), "the end of the write")
+
+    progress = Counting(hear_of_it_in_the_ninth)
+    with monkeypatch.context() as patch:
+        before_each_write(patch, fill_the_disk)
+        with pytest.raises(
+            DiskError, match=r"no space left on the disk of .* writing a checkpoint"
+        ):
+            counted(config, tmp_path, progress)
+    assert progress.finished == 9, "four of each task, and the one at whose end it is heard of"
+    assert place_of(newest(tmp_path)) == (1, 0, 0)
+    assert not list(tmp_path.rglob("*.part")) and not (tmp_path / "run.lock").exists()
+    assert read_log(tmp_path)[-1]["event"] == "failed"
+    result = session(config, tmp_path, resume="must")
+    assert result is not None
+    assert without_times(result) == without_times(run(config, dataset=six_classes()))
+
+
+def test_the_next_checkpoint_does_not_begin_after_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_each_write(monkeypatch, full_disk)
+    progress = Counting()
+    with pytest.raises(DiskError, match="no space left"):
+        counted(interrupted(method="base"), tmp_path, progress, checkpoint_seconds=ALWAYS)
+    assert progress.finished <= 2 and not checkpoint_files(tmp_path)
+
+
+def test_a_write_that_fails_while_the_result_is_made_is_of_no_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_at_last(checkpoint: Checkpoint) -> None:
+        if place_of(checkpoint) == (2, 1, 0):
+            full_disk(checkpoint)
+
+    before_each_write(monkeypatch, fail_at_last)
+    result = session(interrupted(method="base"), tmp_path)
+    assert result is not None and result["complete"] and read_result(tmp_path) == result
+    assert {path.name for path in tmp_path.iterdir()} == {"result.json", "log.jsonl"}
+
+
+def test_a_stop_during_a_slow_write_leaves_the_newest_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, stop = interrupted(method="base"), StopRequest()
+
+    def write_slowly(checkpoint: Checkpoint) -> None:
+        wait_until(lambda: stop.asked, "the stop")
+        time.sleep(0.1)
+
+    def ask_in_the_sixth(finished: int) -> None:
+        if finished == 6:
+            stop.ask("a test")
+
+    with monkeypatch.context() as patch:
+        before_each_write(patch, write_slowly)
+        with pytest.raises(Interrupted, match=r"task 2 of 3 after epoch 2 .* same command"):
+            counted(config, tmp_path, Counting(ask_in_the_sixth), stop=stop)
+        assert not writing()
+    assert place_of(newest(tmp_path)) == (1, 0, 2)
+    assert [path.stem for path in checkpoint_files(tmp_path)] == ["00000001", "00000002"]
+    result = session(config, tmp_path, resume="must")
+    assert result is not None
+    assert without_times(result) == without_times(run(config, dataset=six_classes()))
+
+
+def test_a_stop_whose_checkpoint_cannot_be_written_says_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopRequest()
+    stop.ask("a test")
+    before_each_write(monkeypatch, full_disk)
+    with pytest.raises(DiskError, match="no space left"):
+        counted(interrupted(method="base"), tmp_path, Counting(), stop=stop)
+
+
+def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes_back = threading.Event()
+    before_each_write(monkeypatch, lambda checkpoint: wait_until(comes_back.is_set, "the disk"))
+    monkeypatch.setattr("distillmatch.run.writer.HURRY_SECONDS", 0.05)
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    second = Interrupted("stopped at once", 2)
+    with RunFolder(tmp_path, said.append) as folder:
+        start = time.monotonic()
+        with pytest.raises(Interrupted), CheckpointWriter(folder) as writer:
+            writer.begin(Checkpoint({}, {}), "task 1")
+            raise second
+        assert time.monotonic() - start < 30
+        (thread,) = writing()
+        assert thread.daemon
+        with pytest.raises(SystemExit):  # which would be too late, did `os._exit` return
+            threads.end_process(second)
+        assert ended == [130]
+        comes_back.set()
+        thread.join()
+
+
+def test_a_write_that_was_given_up_leaves_the_next_sessions_checkpoints_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes_back = threading.Event()
+    encode = checkpoints.encode
+
+    def hanging(checkpoint: Checkpoint) -> bytes:
+        if checkpoint.values["session"] == 1:
+            wait_until(comes_back.is_set, "the disk")
+        return encode(checkpoint)
+
+    monkeypatch.setattr(checkpoints, "encode", hanging)
+    monkeypatch.setattr("distillmatch.run.writer.HURRY_SECONDS", 0.05)
+    with (
+        RunFolder(tmp_path, said.append) as folder,
+        pytest.raises(Interrupted),
+        CheckpointWriter(folder) as writer,
+    ):
+        writer.begin(Checkpoint({"session": 1}, {}), "task 1")
+        raise Interrupted("stopped at once", 2)
+    (thread,) = writing()
+    with RunFolder(tmp_path, said.append) as folder:
+        for number in (1, 2, 3):
+            folder.checkpoints.save(Checkpoint({"session": 2, "number": number}, {}))
+        kept = sorted((tmp_path / "checkpoints").iterdir())
+        comes_back.set()
+        thread.join()
+        assert sorted((tmp_path / "checkpoints").iterdir()) == kept
+    assert decode(kept[-1]).values == {"session": 2, "number": 3}

@@ -1,0 +1,78 @@
+"""Small runs on made-up images: a data set of six classes, and configurations that fit it."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import make_dataset
+from torch import Tensor
+
+from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.engine import Engine, TaskOutcome
+from distillmatch.sources import Dataset
+from distillmatch.streams import build_stream
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+TINY: dict[str, Any] = {
+    "network": "wrn-10-1",
+    "epochs": 2,
+    "task_sizes": (1, 2, 3),
+    "batch": 8,
+    "unlabeled_batch": 8,
+    "device": "cpu",
+}
+SOURCE = "small_runs:six_classes"
+"""The data set's name, for processes of their own."""
+
+
+def tiny(**options: Any) -> RunConfig:
+    return RunConfig(**{**TINY, **options})
+
+
+def six_classes(config: StreamConfig | None = None) -> Dataset:
+    return make_dataset(classes=6, per_class=10, parents=3, noise=True)
+
+
+def engine_for(config: RunConfig, dataset: Dataset | None = None) -> Engine:
+    dataset = dataset or six_classes()
+    return Engine(config, dataset, build_stream(dataset, config))
+
+
+def learned(config: RunConfig) -> tuple[list[TaskOutcome], dict[str, Tensor]]:
+    """Run a configuration; return what came of the tasks, and all weights at the end."""
+    engine = engine_for(config)
+    outcomes = list(engine.run())
+    weights = {
+        f"{name}.{key}": value.clone()
+        for name, network in engine.method.networks.items()
+        for key, value in network.state_dict().items()
+    }
+    return outcomes, weights
+
+
+def same_weights(one: dict[str, Tensor], other: dict[str, Tensor], prefix: str = "") -> bool:
+    keys = [key for key in one if key.startswith(prefix)]
+    return all(torch.equal(one[key], other[key]) for key in keys)
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without what another run of the same configuration may have otherwise."""
+    tasks = [{**task, "seconds": sorted(task["seconds"])} for task in result["tasks"]]
+    kept = {**result, "tasks": tasks, "seconds": sorted(result["seconds"])}
+    # How long it took depends on this, and nothing else.
+    kept["machine"] = {k: v for k, v in result["machine"].items() if k != "runs_at_once"}
+    return {key: value for key, value in kept.items() if key != "commit"}
+
+
+def as_words(config: dict[str, Any]) -> list[str]:
+    """Return the options of a command line that give a configuration; its method's go flat."""
+    words = []
+    flat = {**config, **config.get("options", {})}
+    for key, value in flat.items():
+        if key == "options" or value is None:
+            continue
+        listed = value if isinstance(value, list | tuple) else [value]
+        said = [str(one).lower() if isinstance(one, bool) else str(one) for one in listed]
+        words += [f"--{key.replace('_', '-')}", *said]
+    return words

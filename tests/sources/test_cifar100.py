@@ -1,0 +1,259 @@
+"""CIFAR-100 from folders and archives; only published bytes are ever unpickled."""
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distillmatch.config import StreamConfig
+from distillmatch.errors import ConfigError, SourceError
+from distillmatch.sources import Dataset, cifar100
+
+REAL = os.environ.get("DISTILLMATCH_CIFAR100")
+
+
+def fake_files() -> dict[str, bytes]:
+    """Make files like the published ones, with one image a class in each part."""
+    random = np.random.default_rng(0)
+    fine = list(range(100))
+    coarse = [label // 5 for label in fine]
+    part = {b"fine_labels": fine, b"coarse_labels": coarse}
+    meta = {
+        b"fine_label_names": [f"fine_{label}".encode() for label in fine],
+        b"coarse_label_names": [f"coarse_{label}".encode() for label in range(20)],
+    }
+    images = [random.integers(0, 256, (100, 3072), dtype=np.uint8) for _ in range(2)]
+    return {
+        "train": pickle.dumps({**part, b"data": images[0]}),
+        "test": pickle.dumps({**part, b"data": images[1]}),
+        "meta": pickle.dumps(meta),
+    }
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
+    contents = fake_files()
+    md5s = {
+        name: hashlib.md5(content, usedforsecurity=False).hexdigest()
+        for name, content in contents.items()
+    }
+    monkeypatch.setattr(cifar100, "FILE_MD5S", md5s)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    return contents
+
+
+def extract(files: dict[str, bytes], folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def pack(files: dict[str, bytes], path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"cifar-100-python/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, archive: Path) -> Path:
+    """Let an archive be the published one: no other is unpacked."""
+    md5 = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(cifar100, "ARCHIVE_MD5", md5)
+    return archive
+
+
+def load(data_dir: Path | None) -> Dataset:
+    return cifar100.load(StreamConfig(source="cifar100", data_dir=data_dir))
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, archive: Path) -> list[Path]:
+    """Let the published address be a file, and return where it was downloaded to."""
+    places: list[Path] = []
+    publish(monkeypatch, archive)
+
+    def download(url: str, path: Path, md5: str, instead: str) -> None:
+        assert (url, md5) == (cifar100.URL, cifar100.ARCHIVE_MD5)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.read_bytes())
+        places.append(path)
+
+    monkeypatch.setattr(cifar100, "download", download)
+    return places
+
+
+def test_the_same_data_set_comes_from_each_place_it_may_lie(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extracted = extract(files, tmp_path / "a" / "cifar-100-python")
+    archive = publish(monkeypatch, pack(files, tmp_path / "b" / "cifar-100-python.tar.gz"))
+    places = (extracted, extracted.parent, archive, archive.parent)
+    fingerprints = {load(place).fingerprint for place in places}
+    assert len(fingerprints) == 1
+
+
+def test_pixels_are_rows_of_red_green_blue(files: dict[str, bytes], tmp_path: Path) -> None:
+    dataset = load(extract(files, tmp_path / "data"))
+    stored = pickle.loads(files["train"])[b"data"]
+    for image, row, column, channel in [(0, 0, 0, 0), (3, 5, 7, 1), (99, 31, 30, 2)]:
+        pixel = dataset.train.images[image, row, column, channel]
+        assert pixel == stored[image, channel * 1024 + row * 32 + column]
+
+
+def test_the_tree_has_the_parents_of_the_files_and_eight_super_classes(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    tree = load(extract(files, tmp_path / "data")).tree
+    assert tree is not None
+    assert tree.parent_of_class == tuple(label // 5 for label in range(100))
+    groups = [tree.parents_of_super_class(number) for number in range(8)]
+    assert groups == [
+        (0, 1),
+        (2, 4, 17),
+        (3, 5, 6),
+        (7, 13),
+        (8, 11, 12, 15, 16),
+        (9, 10),
+        (14,),
+        (18, 19),
+    ]
+
+
+def test_without_a_folder_it_is_downloaded_to_the_user_cache_and_unpacked_once(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = offer(monkeypatch, pack(files, tmp_path / "published.tar.gz"))
+    first = load(None)
+    again = load(None)
+    folder = tmp_path / "user-cache" / "distillmatch"
+    assert places == [folder / "cifar-100-python.tar.gz"]
+    assert (folder / "cifar-100-python" / "train").read_bytes() == files["train"]
+    assert first.fingerprint == again.fingerprint
+
+
+def test_a_folder_without_the_files_is_downloaded_into(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = offer(monkeypatch, pack(files, tmp_path / "published.tar.gz"))
+    (tmp_path / "data").mkdir()
+    load(tmp_path / "data")
+    assert places == [tmp_path / "data" / "cifar-100-python.tar.gz"]
+
+
+def test_a_missing_folder_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="missing: expected a folder that holds cifar-100-python"):
+        load(tmp_path / "missing")
+
+
+def test_a_missing_file_is_named(files: dict[str, bytes], tmp_path: Path) -> None:
+    folder = extract(files, tmp_path / "data" / "cifar-100-python")
+    (folder / "meta").unlink()
+    with pytest.raises(SourceError, match=r"cifar-100-python: expected .* missing meta"):
+        load(tmp_path / "data")
+
+
+class Trap:
+    """Pickled, it shouts when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (pytest.fail, ("a file with another md5 was unpickled",))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_with_another_md5_is_not_unpickled(
+    files: dict[str, bytes], tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = cifar100.FILE_MD5S["train"]
+    files["train"] = pickle.dumps(Trap())
+    found = hashlib.md5(files["train"], usedforsecurity=False).hexdigest()
+    place = pack(files, tmp_path / "a.tar.gz") if packed else extract(files, tmp_path / "data")
+    if packed:
+        publish(monkeypatch, place)
+    with pytest.raises(SourceError, match=f"train: expected .* {expected}, found md5 {found}"):
+        load(place)
+
+
+def test_another_archive_than_the_published_one_is_not_unpacked(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    archive = pack(files, tmp_path / "a.tar.gz")
+    with pytest.raises(SourceError, match=f"with md5 {cifar100.ARCHIVE_MD5}, found md5"):
+        load(archive)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_part_of_an_archive_is_refused_in_one_sentence(
+    files: dict[str, bytes], tmp_path: Path, share: float
+) -> None:
+    archive = pack(files, tmp_path / "cifar-100-python.tar.gz")
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(SourceError, match=r"cifar-100-python\.tar\.gz: expected") as caught:
+        load(archive)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.01, 0.2, 0.6, 0.99])
+def test_changed_bytes_in_an_archive_are_refused_in_one_sentence(
+    files: dict[str, bytes], tmp_path: Path, place: float
+) -> None:
+    archive = pack(files, tmp_path / "cifar-100-python.tar.gz")
+    content = bytearray(archive.read_bytes())
+    start = int(len(content) * place)
+    for position in range(start, min(start + 40, len(content) - 8)):
+        content[position] ^= 0x55
+    archive.write_bytes(content)
+    with pytest.raises(SourceError, match=r"cifar-100-python\.tar\.gz") as caught:
+        load(archive)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_without_the_files_is_refused(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = publish(monkeypatch, pack({"train": files["train"]}, tmp_path / "a.tar.gz"))
+    with pytest.raises(SourceError, match="expected cifar-100-python/test in the archive"):
+        load(archive)
+
+
+def test_a_link_in_the_archive_is_not_followed(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.tar.gz"
+    outside = extract(files, tmp_path / "outside")
+    with tarfile.open(path, "w:gz") as archive:
+        for name in files:
+            member = tarfile.TarInfo(f"cifar-100-python/{name}")
+            member.type = tarfile.SYMTYPE
+            member.linkname = str(outside / name)
+            archive.addfile(member)
+    publish(monkeypatch, path)
+    with pytest.raises(SourceError, match=r"a\.tar\.gz"):
+        load(path)
+
+
+def test_another_image_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match="image_size must be 32 with source 'cifar100', not 64"):
+        cifar100.load(StreamConfig(source="cifar100", image_size=64))
+
+
+@pytest.mark.skipif(REAL is None, reason="DISTILLMATCH_CIFAR100 does not name the real files")
+def test_the_real_files_load() -> None:
+    assert REAL is not None
+    dataset = load(Path(REAL))
+    assert dataset.train.images.shape == (50_000, 32, 32, 3)
+    assert dataset.test.images.shape == (10_000, 32, 32, 3)
+    assert np.bincount(dataset.train.labels).tolist() == [500] * 100
+    assert dataset.class_names[:3] == ("apple", "aquarium_fish", "baby")
+    assert dataset.tree is not None
+    fish = dataset.tree.parent_names.index("fish")
+    names = {dataset.class_names[label] for label in dataset.tree.classes_of_parent(fish)}
+    assert names == {"aquarium_fish", "flatfish", "ray", "shark", "trout"}

@@ -1,0 +1,188 @@
+"""Every kind of image file becomes an RGB square, or a reason."""
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from distillmatch.sources.decoding import decode_all
+from distillmatch.sources.images import BadImageError, ImageFile, decode_image
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+
+
+def encoded(image: Image.Image, format: str = "PNG", **options: object) -> io.BytesIO:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file
+
+
+def colors(mode: str = "RGB", size: tuple[int, int] = (16, 16)) -> Image.Image:
+    """Make an image whose left half is red and whose right half is blue."""
+    image = Image.new("RGB", size, RED)
+    image.paste(BLUE, (size[0] // 2, 0, size[0], size[1]))
+    return image.convert(mode)
+
+
+def test_an_image_of_the_asked_size_is_not_resampled() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    assert np.array_equal(decode_image(encoded(Image.fromarray(pixels)), 24), pixels)
+
+
+@pytest.mark.parametrize("size", [(48, 16), (16, 48)])
+def test_the_long_side_is_cropped_evenly_and_nothing_is_stretched(size: tuple[int, int]) -> None:
+    image = Image.new("RGB", size, GREEN)
+    middle = Image.new("RGB", (16, 16), RED)
+    image.paste(middle, ((size[0] - 16) // 2, (size[1] - 16) // 2))
+    assert (decode_image(encoded(image), 16) == RED).all()
+
+
+def test_large_images_are_averaged_not_picked_from() -> None:
+    checks = (np.indices((256, 256)).sum(axis=0) % 2 * 255).astype(np.uint8)
+    small = decode_image(encoded(Image.fromarray(checks)), 8).astype(int)
+    assert abs(small - 127).max() <= 2
+
+
+def test_a_large_photograph_looks_as_if_decoded_in_full() -> None:
+    smooth = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    photo = Image.fromarray(smooth).resize((1600, 1200), Image.Resampling.BICUBIC)
+    file = encoded(photo, "JPEG", quality=95)
+    full = Image.open(file).convert("RGB").crop((200, 0, 1400, 1200))
+    expected = np.asarray(full.resize((32, 32), Image.Resampling.BICUBIC), dtype=int)
+    assert abs(decode_image(file, 32).astype(int) - expected).max() <= 6
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK", "YCbCr"])
+def test_color_modes_keep_their_colors(mode: str) -> None:
+    format = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
+    image = decode_image(encoded(colors(mode), format), 16).astype(int)
+    assert abs(image[:, :8] - RED).max() <= 3
+    assert abs(image[:, 8:] - BLUE).max() <= 3
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1"])
+def test_gray_becomes_rgb_with_equal_channels(mode: str) -> None:
+    image = Image.new("L", (16, 16), 255)
+    image.paste(0, (0, 0, 8, 16))
+    decoded = decode_image(encoded(image.convert(mode)), 16)
+    assert decoded.shape == (16, 16, 3)
+    assert (decoded[:, :8] == 0).all()
+    assert (decoded[:, 8:] == 255).all()
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bit_gray_is_scaled_not_cut_off(format: str) -> None:
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    decoded = decode_image(encoded(Image.fromarray(ramp), format), 16)
+    assert np.array_equal(decoded[..., 0], np.rint(ramp / 257).astype(np.uint8))
+
+
+def test_transparency_is_laid_over_white() -> None:
+    image = Image.new("RGBA", (16, 16), (255, 0, 0, 0))
+    image.paste((0, 0, 255, 255), (8, 0, 16, 16))
+    decoded = decode_image(encoded(image), 16)
+    assert (decoded[:, :8] == 255).all()
+    assert (decoded[:, 8:] == BLUE).all()
+
+
+def test_a_transparent_palette_color_is_laid_over_white() -> None:
+    image = Image.new("P", (16, 16), 0)
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.paste(1, (8, 0, 16, 16))
+    decoded = decode_image(encoded(image, transparency=0), 16)
+    assert (decoded[:, :8] == 255).all()
+    assert (decoded[:, 8:] == BLUE).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_noted_by_a_camera_is_applied(orientation: int) -> None:
+    # The upright picture is red at the top left; the file stores it turned or mirrored.
+    upright = Image.new("RGB", (16, 16), BLUE)
+    upright.paste(RED, (0, 0, 8, 8))
+    turns = {
+        1: lambda image: image,
+        2: lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        3: lambda image: image.rotate(180),
+        4: lambda image: image.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+        5: lambda image: image.transpose(Image.Transpose.TRANSPOSE),
+        6: lambda image: image.rotate(90),
+        7: lambda image: image.transpose(Image.Transpose.TRANSVERSE),
+        8: lambda image: image.rotate(-90),
+    }
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = encoded(turns[orientation](upright), "PNG", exif=exif)
+    assert np.array_equal(decode_image(file, 16), np.asarray(upright))
+
+
+def test_of_an_animation_the_first_picture_counts() -> None:
+    frames = [Image.new("RGB", (16, 16), color) for color in (RED, BLUE)]
+    file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert (decode_image(file, 16) == RED).all()
+
+
+def noise(format: str) -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    return encoded(Image.fromarray(pixels), format).getvalue()
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP"])
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_a_truncated_image_is_refused(format: str, share: float) -> None:
+    content = noise(format)
+    with pytest.raises(BadImageError):
+        decode_image(io.BytesIO(content[: int(len(content) * share)]), 16)
+
+
+def test_an_empty_file_is_refused_as_such() -> None:
+    with pytest.raises(BadImageError, match="empty"):
+        decode_image(io.BytesIO(), 16)
+
+
+@pytest.mark.parametrize(
+    "content", [b"just text", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"%PDF-1.7", b"\x00" * 100]
+)
+def test_what_is_no_image_is_refused_as_such(content: bytes) -> None:
+    with pytest.raises(BadImageError, match="not an image in a format that can be read"):
+        decode_image(io.BytesIO(content), 16)
+
+
+@pytest.mark.parametrize("mode", ["F", "I", "LAB"])
+def test_modes_without_a_faithful_conversion_are_refused(mode: str) -> None:
+    file = encoded(Image.new(mode, (16, 16)), "TIFF")
+    with pytest.raises(BadImageError, match=f"mode {mode} cannot be turned into RGB"):
+        decode_image(file, 16)
+
+
+@pytest.mark.parametrize("limit", [400, 100])
+def test_an_image_with_absurdly_many_pixels_is_refused(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = encoded(Image.new("RGB", (25, 25)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(BadImageError, match=f"more than {limit} pixels"):
+            decode_image(file, 16)
+
+
+def test_many_images_keep_their_order_and_the_bad_are_told_apart(tmp_path: Path) -> None:
+    files = []
+    for number in range(50):
+        path = tmp_path / f"{number}.png"
+        if number % 7 == 3:
+            path.write_bytes(b"")
+        else:
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
+        files.append(ImageFile.at(str(path)))
+    with decode_all(files, 8, tmp_path / "cache", "testing") as decoded:
+        good = [number for number in range(50) if number % 7 != 3]
+        assert decoded.files.tolist() == good
+        assert decoded.images[:, 0, 0, 0].tolist() == good
+        assert [problem.split(":")[0] for problem in decoded.problems] == [
+            str(tmp_path / f"{number}.png") for number in range(50) if number % 7 == 3
+        ]
+    assert list((tmp_path / "cache").iterdir()) == []

@@ -1,0 +1,212 @@
+"""Tiny-ImageNet-200 from its folder or zip, with a small fake of the same layout."""
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from distillmatch.config import StreamConfig
+from distillmatch.errors import SourceError
+from distillmatch.sources import Dataset, tiny_imagenet
+from distillmatch.sources.dataset import fingerprint
+
+WNIDS = ("n03", "n01", "n02")
+LEVEL = {"n01": 50, "n02": 120, "n03": 200}
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Make three classes of four training and two val images; one image in four is gray."""
+    root = tmp_path / "data" / "tiny-imagenet-200"
+    for wnid in WNIDS:
+        names = [f"{wnid}_{number}.JPEG" for number in range(4)]
+        for number, name in enumerate(names):
+            save(root / "train" / wnid / "images" / name, LEVEL[wnid], gray=number == 0)
+        boxes = "".join(f"{name}\t0\t0\t9\t9\n" for name in names)
+        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text(boxes)
+    lines = []
+    for number in range(6):
+        wnid = WNIDS[number % 3]
+        save(root / "val" / "images" / f"val_{number}.JPEG", LEVEL[wnid])
+        lines.append(f"val_{number}.JPEG\t{wnid}\t0\t0\t9\t9\n")
+    (root / "val" / "val_annotations.txt").write_text("".join(lines))
+    (root / "wnids.txt").write_text("\n".join(WNIDS))
+    (root / "words.txt").write_text("n00\tentity\nn01\tcrane, bird\nn02\tcrane\nn03\tgold fish\n")
+    return root
+
+
+def save(path: Path, level: int, gray: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    color = (level, level, level)
+    image = Image.new("RGB", (64, 64), color)
+    (image.convert("L") if gray else image).save(path, "JPEG", quality=95)
+
+
+def zipped(root: Path) -> Path:
+    path = root.parent.parent / "zipped" / "tiny-imagenet-200.zip"
+    path.parent.mkdir()
+    shutil.make_archive(str(path.with_suffix("")), "zip", root.parent, root.name)
+    return path
+
+
+def load(data_dir: Path, size: int | None = None) -> Dataset:
+    return tiny_imagenet.load(
+        StreamConfig(source="tiny-imagenet", data_dir=data_dir, image_size=size)
+    )
+
+
+def test_both_parts_have_the_labels_of_the_lists(root: Path) -> None:
+    dataset = load(root)
+    assert dataset.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert dataset.test.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    for part in (dataset.train, dataset.test):
+        levels = np.array([LEVEL[wnid] for wnid in WNIDS])[part.labels]
+        assert abs(part.images.astype(int) - levels[:, None, None, None]).max() <= 2
+    assert dataset.train.images.shape[1:] == (64, 64, 3)
+    assert dataset.tree is None
+
+
+def test_classes_are_called_by_their_first_word_and_stay_apart(root: Path) -> None:
+    assert load(root).class_names == ("gold fish", "crane (n01)", "crane (n02)")
+
+
+def test_the_same_data_set_comes_from_each_place_it_may_lie(root: Path) -> None:
+    archive = zipped(root)
+    places = (root, root.parent, archive, archive.parent)
+    fingerprints = {load(place).fingerprint for place in places}
+    assert len(fingerprints) == 1
+
+
+def test_a_later_start_maps_the_images_and_decodes_nothing(root: Path, decoded: list[int]) -> None:
+    first = load(root)
+    assert len(decoded) == 18
+    again = load(root)
+    assert len(decoded) == 18
+    assert isinstance(again.train.images, np.memmap)
+    assert isinstance(again.test.images, np.memmap)
+    assert np.array_equal(first.train.images, again.train.images)
+
+
+def test_the_fingerprint_in_the_cache_is_that_of_the_images(root: Path) -> None:
+    load(root)
+    dataset = load(root)
+    computed = fingerprint((dataset.train, dataset.test), dataset.class_names, dataset.tree)
+    assert dataset.known_fingerprint == computed
+
+
+def test_another_image_is_noticed(root: Path) -> None:
+    load(root)
+    save(root / "train" / "n01" / "images" / "n01_9.JPEG", 77)
+    assert len(load(root).train) == 13
+
+
+def test_another_zip_is_noticed(root: Path) -> None:
+    archive = zipped(root)
+    load(archive)
+    with zipfile.ZipFile(archive, "a") as file:
+        file.write(
+            root / "train" / "n01" / "images" / "n01_1.JPEG",
+            "tiny-imagenet-200/train/n01/images/n01_9.JPEG",
+        )
+    assert len(load(archive).train) == 13
+
+
+def test_a_smaller_side_may_be_asked(root: Path) -> None:
+    assert load(root).image_size == 64
+    assert load(root, 32).image_size == 32
+    assert load(root).image_size == 64
+
+
+@pytest.mark.parametrize(
+    ("removed", "sentence"),
+    [
+        ("train/n01/images/n01_2.JPEG", r"n01_2\.JPEG: expected this image, which train/n01/"),
+        ("val/images/val_3.JPEG", r"val_3\.JPEG: expected this image, which val/val_annotations"),
+        ("val/val_annotations.txt", r"val_annotations\.txt: expected this file"),
+        ("words.txt", r"words\.txt: expected this file"),
+    ],
+)
+def test_a_missing_file_is_named(root: Path, removed: str, sentence: str) -> None:
+    (root / removed).unlink()
+    for place in (root, zipped(root)):
+        with pytest.raises(SourceError, match=sentence):
+            load(place)
+
+
+def test_a_class_without_images_is_named(root: Path) -> None:
+    shutil.rmtree(root / "train" / "n02")
+    with pytest.raises(SourceError, match="train/n02/images: expected the training images"):
+        load(root)
+
+
+def test_a_missing_part_is_named(root: Path) -> None:
+    shutil.rmtree(root / "val")
+    with pytest.raises(SourceError, match="val: No such file"):
+        load(root)
+
+
+@pytest.mark.parametrize("line", ["val_0.JPEG\tn99\t0", "val_0.JPEG"])
+def test_a_wrong_line_in_the_annotations_is_named(root: Path, line: str) -> None:
+    with (root / "val" / "val_annotations.txt").open("a") as file:
+        file.write(line)
+    with pytest.raises(SourceError, match=r"val_annotations\.txt, line 7: expected an image and"):
+        load(root)
+
+
+def test_a_class_listed_twice_is_named(root: Path) -> None:
+    (root / "wnids.txt").write_text("n01\nn02\nn01\n")
+    with pytest.raises(SourceError, match=r"wnids\.txt: .* n01 twice"):
+        load(root)
+
+
+def test_damaged_images_are_named_and_nothing_is_cached(root: Path, cache: Path) -> None:
+    for number in (1, 2):
+        path = root / "train" / "n01" / "images" / f"n01_{number}.JPEG"
+        path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(SourceError, match=r"n01_1\.JPEG: .* \(and 1 more\)$"):
+        load(root)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_part_of_a_zip_is_refused(root: Path, share: float) -> None:
+    archive = zipped(root)
+    content = archive.read_bytes()
+    archive.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(SourceError, match=r"tiny-imagenet-200\.zip: expected the whole"):
+        load(archive)
+
+
+def test_changed_bytes_in_a_zip_are_refused(root: Path) -> None:
+    archive = zipped(root)
+    with zipfile.ZipFile(archive) as file:
+        where = file.getinfo("tiny-imagenet-200/val/images/val_0.JPEG").header_offset
+    content = bytearray(archive.read_bytes())
+    for position in range(where + 90, where + 130):
+        content[position] ^= 0x55
+    archive.write_bytes(content)
+    with pytest.raises(SourceError, match=r"val_0\.JPEG: damaged in the archive"):
+        load(archive)
+
+
+def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("readme.txt", "hello")
+    with pytest.raises(SourceError, match=r"expected tiny-imagenet-200/wnids\.txt in the archive"):
+        load(path)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="missing: expected the folder tiny-imagenet-200 or"):
+        load(tmp_path / "missing")
+
+
+def test_without_a_place_the_error_says_where_to_put_it(cache: Path) -> None:
+    with pytest.raises(SourceError, match=f"{cache}: expected .* put it there, or .*data-dir"):
+        tiny_imagenet.load(StreamConfig(source="tiny-imagenet"))

@@ -1,0 +1,144 @@
+"""The splits of the paper's authors against their rule, written out plainly with their generators.
+
+Classes and images of a data set shaped as CIFAR-100 are numbered in the order of the training file.
+"""
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distillmatch.config import StreamConfig
+from distillmatch.sources import ClassTree, Dataset, Part
+from distillmatch.streams import build_stream
+
+CLASSES, PER_CLASS, LABELS = 100, 500, 100
+SUPER_OF_PARENT = (0, 0, 1, 2, 1, 2, 2, 3, 4, 5, 5, 4, 4, 3, 6, 4, 4, 1, 7, 7)
+
+
+@cache
+def cifar_shaped() -> Dataset:
+    """Labels in a random order, as files have them; a class's parent is drawn too."""
+    generator = np.random.default_rng(1)
+    labels = generator.permutation(np.repeat(np.arange(CLASSES), PER_CLASS))
+    parents = generator.permutation(np.repeat(np.arange(20), 5))
+    empty = np.zeros((1, 8, 8, 3), np.uint8)
+    return Dataset(
+        "cifar-shaped",
+        Part(np.broadcast_to(empty, (len(labels), 8, 8, 3)), labels),
+        Part(np.broadcast_to(empty, (CLASSES, 8, 8, 3)), np.arange(CLASSES)),
+        tuple(f"class {c}" for c in range(CLASSES)),
+        ClassTree(
+            tuple(parents.tolist()),
+            SUPER_OF_PARENT,
+            tuple(f"parent {p}" for p in range(20)),
+            tuple(f"super {s}" for s in range(8)),
+        ),
+    )
+
+
+def authors_tasks(order: str, seed: int, tasks: int) -> list[list[int]]:
+    """Return the classes of each task, in the order in which they learn them."""
+    tree = cifar_shaped().tree
+    assert tree is not None
+    if order == "parent":
+        of_parents = [
+            [c for c in range(CLASSES) if tree.parent_of_class[c] == parent] for parent in range(20)
+        ]
+        random.seed(seed)
+        random.shuffle(of_parents)
+        return of_parents
+    classes = list(range(CLASSES))
+    if seed != 0:
+        random.seed(seed)
+        random.shuffle(classes)
+    size = CLASSES // tasks
+    return [classes[start : start + size] for start in range(0, CLASSES, size)]
+
+
+def authors_labels(seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Return each class's labeled images, and the others in the order in which they are left."""
+    in_file = cifar_shaped().train.labels.tolist()
+    labeled, rest = {}, {}
+    for c in range(CLASSES):
+        images = [number for number, label in enumerate(in_file) if label == c]
+        order = np.random.RandomState(seed).permutation(PER_CLASS)
+        permuted = [images[place] for place in order]
+        labeled[c], rest[c] = permuted[:LABELS], permuted[LABELS:]
+    return labeled, rest
+
+
+def authors_unlabeled(
+    tasks: list[list[int]], shown: list[set[int]], rest: dict[int, list[int]], seed: int
+) -> list[set[int]]:
+    """Return the unlabeled images of each task, of which `shown` says the classes."""
+    in_file = cifar_shaped().train.labels
+    everything = [number for task in tasks for c in task for number in rest[c]]
+    order = np.random.RandomState(seed).permutation(len(everything))
+    dealt = [everything[place] for place in order]
+    received: list[set[int]] = [set() for _ in tasks]
+    for c in range(CLASSES):
+        of_class = [number for number in dealt if in_file[number] == c]
+        holders = [task for task, classes in enumerate(shown) if c in classes]
+        each = len(of_class) // len(holders) if holders else 0
+        for place, holder in enumerate(holders):
+            received[holder] |= set(of_class[place * each : (place + 1) * each])
+    return received
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("order", "tasks", "unlabeled"),
+    [
+        ("random", 10, "uniform"),
+        ("random", 20, "uniform"),
+        ("parent", 20, "uniform"),
+        ("parent", 20, "positive"),
+        ("parent", 20, "negative"),
+        ("parent", 20, "random"),
+    ],
+)
+def test_a_stream_has_the_authors_classes_labels_and_unlabeled_images(
+    order: Any, tasks: int, unlabeled: Any, seed: int
+) -> None:
+    dataset = cifar_shaped()
+    config = StreamConfig(order=order, unlabeled=unlabeled, splits="authors", seed=seed)
+    stream = build_stream(dataset, config.replace(tasks=tasks))
+    classes = authors_tasks(order, seed, tasks)
+    assert [list(task.classes) for task in stream.tasks] == classes
+    labeled, rest = authors_labels(seed)
+    for task in stream.tasks:
+        assert set(task.labeled.tolist()) == {n for c in task.classes for n in labeled[c]}
+    shown = [set(task.unlabeled_classes) for task in stream.tasks]
+    received = authors_unlabeled(classes, shown, rest, seed)
+    assert [set(task.unlabeled.tolist()) for task in stream.tasks] == received
+    everywhere = np.concatenate([task.unlabeled for task in stream.tasks])
+    assert len(np.unique(everywhere)) == len(everywhere), "no image in two tasks"
+
+
+def test_which_classes_are_shown_is_no_matter_of_the_splits() -> None:
+    """Of the random streams and the negative groups; the authors seeded no generator for them."""
+    dataset = cifar_shaped()
+    for unlabeled in ("random", "negative"):
+        config = StreamConfig(order="parent", unlabeled=unlabeled, seed=2)
+        ours = build_stream(dataset, config)
+        theirs = build_stream(dataset, config.replace(splits="authors"))
+        if unlabeled == "random":
+            assert [t.unlabeled_classes for t in ours.tasks] == [
+                t.unlabeled_classes for t in theirs.tasks
+            ]
+        else:
+            by_classes = {t.classes: t.unlabeled_classes for t in ours.tasks}
+            assert by_classes == {t.classes: t.unlabeled_classes for t in theirs.tasks}
+
+
+def test_an_order_that_is_given_is_kept_and_the_labels_are_the_authors() -> None:
+    dataset = cifar_shaped()
+    names = tuple(f"class {c}" for c in reversed(range(CLASSES)))
+    config = StreamConfig(tasks=10, class_order=names, splits="authors")
+    stream = build_stream(dataset, config)
+    assert stream.class_order == tuple(reversed(range(CLASSES)))
+    labeled, _ = authors_labels(1)
+    assert set(stream.tasks[0].labeled.tolist()) == {n for c in range(90, 100) for n in labeled[c]}

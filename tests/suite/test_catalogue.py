@@ -1,0 +1,299 @@
+"""The experiments: the paper's figures as data, small on demand, and own ones in the same form."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError
+from distillmatch.sources import load_source
+from distillmatch.streams import build_stream
+from distillmatch.suite.catalogue import (
+    Experiment,
+    Published,
+    at_scale,
+    experiment_names,
+    load_experiment,
+)
+from distillmatch.suite.names import run_name
+
+OWN: dict[str, Any] = {
+    "title": "thresholds",
+    "common": {"source": "shapes", "tasks": 5},
+    "columns": {
+        "few": {"options": {"true_positive_rate": 0.2}},
+        "most": {"options": {"true_positive_rate": 0.9}},
+    },
+    "rows": {"DM": {"method": "dm"}},
+    "published": {"DM": {"A_N": ["40 ± 2", None]}},
+}
+
+
+def everything() -> list[Experiment]:
+    return [load_experiment(name) for name in experiment_names()]
+
+
+def of_paper() -> list[Experiment]:
+    return [experiment for experiment in everything() if not experiment.beyond_paper]
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump({**OWN, **changes}, allow_unicode=True), encoding="utf-8")
+    return str(path)
+
+
+def test_experiments_beyond_the_paper_say_so() -> None:
+    beyond = [experiment for experiment in everything() if experiment.beyond_paper]
+    assert beyond and all(experiment.source.startswith("Ours") for experiment in beyond)
+    of_the_paper = {cell.config.method for one in of_paper() for cell in one.cells}
+    assert "worldmatch" not in of_the_paper, "our own method stands apart from the paper's"
+
+
+def test_experiments_that_share_a_run_agree_on_what_was_published() -> None:
+    found: dict[tuple[str, str], dict[Published, set[str]]] = {}
+    for experiment in everything():
+        for cell in experiment.cells:
+            for metric, figure in cell.published.items():
+                key = run_name(cell.config), metric
+                found.setdefault(key, {}).setdefault(figure, set()).add(experiment.name)
+    differing = [places for places in found.values() if len(places) > 1]
+    # The paper disagrees with itself once: A_N of DM with 20 tasks.
+    assert differing == [{Published(21.0, 1.0): {"table-2a"}, Published(21.1, 1.0): {"table-6"}}]
+
+
+def test_every_cell_of_a_table_has_every_metric_published() -> None:
+    for experiment in of_paper():
+        if experiment.kind == "table":
+            for cell in experiment.cells:
+                assert cell.published.keys() == set(experiment.metrics), (experiment.name, cell)
+
+
+@pytest.mark.parametrize("name", ["table-3a", "ablation-random", "ablation-parent"])
+def test_an_ablation_takes_away_one_part(name: str) -> None:
+    experiment = load_experiment(name)
+    (full,) = [cell.config for cell in experiment.cells if cell.row == "full method"]
+    assert full.options == {}
+    taken = [cell.config.options for cell in experiment.cells if cell.config != full]
+    assert all(cell.config.replace(options={}) == full for cell in experiment.cells)
+    assert [[*one] for one in taken] == [
+        ["pseudo_labels"], ["class_balancing"], ["consistency_weight"], ["distillation_weight"]
+    ]  # fmt: skip
+    assert not any(value for one in taken for value in one.values())
+
+
+def test_the_settings_are_the_protocols() -> None:
+    for experiment in of_paper():
+        assert experiment.seeds == (0, 1, 2)
+        for cell in experiment.cells:
+            config = cell.config
+            assert config.splits == "authors" and config.recipe == "paper"
+            assert config.network == "wrn-28-2" and config.learning_rate is None
+            tiny = config.source == "tiny-imagenet"
+            sizes = {"batch": 32, "unlabeled_batch": 64} if tiny else {}
+            usual = RunConfig(
+                source=config.source, splits="authors", method=config.method, order=config.order,
+                tasks=config.tasks, unlabeled=config.unlabeled, coreset=config.coreset,
+                options=config.options, **sizes,
+            )  # fmt: skip
+            assert config == usual, "nothing else differs from the defaults"
+            assert (config.unlabeled == "none") == (config.method in ("base", "offline"))
+
+
+def test_the_memory_figure_has_base_on_both_sides_of_what_the_paper_found() -> None:
+    cells = load_experiment("figure-3").cells
+    sizes = [cell.config.coreset for cell in cells if cell.row == "Base"]
+    for needed in (338, 935):
+        assert min(sizes) < needed < max(sizes)
+        assert any(needed - 200 < size < needed for size in sizes)
+    assert [(c.row, c.config.coreset) for c in cells if c.row != "Base"] == [("GD", 0), ("DM", 0)]
+
+
+def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
+    for experiment in everything():
+        small = at_scale(experiment, "quick")
+        assert [(c.row, c.column) for c in small.cells] == [
+            (c.row, c.column) for c in experiment.cells
+        ]
+        for before, cell in zip(experiment.cells, small.cells, strict=True):
+            assert not cell.published
+            assert cell.config.source == "shapes" and cell.config.device == "cpu"
+            kept = ("method", "order", "unlabeled", "options", "recipe")
+            assert cell.config.splits == "hashed"
+            assert all(getattr(cell.config, k) == getattr(before.config, k) for k in kept)
+            assert bool(cell.config.coreset) == bool(before.config.coreset)
+        # What differed before differs still: the columns are not made one.
+        runs = [
+            len({run_name(c.config) for c in cells}) for cells in (experiment.cells, small.cells)
+        ]
+        assert runs[0] == runs[1]
+
+
+def test_quick_streams_can_be_made_from_the_embedded_data() -> None:
+    streams = {
+        cell.config.to_yaml(): cell.config.replace(method="dm", options={})
+        for experiment in everything()
+        for cell in at_scale(experiment, "quick").cells
+    }
+    dataset = load_source(next(iter(streams.values())))
+    kinds = {(c.order, c.tasks, c.unlabeled): c for c in streams.values()}
+    assert len(kinds) == 3 + 4 + 4, "of three numbers of tasks, of four kinds, and of no images"
+    for (order, tasks, _), config in kinds.items():
+        assert len(build_stream(dataset, config)) == (12 if order == "parent" else tasks)
+
+
+def test_paper_scale_changes_nothing() -> None:
+    experiment = load_experiment("table-2b")
+    assert at_scale(experiment, "paper") == experiment
+
+
+def test_an_own_experiment_is_a_file_of_the_same_form(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path))
+    assert experiment.name == "own" and experiment.metrics == ("A_N", "omega")
+    first, second = experiment.cells
+    assert first.config == RunConfig(source="shapes", tasks=5, options={"true_positive_rate": 0.2})
+    assert first.published == {"A_N": Published(40.0, 2.0)} and second.published == {}
+
+
+def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> None:
+    experiment = load_experiment(
+        write(
+            tmp_path,
+            common={"tasks": 2, "epochs": 2, "batch": 2},
+            columns={"few": {"tasks": 3, "epochs": 3}, "most": {}},
+            rows={"DM": {"tasks": 4}},
+        )
+    )
+    config = experiment.cells[0].config
+    assert (config.tasks, config.epochs, config.batch) == (4, 3, 2)
+
+
+def test_options_of_what_is_common_of_columns_and_of_rows_are_put_together(tmp_path: Path) -> None:
+    experiment = load_experiment(
+        write(
+            tmp_path,
+            common={"options": {"consistency_weight": 2.0, "distillation_weight": 2.0}},
+            columns={"few": {"options": {"distillation_weight": 3.0, "pseudo_labels": False}}},
+            rows={"DM": {"options": {"class_balancing": False}}},
+            published={},
+        )
+    )
+    assert experiment.cells[0].config.options == {
+        "consistency_weight": 2.0,
+        "distillation_weight": 3.0,
+        "pseudo_labels": False,
+        "class_balancing": False,
+    }
+
+
+def test_an_option_at_its_default_makes_no_other_run(tmp_path: Path) -> None:
+    """A result says what differs from the defaults; by another name it would never be found."""
+    rows = {f"λ {weight}": {"options": {"consistency_weight": weight}} for weight in (0.5, 1.0)}
+    experiment = load_experiment(write(tmp_path, rows=rows, columns={"all": {}}, published={}))
+    half, one = (cell.config for cell in experiment.cells)
+    assert run_name(one) == run_name(half.replace(options={}))
+
+
+def test_a_wrong_option_of_a_method_is_refused_when_the_file_is_read(tmp_path: Path) -> None:
+    rows = {"DM": {"method": "dm", "options": {"pseudo_label": False}}}
+    with pytest.raises(ConfigError, match=r"own.yaml: row 'DM', .*did you mean 'pseudo_labels'"):
+        load_experiment(write(tmp_path, rows=rows))
+
+
+def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Path) -> None:
+    rows = {"words": {"recipe": "as-written"}, "all": {}}
+    file = write(tmp_path, rows=rows, columns={"few": {"tasks": 3}}, published={})
+    recipes = {cell.row: cell.config.recipe for cell in load_experiment(file).cells}
+    assert recipes == {"words": "as-written", "all": "paper"}
+    as_written = load_experiment(file, "as-written")
+    assert {cell.config.recipe for cell in as_written.cells} == {"as-written"}
+    assert as_written.recipe == "as-written"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"colums": {}}, r"own.yaml: unknown key 'colums' \(did you mean 'columns'\?\)"),
+        ({"metrics": ["A_N", "accuracy"]}, "unknown metric 'accuracy'; they are A_N, omega"),
+        ({"kind": "picture"}, "kind must be one of 'table', 'figure', not 'picture'"),
+        ({"rows": {}}, "rows must not be empty"),
+        (
+            {"rows": {"DM": {"method": "dn"}}},
+            "row 'DM', column 'few': method must be one of base, dm, .*, or your own as "
+            "module:name, not 'dn'",
+        ),
+        ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'few': seed 4 is given"),
+        ({"columns": {"few": {"seed": 5}, "most": {}}}, "column 'few': seed 5 is given"),
+        (
+            {"rows": {"DM": {"weight-decay": 0.1, "weight_decay": 0.2}}},
+            "row 'DM', column 'few': weight_decay is given twice, with dashes and with",
+        ),
+        ({"rows": {"DM": {"metod": "dm"}}}, "row 'DM', column 'few': unknown key 'metod'"),
+        ({"rows": {"DM": {"coreset": -1}}}, "row 'DM', column 'few': coreset must be at least 0"),
+        ({"published": {"GD": {}}}, "published names row 'GD'; the rows are DM"),
+        ({"published": {"DM": {"bwt": [1, 2]}}}, "row 'DM', names metric 'bwt'"),
+        ({"published": {"DM": {"A_N": [1]}}}, "A_N has 1 figures for 2 columns"),
+        (
+            {"published": {"DM": {"A_N": ["1 + 2", 3]}}},
+            "a figure such as 15.6 ± 0.9, found '1 [+] 2'",
+        ),
+        ({"only": {"DM": ["all"]}}, "names column 'all'; the columns are few, most"),
+        ({"only": {"GD": ["few"]}}, "only names row 'GD'"),
+        ({"seeds": ["one"]}, "seeds must be a whole number"),
+        ({"seeds": []}, "seeds must not be empty"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence) as refusal:
+        load_experiment(write(tmp_path, **changes))
+    assert "own.yaml" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_part_that_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:
+    for key in ("title", "rows", "columns"):
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump({k: v for k, v in OWN.items() if k != key}))
+        with pytest.raises(ConfigError) as refusal:
+            load_experiment(str(path))
+        assert str(refusal.value) == f"{path}: {key} is missing"
+
+
+def test_a_row_that_is_given_twice_is_refused_with_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("title: own\ncolumns: {all: {}}\nrows:\n  DM: {method: dm}\n  DM: {tasks: 2}\n")
+    with pytest.raises(ConfigError, match="line 5: key 'DM' is given twice, first in line 4"):
+        load_experiment(str(path))
+
+
+def test_own_methods_and_both_spellings_of_options_are_fine(tmp_path: Path) -> None:
+    common = {"source": "shapes", "labels-per-class": 3}
+    rows = {"mine": {"method": "mine:Method", "labels_per_class": 4}}
+    file = write(tmp_path, common=common, rows=rows, published={})
+    with pytest.raises(ConfigError, match=r"row 'mine', .* --allow-import mine:Method"):
+        load_experiment(file)
+    experiment = load_experiment(file, allow_import={"mine:Method"})
+    assert experiment.cells[0].config.labels_per_class == 4, "the row's wins"
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ConfigError, match="expected a mapping of keys to values, found a list"):
+        load_experiment(str(tmp_path / "list.yaml"))
+    with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
+        load_experiment(str(tmp_path / "none.yaml"))
+
+
+def test_an_unknown_experiment_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"'table-2d' \(did you mean 'table-2[abc]'\?\)"):
+        load_experiment("table-2d")
+    with pytest.raises(ConfigError, match="unknown experiment '_quick'"):
+        load_experiment("_quick")
+
+
+def test_an_unknown_scale_is_refused() -> None:
+    with pytest.raises(ConfigError, match="scale must be one of paper, quick, not 'tiny'"):
+        at_scale(load_experiment("auroc"), "tiny")  # type: ignore[arg-type]

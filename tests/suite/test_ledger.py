@@ -1,0 +1,288 @@
+"""The ledger: results found by what was run, and checked in full."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import made_up_result
+from small_runs import ROOT, TESTS, tiny
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ResultError
+from distillmatch.run import bound_of, read_result
+from distillmatch.run.result import config_of
+from distillmatch.suite.catalogue import experiment_names, load_experiment
+from distillmatch.suite.checks import problems_of, remarks_on
+from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.names import run_name
+from distillmatch.suite.plan import PlannedRun, plan
+
+REAL = ROOT / "results"
+Result = dict[str, Any]
+BASE = tiny(method="base", coreset=6, epochs=1, task_sizes=None, tasks=3)
+
+
+@pytest.fixture(name="planned", scope="module")
+def planned_runs() -> dict[str, PlannedRun]:
+    experiments = [load_experiment(name) for name in experiment_names()]
+    return {one.name: one for one in plan(experiments, [0, 1, 2])}
+
+
+# Adding and finding
+
+
+def test_a_result_is_found_again_by_its_configuration(tmp_path: Path, base: Result) -> None:
+    ledger = Ledger(tmp_path / "made on demand")
+    assert ledger.find(BASE) is None and ledger.results() == []
+    path = ledger.add(base)
+    assert path.name == f"{run_name(BASE)}.json" and ledger.paths() == [path]
+    assert ledger.find(BASE) == base == ledger.results()[0]
+    elsewhere = BASE.replace(device="auto", data_dir=Path("x"))
+    assert ledger.find(elsewhere) == base, "the place does not matter"
+    others: list[dict[str, Any]] = [
+        {"seed": 2},
+        {"coreset": 5},
+        {"method": "e2e"},
+        {"epochs": 2},
+        {"recipe": "as-written"},
+        {"splits": "authors"},
+        {"unlabeled": "none"},
+    ]
+    for other in others:
+        assert ledger.find(BASE.replace(**other)) is None
+
+
+def test_an_unfinished_result_is_refused(tmp_path: Path, base: Result) -> None:
+    part = {**base, "complete": False, "tasks": base["tasks"][:1]}
+    with pytest.raises(ResultError, match="complete results; this one has 1 of 3 tasks"):
+        Ledger(tmp_path).add(part)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fold_or_a_saved_stream_is_not_the_configurations_run(
+    tmp_path: Path, base: Result
+) -> None:
+    fold = copy.deepcopy(base)
+    fold["stream"]["fingerprint"] += "/0123"
+    ledger = Ledger(tmp_path)
+    with pytest.raises(ResultError, match="saved stream or a validation fold"):
+        ledger.add(fold)
+    path = ledger.add(base)
+    path.write_text(json.dumps(fold))
+    assert ledger.find(BASE) is None
+
+
+def test_a_result_under_a_wrong_name_is_not_found(tmp_path: Path, base: Result) -> None:
+    ledger, other = Ledger(tmp_path), BASE.replace(coreset=5)
+    ledger.add(base).rename(ledger.path_of(other))
+    assert ledger.find(other) is None
+
+
+def test_an_option_that_came_later_was_at_its_default(tmp_path: Path, base: Result) -> None:
+    older = copy.deepcopy(base)
+    del older["config"]["schedule"]
+    Ledger(tmp_path).add(older)
+    assert Ledger(tmp_path).find(BASE) == older
+    assert Ledger(tmp_path).find(BASE.replace(schedule="cosine")) is None
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "half.json").write_text('{"format": ')
+    with pytest.raises(ResultError, match=r"half.json: expected a result of a run in JSON"):
+        Ledger(tmp_path).results()
+
+
+def test_a_file_is_no_ledger(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultError, match="expected a folder of results, found a file"):
+        Ledger(tmp_path / "file")
+
+
+# The archive
+
+
+def archive_of(folder: Path, runs: dict[str, list[tuple[str, str]]]) -> Ledger:
+    """Make a ledger whose archive has so many files, by run, each with the preset it was by."""
+    (folder / "archive").mkdir()
+    for entries in runs.values():
+        for file, _ in entries:
+            content = (TESTS / "fixtures" / "version1.json").read_text()
+            (folder / "archive" / f"{file}.json").write_text(content)
+    index = {
+        "format": "distillmatch archive",
+        "version": 1,
+        "runs": {
+            name: [{"file": file, "preset": preset} for file, preset in entries]
+            for name, entries in runs.items()
+        },
+    }
+    (folder / "archive" / "index.json").write_text(json.dumps(index))
+    return Ledger(folder)
+
+
+def test_the_archive_stands_in_for_runs_by_the_results_that_are_nearest(tmp_path: Path) -> None:
+    ledger = archive_of(
+        tmp_path,
+        {
+            "cifar100-random10-uniform-gd-seed1": [
+                ("old-release-1", "release"),
+                ("old-1", "other"),
+            ],
+            "cifar100-random10-uniform-gd-seed2": [
+                ("old-2", "other"),
+                ("old-release-2", "release"),
+            ],
+            "cifar100-random10-uniform-gd-seed3": [("old-3", "other")],
+        },
+    )
+    config = RunConfig(source="cifar100", method="gd", splits="authors", seed=0)
+    found = ledger.archive.nearest(config)
+    assert [(one.path.stem, one.preset, one.seed) for one in found] == [
+        ("old-release-1", "release", 1),
+        ("old-release-2", "release", 2),
+    ], "all by the preset of the first"
+    assert all(read_result(one.path)["version"] == 1 for one in found)
+    assert ledger.archive.nearest(config.replace(coreset=400)) == []
+    assert ledger.archive.nearest(config.replace(recipe="as-written")) == []
+    assert len(ledger.archive.paths()) == 5 and ledger.paths() == []
+
+
+def test_a_ledger_without_an_archive_has_nothing_to_stand_in(tmp_path: Path) -> None:
+    assert Ledger(tmp_path).archive.nearest(BASE) == []
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "index.json").write_text('{"format": "other"}')
+    with pytest.raises(ResultError, match="index of an archive"):
+        Ledger(tmp_path).archive.nearest(BASE)
+
+
+def test_an_archived_result_is_not_taken_for_one_of_today(tmp_path: Path) -> None:
+    config = RunConfig(source="cifar100", method="offline", tasks=1)
+    (tmp_path / f"{run_name(config)}.json").write_text(
+        (TESTS / "fixtures" / "version1.json").read_text()
+    )
+    with pytest.raises(ResultError, match="an earlier version made it"):
+        Ledger(tmp_path).find(config)
+
+
+def test_the_real_archives_index_names_runs_and_files_that_are_there() -> None:
+    archive = Ledger(REAL).archive
+    index = json.loads((REAL / "archive" / "index.json").read_text())["runs"]
+    files = {path.stem for path in archive.paths()}
+    named = [entry["file"] for entries in index.values() for entry in entries]
+    assert index and set(named) <= files
+    planned = plan([load_experiment(name) for name in experiment_names()], [0])
+    stood_for = [run for run in planned if archive.nearest(run.config)]
+    assert stood_for, "runs of today that an archived one stands in for"
+    result = read_result(archive.nearest(stood_for[0].config)[0].path)
+    assert result["method"] == stood_for[0].config.method
+
+
+# The check
+
+
+def test_the_real_ledger_is_right(planned: dict[str, PlannedRun]) -> None:
+    ledger = Ledger(REAL)
+    assert ledger.paths()
+    for path, result in zip(ledger.paths(), ledger.results(), strict=True):
+        assert problems_of(result, path.stem, planned) == [], path.name
+        assert ledger.find(config_of(result)) == result
+
+
+def test_a_right_result_has_no_problem(base: Result, bound: Result) -> None:
+    for result in (base, bound):
+        name = run_name(config_of(result))
+        assert problems_of(result, name, {}, bound_of(bound)) == []
+
+
+def setting(*keys: str | int, to: Any) -> Callable[[Result], None]:
+    def change(result: Any) -> None:
+        for key in keys[:-1]:
+            result = result[key]
+        result[keys[-1]] = to
+
+    return change
+
+
+def removing(*keys: str | int) -> Callable[[Result], None]:
+    def change(result: Any) -> None:
+        for key in keys[:-1]:
+            result = result[key]
+        del result[keys[-1]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (setting("metrics", "A_N", to=99.0), r"metrics.A_N is 99.0000, and \d"),
+        (setting("metrics", "bwt", to=1.2345), "metrics.bwt is 1.2345"),
+        (setting("metrics", "fgt", to=1.2345), "metrics.fgt is 1.2345"),
+        (setting("metrics", "accuracies", 1, to=1.2345), "metrics.accuracies is "),
+        (setting("metrics", "omega", to=1.2345), "metrics.omega is 1.2345"),
+        (setting("metrics", "omega_curve", 0, to=1.2345), "metrics.omega_curve is "),
+        (setting("metrics", "omega_double_sum", to=1.2345), "metrics.omega_double_sum is 1.2345"),
+        (setting("R", 2, 0, to=87.654), "metrics.A_N is "),
+        (setting("A", 2, 0, to=87.654), "metrics.bwt is "),
+        (setting("P", 1, 1, to=87.654), "the diagonal of P is "),
+        (setting("tasks", 1, "accuracy", to=87.654), r"tasks\[\].accuracy is "),
+        (setting("R", 0, 1, to=1.0), "R must hold percentages up to its diagonal"),
+        (setting("A", 1, 0, to=-1.0), "A must hold percentages"),
+        (setting("R", to=[[1.0]]), "R has 1 rows for 3 tasks"),
+        (setting("memory", "stored_images", to=7), "memory.stored_images is 7, and 6 at most"),
+        (setting("complete", to=False), "complete is False with 3 of 3 tasks"),
+        (setting("seed", to=2), "seed is 2, and 1 in config"),
+        (setting("method", to="dm"), "method is 'dm', and 'base' in config"),
+        (setting("stream", "order", to="parent"), "stream.order is 'parent', and 'random'"),
+        (setting("task_sizes", 0, to=3), "task_sizes add up to 7, and there are 6 classes"),
+        (setting("config", "epochs", to=2), "its configuration is that of shapes-random3"),
+        (setting("config", "epochs", to="two"), "config: epochs must be a whole number"),
+        (removing("metrics", "fgt"), "metrics.fgt is missing"),
+        (setting("options", to={"a": 1}), "options.a is 1, and None by default"),
+    ],
+)
+def test_what_was_tampered_with_is_found(
+    base: Result, bound: Result, change: Callable[[Result], None], sentence: str
+) -> None:
+    tampered, name = copy.deepcopy(base), run_name(config_of(base))
+    change(tampered)
+    problems = problems_of(tampered, name, {}, bound_of(bound))
+    assert any(re.search(sentence, problem) for problem in problems), problems
+
+
+def test_a_run_that_is_not_its_experiments_is_told_by_the_keys(
+    planned: dict[str, PlannedRun],
+) -> None:
+    name = "cifar100-authors-random10-uniform-dm-seed0"
+    result = made_up_result(planned[name].config.replace(epochs=20))
+    (problem,) = problems_of(result, name, planned)
+    assert problem.startswith("its configuration is not that of ablation-random and ")
+    assert problem.endswith(": epochs is 20 and not 200")
+
+
+def test_options_that_have_another_default_today_are_told() -> None:
+    result = made_up_result(RunConfig(tasks=10, options={"consistency_weight": 0.5}))
+    assert problems_of(result, None, {}) == []
+    result["options"]["consistency_threshold"] = 0.95
+    (problem,) = problems_of(result, None, {})
+    assert problem == "options.consistency_threshold is 0.95, and None by default"
+
+
+@pytest.mark.parametrize(
+    ("commit", "remark"),
+    [
+        ({"id": "unknown", "dirty": None}, "it was made by an unknown commit"),
+        ({"id": "ab", "dirty": True}, "it was made with changes beside its commit"),
+        ({"id": "ab", "dirty": None}, "whether there were changes beside its commit is not known"),
+        ({"id": "ab", "dirty": False}, None),
+    ],
+)
+def test_code_that_cannot_be_had_again_is_remarked_on(
+    base: Result, commit: dict[str, Any], remark: str | None
+) -> None:
+    remarks = remarks_on({**base, "commit": commit}, {})
+    assert remarks == [*([remark] if remark else []), "no experiment has this run"]

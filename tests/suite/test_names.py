@@ -1,0 +1,140 @@
+"""Names of runs: they say what was run, can name a file anywhere, and tell all runs apart."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distillmatch.config import RunConfig, allowed_values
+from distillmatch.errors import ConfigError
+from distillmatch.suite.names import bound_config, run_name
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"source": "cifar100", "tasks": 10}, "cifar100-random10-uniform-dm-seed1"),
+        (
+            {"source": "cifar100", "splits": "authors", "seed": 0},
+            "cifar100-authors-random10-uniform-dm-seed0",
+        ),
+        (
+            {"source": "cifar100", "method": "offline", "tasks": 1, "unlabeled": "none"},
+            "cifar100-random1-offline-seed1",
+        ),
+        (
+            {"source": "cifar100", "unlabeled": "positive", "coreset": 400, "seed": 3},
+            "cifar100-parent-positive-coreset400-dm-seed3",
+        ),
+        (
+            {"source": "tiny-imagenet", "method": "gd", "options": {"calibration": False}},
+            "tiny-imagenet-random10-uniform-gd-calibration=false-seed1",
+        ),
+        ({"recipe": "as-written"}, "shapes-random10-uniform-dm-as-written-seed1"),
+        (
+            {"epochs": 5, "options": {"consistency_weight": 0.5}, "weight_averaging": 0.9},
+            "shapes-random10-uniform-dm-epochs=5-weight_averaging=0.9-consistency_weight=0.5-seed1",
+        ),
+    ],
+)
+def test_a_name_says_what_was_run(options: dict[str, Any], name: str) -> None:
+    assert run_name(RunConfig(**options)) == name
+
+
+def test_what_is_too_long_or_in_doubt_is_said_by_a_digest_that_stays_the_same() -> None:
+    """A ledger's files are found by these names, whatever options come later."""
+    long = RunConfig(source="cifar100", class_order=("a", "b"), seed=7)
+    assert run_name(long) == "cifar100-random10-uniform-dm-config=3d1c65bcf8f9c571-seed7"
+    assert run_name(long.replace(device="cpu", data_dir="x")) == run_name(long)
+
+
+def test_the_bound_of_a_run_sees_labels_alone_and_is_trained_alike() -> None:
+    config = RunConfig(
+        source="cifar100", splits="authors", order="parent", unlabeled="random", random_classes=7,
+        unlabeled_per_task=9, coreset=400, stored_share=0.5, recipe="as-written", epochs=50,
+        network="wrn-16-2", learning_rate=0.3, strong_labels=True, weight_averaging=0.9, seed=2,
+        options={"pseudo_labels": False},
+    )  # fmt: skip
+    bound = bound_config(config)
+    assert bound == RunConfig(
+        method="offline", source="cifar100", splits="authors", order="parent", unlabeled="none",
+        recipe="as-written", epochs=50, network="wrn-16-2", seed=2,
+    )  # fmt: skip
+    assert bound_config(bound) == bound
+    assert run_name(bound).startswith("cifar100-authors-parent-offline-as-written-")
+
+
+TEXTS = st.sampled_from(
+    ["dm", "gd", "base", "offline", "dm-seed1", "a", "A", "a-b", "mine:Method", "random5", "é",
+     "uniform", "uniform-dm", "authors", "none", "as-written", "a-random5-uniform-b",
+     "x-epochs=4", "wrn-10-1", "coreset400", "",
+     "../dm", "CON", "a" * 300, "offline-unlabeled"]
+)  # fmt: skip
+
+
+def values_of(name: str) -> st.SearchStrategy[Any]:
+    """Return what a field may be, often the same, so that pairs differ in little."""
+    field = RunConfig.model_fields[name]
+    choices = allowed_values(field.annotation)
+    if choices:
+        return st.sampled_from(choices)
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, bool):
+        return st.booleans()
+    special: dict[str, st.SearchStrategy[Any]] = {
+        "source": TEXTS,
+        "method": TEXTS,
+        "network": TEXTS,
+        "class_order": st.none() | st.lists(TEXTS, max_size=2),
+        "task_sizes": st.none() | st.lists(st.integers(1, 20), max_size=3),
+        "options": st.dictionaries(TEXTS, TEXTS | st.integers(0, 3), max_size=2),
+    }
+    if name in special:
+        return special[name]
+    numbers = st.sampled_from([1, 2, 4, 8, 10, 16, 64, 400, 10**40])
+    if isinstance(default, float) or name in ("learning_rate", "stored_share", "weight_averaging"):
+        numbers = st.sampled_from([1e-12, 0.0005, 0.1, 0.5, 0.9, 1.0, 2.0])
+    return numbers | st.just(default)
+
+
+PLACES = ("data_dir", "test_dir", "unlabeled_dirs", "tree", "cache_dir")
+FIELDS = [name for name in RunConfig.model_fields if name not in PLACES]
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> RunConfig | None:
+    changed = draw(st.lists(st.sampled_from(FIELDS), max_size=4, unique=True))
+    try:
+        return RunConfig(**{name: draw(values_of(name)) for name in changed})
+    except ConfigError:
+        return None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(configs(), min_size=8, max_size=12))
+def test_two_different_runs_never_share_a_name(drawn: list[RunConfig | None]) -> None:
+    known: dict[str, Any] = {}
+    for config in drawn:
+        if config is None:
+            continue
+        name = run_name(config)
+        assert re.fullmatch(r"[a-z0-9][a-z0-9_=.,-]*-seed\d+", name) and len(name) <= 130
+        assert known.setdefault(name, config.identity()) == config.identity()
+
+
+def test_names_that_words_would_confuse_are_told_apart() -> None:
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"network": "x-epochs=4"}, {"network": "x", "epochs": 4}),
+        ({"source": "a", "method": "b"}, {"source": "A", "method": "b"}),
+        ({"method": "coreset400-a"}, {"coreset": 400, "method": "a"}),
+        ({"source": "a-authors"}, {"source": "a", "splits": "authors"}),
+        ({"method": "a-as-written"}, {"method": "a", "recipe": "as-written"}),
+        ({"options": {"epochs": 3}}, {"epochs": 3}),
+        ({"options": {"a": 1}}, {"options": {"a": 2}}),
+        ({"class_order": ("a", "b")}, {"class_order": ("b", "a")}),
+        ({"seed": 10**60}, {"seed": 10**60 + 1}),
+    ]
+    for one, other in pairs:
+        assert run_name(RunConfig(**one)) != run_name(RunConfig(**other))

@@ -1,0 +1,177 @@
+"""Plans: every run that experiments need, and none twice; what is shared is truly the same run."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_runs import six_classes, tiny
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError
+from distillmatch.run import run
+from distillmatch.suite.catalogue import Experiment, experiment_names, load_experiment
+from distillmatch.suite.names import bound_config, run_name
+from distillmatch.suite.plan import PlannedRun, plan
+
+
+def counted(runs: list[PlannedRun]) -> Counter[str]:
+    return Counter(run.config.method for run in runs)
+
+
+def own(tmp_path: Path, rows: dict[str, Any]) -> Experiment:
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({"title": "own", "columns": {"one": {}}, "rows": rows}))
+    return load_experiment(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("table-2a", {"offline": 3, "base": 3, "e2e": 3, "dr": 3, "gd": 3, "dm": 3}),
+        ("table-2b", {"offline": 1, "base": 2, "e2e": 2, "dr": 2, "gd": 2, "dm": 2}),
+        ("table-2c", {"offline": 1, "base": 1, "e2e": 3, "dr": 3, "gd": 3, "dm": 3}),
+        ("table-3a", {"offline": 1, "dm": 5}),
+        ("figure-3", {"offline": 1, "base": 8, "gd": 1, "dm": 1}),
+        ("ablation-parent", {"offline": 1, "dm": 5}),
+        ("gd-calibration", {"offline": 2, "gd": 6}),
+        ("auroc", {"offline": 2, "dm": 2}),
+        ("table-7", {"offline": 1, "base": 1, "e2e": 4, "dr": 4, "gd": 4, "dm": 4}),
+    ],
+)
+def test_base_and_bound_are_planned_once(name: str, expected: dict[str, int]) -> None:
+    assert counted(plan([load_experiment(name)], [1])) == expected
+
+
+def test_each_seed_has_its_runs() -> None:
+    runs = plan([load_experiment("table-2c")])
+    assert len(runs) == 3 * 14 and {run.config.seed for run in runs} == {0, 1, 2}
+
+
+def test_a_run_is_shared_between_experiments_and_names_them() -> None:
+    full = [load_experiment(name) for name in ("table-2c", "table-7", "ablation-parent")]
+    runs = {run.name: run for run in plan(full, [1])}
+    assert len(runs) == 14 + 4 + 4, "four methods on Uniform, four parts taken away"
+    dm = runs["cifar100-authors-parent-positive-coreset400-dm-seed1"]
+    assert dm.experiments == ("table-2c", "table-7", "ablation-parent")
+    assert runs["cifar100-authors-parent-offline-seed1"].experiments == dm.experiments
+
+
+def test_the_whole_paper_is_65_runs_a_seed() -> None:
+    everything = [load_experiment(name) for name in experiment_names()]
+    runs = plan([experiment for experiment in everything if not experiment.beyond_paper], [4])
+    # RandomClass: 3 numbers of tasks; ParentClass: Uniform without, four streams with a coreset;
+    # Tiny-ImageNet. Base: one with and one without a coreset of parents, seven more sizes.
+    assert counted(runs) == {
+        "offline": 3 + 1 + 1,
+        "base": 3 + 2 + 1 + 7,
+        "e2e": 3 + 5 + 1,
+        "dr": 3 + 5 + 1,
+        "gd": 3 + 5 + 1 + 3,
+        "dm": 3 + 5 + 1 + 4 + 4,
+    }
+    assert len({run.name for run in runs}) == len(runs) == 65
+
+
+def test_bounds_come_first() -> None:
+    methods = [run.config.method for run in plan([load_experiment("table-2a")], [1, 2])]
+    assert methods[:6] == ["offline"] * 6 and "offline" not in methods[6:]
+
+
+def test_chosen_methods_bring_their_bound_and_nothing_else() -> None:
+    runs = plan([load_experiment("table-2a")], [1], methods=["dm", "gd"])
+    assert counted(runs) == {"offline": 3, "dm": 3, "gd": 3}
+
+
+def names_of(cells: list[str], *experiments: str) -> set[str]:
+    planned = plan([load_experiment(name) for name in experiments], [1], cells=cells)
+    names = [run.name for run in planned if run.config.method != "offline"]
+    return {name.removeprefix("cifar100-authors-").removesuffix("-seed1") for name in names}
+
+
+def test_chosen_cells_are_those_of_a_row_a_column_or_both() -> None:
+    assert names_of(["DM/10 tasks"], "table-2a") == {"random10-uniform-dm"}
+    assert names_of(["GD"], "table-2a") == {f"random{n}-uniform-gd" for n in (5, 10, 20)}
+    assert names_of(["/5 tasks"], "table-2a") == {
+        "random5-base",
+        *(f"random5-uniform-{method}" for method in ("e2e", "dr", "gd", "dm")),
+    }
+    two = names_of(["DM/Positive", "DM/coreset 0"], "table-2b", "table-2c")
+    assert two == {"parent-positive-coreset400-dm", "parent-uniform-dm"}
+
+
+def test_a_chosen_cell_brings_its_bound() -> None:
+    runs = plan([load_experiment("table-2a")], [1, 2], cells=["DM/20 tasks"])
+    assert [(run.config.method, run.config.tasks, run.config.seed) for run in runs] == [
+        ("offline", 20, 1), ("offline", 20, 2), ("dm", 20, 1), ("dm", 20, 2),
+    ]  # fmt: skip
+
+
+def test_a_plan_without_bounds_has_those_that_are_asked_for() -> None:
+    runs = plan([load_experiment("table-2a")], [1], cells=["/20 tasks"], bounds=False)
+    assert {run.config.method for run in runs} == {"offline", "base", "e2e", "dr", "gd", "dm"}
+    runs = plan([load_experiment("table-2a")], [1], cells=["DM"], bounds=False)
+    assert [run.config.method for run in runs] == ["dm"] * 3
+
+
+def test_cells_come_in_the_order_in_which_they_are_named() -> None:
+    names = ["DM/20 tasks", "Base", "/5 tasks"]
+    runs = plan([load_experiment("table-2a")], [1], cells=names, bounds=False)
+    assert [(run.config.method, run.config.tasks) for run in runs] == [
+        ("offline", 5), ("dm", 20), *(("base", tasks) for tasks in (5, 10, 20)),
+        *((method, 5) for method in ("e2e", "dr", "gd", "dm")),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["DM/11 tasks", "5 tasks", "dm", "/DM", ""])
+def test_a_cell_that_no_experiment_has_is_refused(name: str) -> None:
+    sentence = f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with"
+    with pytest.raises(ConfigError, match=f"^{sentence} the rows 'UB', .* columns '5 tasks', "):
+        plan([load_experiment("table-2a")], [1], cells=["DM", name])
+
+
+def test_a_method_that_no_experiment_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no chosen experiment has method 'e2e'; they have dm"):
+        plan([load_experiment("auroc")], [1], methods=["dm", "e2e"])
+
+
+def test_what_a_bound_does_not_depend_on_brings_no_other(tmp_path: Path) -> None:
+    rows = {
+        "rate": {"learning_rate": 0.05},
+        "options": {"options": {"class_balancing": False}, "unlabeled_per_task": 5},
+        "coreset": {"coreset": 20, "stored_share": 0.5},
+        "strong": {"strong_labels": True, "weight_averaging": 0.9},
+        "batch": {"unlabeled_batch": 64},
+        "bound": {"method": "offline", "unlabeled": "none"},
+    }
+    assert counted(plan([own(tmp_path, rows)], [1])) == {"offline": 1, "dm": 5}
+
+
+def test_what_the_bound_depends_on_brings_another(tmp_path: Path) -> None:
+    rows = {
+        "longer": {"epochs": 300}, "larger": {"network": "wrn-28-4"}, "tasks": {"tasks": 5},
+        "labels": {"labels_per_class": 5}, "parents": {"order": "parent"}, "plain": {},
+        "words": {"recipe": "as-written"}, "authors": {"splits": "authors"},
+        "cosine": {"schedule": "cosine"},
+    }  # fmt: skip
+    assert counted(plan([own(tmp_path, rows)], [1]))["offline"] == len(rows)
+
+
+def test_defaults_that_are_said_are_the_same_run() -> None:
+    for said in ({"tasks": 10}, {"order": "random"}, {"device": "cuda"}, {"data_dir": "x"}):
+        assert run_name(RunConfig(**said)) == run_name(RunConfig())
+
+
+def test_base_and_the_bound_learn_the_same_whatever_the_unlabeled_stream() -> None:
+    def figures(config: RunConfig) -> tuple[Any, ...]:
+        result = run(config, dataset=six_classes())
+        return result["R"], result["A"], [task["losses"] for task in result["tasks"]]
+
+    for method in ("base", "offline"):
+        usual = tiny(method=method, task_sizes=None, order="parent", coreset=6, unlabeled="none")
+        expected = figures(usual)
+        for other in ({"unlabeled": "uniform"}, {"unlabeled": "task", "unlabeled_batch": 3}):
+            assert figures(usual.replace(**other)) == expected
+        if method == "offline":
+            assert figures(bound_config(usual.replace(unlabeled="uniform"))) == expected

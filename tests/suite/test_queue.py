@@ -1,0 +1,351 @@
+"""The queue of a suite: what is handed out, in which order, and to whom."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from suite_sources import COMMON, nothing, six_classes
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import SourceError
+from distillmatch.run import run, write_result
+from distillmatch.run.lock import FolderLock, excludes, is_held
+from distillmatch.run.side_by_side import Job
+from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.local import Crew
+from distillmatch.suite.queue import Queue, error_file
+
+CONFIG = RunConfig(**{**COMMON, "tasks": 3})
+
+
+def jobs_in(folder: Path, *methods: str, seeds: int = 1) -> list[Job]:
+    return [
+        Job(f"{method}{seed}", CONFIG.replace(method=method, seed=seed), folder / f"{method}{seed}")
+        for method in methods
+        for seed in range(1, seeds + 1)
+    ]
+
+
+@pytest.fixture(name="result", scope="module")
+def result_of_base() -> dict[str, Any]:
+    """The result of `jobs_in(..., "base")`'s first."""
+    config = CONFIG.replace(method="base", seed=1)
+    return run(config, dataset=six_classes(config))
+
+
+def part_of(result: dict[str, Any], tasks: int) -> dict[str, Any]:
+    return {**result, "complete": False, "tasks": result["tasks"][:tasks]}
+
+
+def test_the_longest_runs_come_first(tmp_path: Path) -> None:
+    queue = Queue(jobs_in(tmp_path, "base", "dm", "e2e", "gd", "offline-unlabeled"), None, nothing)
+    taken = [job.config.method for job in iter(queue.take, None)]
+    assert taken[0] == "offline-unlabeled"
+    assert taken.index("dm") < taken.index("e2e") < taken.index("base")
+    ten_tasks = [
+        Job(method, CONFIG.replace(method=method, tasks=10), tmp_path / method)
+        for method in ("base", "dm", "offline")
+    ]
+    assert [j.name for j in iter(Queue(ten_tasks, None, nothing).take, None)] == [
+        "offline",
+        "dm",
+        "base",
+    ]
+    longer = Job("longer", CONFIG.replace(method="base", epochs=9), tmp_path / "longer")
+    first = Queue([*ten_tasks, longer], None, nothing).take()
+    assert first is not None and first.name == "longer"
+
+
+def test_runs_come_in_the_order_given_where_that_is_asked(tmp_path: Path) -> None:
+    methods = ("base", "offline-unlabeled", "e2e", "dm")
+    queue = Queue(jobs_in(tmp_path, *methods), None, nothing, in_order=True)
+    assert [job.config.method for job in iter(queue.take, None)] == list(methods)
+
+
+def test_what_the_ledger_has_is_not_run(tmp_path: Path, result: dict[str, Any]) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    jobs = jobs_in(tmp_path, "base", seeds=2)
+    assert Queue(jobs, ledger, nothing).count("waiting") == 2
+    ledger.add(result)
+    queue = Queue(jobs, ledger, nothing)
+    assert queue.names("done") == ["base1"]
+    assert [job.name for job in iter(queue.take, None)] == ["base2"]
+
+
+def test_a_result_that_was_left_in_its_folder_is_gathered_without_running(
+    tmp_path: Path, result: dict[str, Any]
+) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    (job,) = jobs_in(tmp_path, "base")
+    write_result(result, job.out)
+    queue = Queue([job], ledger, nothing)
+    assert not ledger.results()  # asking what would be run changes nothing
+    queue.gather()
+    assert queue.over and ledger.results() == [result]
+
+
+def test_the_result_of_another_configuration_is_not_taken(
+    tmp_path: Path, result: dict[str, Any]
+) -> None:
+    (job,) = jobs_in(tmp_path, "base")
+    write_result({**result, "config": {**result["config"], "epochs": 7}}, job.out)
+    queue = Queue([job], None, nothing)
+    queue.gather()
+    assert queue.take() == job
+
+
+def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
+    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
+    ledger, said = Ledger(tmp_path / "ledger"), list[str]()
+    (job,) = jobs_in(tmp_path, "base")
+    lock = FolderLock(job.out, nothing)
+    queue = Queue([job], ledger, said.append)
+    assert queue.names("elsewhere") == ["base1"] and queue.take() is None
+    for _ in range(2):
+        queue.tell_of_waiting()
+    assert said == ["waiting for runs of other processes: base1"]
+    write_result(part_of(result, 1), job.out)
+    queue.look_elsewhere()
+    assert queue.entries["base1"].share == pytest.approx(1 / 3) and not queue.over
+    write_result(result, job.out)
+    lock.release()
+    queue.look_elsewhere()
+    assert queue.over and ledger.results() == [result]
+
+
+def test_runs_that_others_take_and_finish_are_seen_while_nothing_is_taken_here(
+    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
+    own, taken, finished, failed = jobs_in(tmp_path, "base", seeds=4)
+    queue = Queue([own, taken, finished, failed], Ledger(tmp_path / "ledger"), nothing)
+    assert queue.take() == own
+    lock = FolderLock(taken.out, nothing)
+    seed = finished.config.seed
+    write_result(
+        {**result, "seed": seed, "config": {**result["config"], "seed": seed}}, finished.out
+    )
+    Queue([failed], None, nothing).failed(failed.name, "no luck")
+    queue.look_elsewhere()
+    states = [queue.entries[job.name].state for job in (own, taken, finished, failed)]
+    assert states == ["running", "elsewhere", "done", "failed"]
+    wanted, done = queue.work()
+    assert done / wanted == pytest.approx(1 / 3), "one of the three that have not failed"
+    lock.release()
+    queue.look_elsewhere()
+    assert queue.take() == taken, "left unfinished"
+
+
+def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_failure_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
+    (job,) = jobs_in(tmp_path, "base")
+    first = Queue([job], None, nothing)
+    assert first.take() == job
+    lock = FolderLock(job.out, nothing)
+    second = Queue([job], None, nothing)
+    assert second.take() is None
+    lock.release()
+    first.failed(job.name, "no luck", "where")
+    second.look_elsewhere()
+    assert second.over and second.entries[job.name].reason == "no luck (in another process)"
+    assert error_file(job).read_text() == "no luck\n\nwhere"
+    later = Queue([job], None, nothing)
+    assert later.take() == job
+
+
+def test_a_lost_run_is_handed_out_once_more(tmp_path: Path) -> None:
+    said: list[str] = []
+    (job,) = jobs_in(tmp_path, "base")
+    queue = Queue([job], None, said.append)
+    assert queue.take() == job
+    queue.lost("base1", "its worker died", retries=1)
+    assert queue.take() == job
+    queue.lost("base1", "its worker died", retries=1)
+    assert queue.take() is None and queue.over
+    assert queue.entries["base1"].reason == "its worker died (2 times)"
+    assert said[0] == "base1: its worker died; another worker goes on with it"
+
+
+@settings(max_examples=20, deadline=None)
+@given(turns=st.lists(st.integers(0, 2), min_size=12, max_size=30))
+def test_processes_that_share_folders_run_everything_once(
+    turns: list[int],
+    result: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Three queues take and finish runs in any order of events; a run under way is locked."""
+    jobs = jobs_in(tmp_path_factory.mktemp("work"), "base", seeds=4)
+    queues = [Queue(jobs, None, nothing) for _ in range(3)]
+    under_way: dict[int, tuple[Job, FolderLock]] = {}
+    begun: list[str] = []
+
+    def step(turn: int) -> None:
+        queue = queues[turn]
+        queue._looked_at = float("-inf")
+        queue.look_elsewhere()
+        if turn in under_way:
+            job, lock = under_way.pop(turn)
+            recorded = {**result["config"], "seed": job.config.seed}
+            made = {**result, "config": recorded}
+            write_result(made, job.out)
+            lock.release()
+            queue.finished(job.name, made)
+        elif (job_taken := queue.take()) is not None:
+            under_way[turn] = job_taken, FolderLock(job_taken.out, nothing)
+            begun.append(job_taken.name)
+
+    for turn in turns:
+        step(turn)
+    for _ in range(12):
+        for turn in range(3):
+            step(turn)
+    assert sorted(begun) == [job.name for job in jobs]
+    assert all(queue.over for queue in queues)
+
+
+def test_the_work_left_counts_known_runs_in_full_and_others_by_their_cost(tmp_path: Path) -> None:
+    queue = Queue(jobs_in(tmp_path, "base", "dm"), None, nothing)
+    dm, base = queue.entries["dm1"], queue.entries["base1"]
+    queue.take()
+    queue.progress("dm1", total=480.0, done=120.0)
+    wanted, done = queue.work()
+    assert done == 120.0
+    assert wanted == pytest.approx(480.0 + 480.0 * base.cost / dm.cost)
+    queue.take()
+    queue.progress("base1", total=100.0, done=50.0)
+    assert queue.work() == pytest.approx((580.0, 170.0))
+    queue.failed("base1", "why")
+    assert queue.work() == pytest.approx((480.0, 120.0))
+
+
+def test_what_an_earlier_call_did_counts_neither_as_wanted_nor_as_done(
+    tmp_path: Path, result: dict[str, Any]
+) -> None:
+    (job,) = jobs_in(tmp_path, "base")
+    write_result(part_of(result, 1), job.out)
+    queue = Queue([job], None, nothing)
+    queue.take()
+    queue.progress("base1", total=90.0, done=30.0, before=30.0)
+    queue.progress("base1", total=90.0, done=60.0, before=30.0)
+    assert queue.work() == pytest.approx((60.0, 30.0))
+
+
+@pytest.mark.parametrize("before", [10.0, 45.0])
+def test_progress_begins_at_nothing_where_tasks_are_not_of_equal_work(
+    before: float, tmp_path: Path, result: dict[str, Any]
+) -> None:
+    """Two of three stages of a bound are less than two thirds of it; half a task more is more."""
+    (job,) = jobs_in(tmp_path, "base")
+    write_result(part_of(result, 2), job.out)
+    queue = Queue([job], None, nothing)
+    queue.take()
+    queue.progress("base1", total=60.0, done=before, before=before)
+    assert queue.work() == pytest.approx((60.0 - before, 0.0))
+    queue.progress("base1", total=60.0, done=before + 5, before=before + 5)
+    assert queue.work() == pytest.approx((55.0 - before, 0.0)), "a stage that was continued"
+    queue.progress("base1", total=60.0, done=before + 9, before=before + 5)
+    assert queue.work() == pytest.approx((55.0 - before, 4.0))
+
+
+def test_what_a_lost_worker_did_here_stays_done(tmp_path: Path) -> None:
+    (job,) = jobs_in(tmp_path, "base")
+    queue = Queue([job], None, nothing)
+    queue.take()
+    queue.progress("base1", total=60.0, done=10.0, before=10.0)
+    queue.progress("base1", total=60.0, done=40.0, before=10.0)
+    queue.lost("base1", "its worker died", retries=1)
+    assert queue.take() == job
+    queue.progress("base1", total=60.0, done=0.0, before=0.0)
+    assert queue.work() == pytest.approx((50.0, 0.0)), "not less than nothing"
+    queue.progress("base1", total=60.0, done=38.0, before=38.0)
+    assert queue.work() == pytest.approx((50.0, 28.0))
+
+
+def test_a_run_that_another_process_left_unfinished_is_taken_over_with_what_was_done(
+    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
+    (job,) = jobs_in(tmp_path, "base")
+    lock = FolderLock(job.out, nothing)
+    queue = Queue([job], None, nothing)
+    write_result(part_of(result, 2), job.out)
+    lock.release()
+    queue.look_elsewhere()
+    assert queue.take() == job
+    queue.progress("base1", total=90.0, done=69.0, before=69.0)
+    wanted, done = queue.work()
+    assert done == pytest.approx(60.0) and wanted == pytest.approx(81.0)
+
+
+def test_a_reason_is_told_in_full_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    queue = Queue(jobs_in(tmp_path, "base", seeds=3), None, said.append)
+    for name, reason in (("base1", "no images"), ("base2", "no images"), ("base3", "no luck")):
+        queue.failed(name, reason)
+    assert said == ["base1 failed: no images", "base2 failed as base1 did", "base3 failed: no luck"]
+
+
+def test_a_source_is_asked_once_and_only_for_runs_that_are_left(
+    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path | None] = []
+
+    def check(config: RunConfig) -> None:
+        asked.append(config.data_dir)
+        raise SourceError("no images")
+
+    monkeypatch.setattr("distillmatch.suite.queue.check_images_available", check)
+    write_result(result, tmp_path / "base1")
+    jobs = jobs_in(tmp_path, "base", seeds=3)
+    done = Queue(jobs[:1], None, nothing)
+    done.gather()
+    done.check_sources()
+    assert not asked
+    small = [
+        Job(job.name, job.config.replace(source="cifar100", data_dir=tmp_path), job.out)
+        for job in jobs[1:]
+    ]
+    with pytest.raises(SourceError, match="no images"):
+        Queue(small, None, nothing).check_sources()
+    monkeypatch.setattr(
+        "distillmatch.suite.queue.check_images_available",
+        lambda config: asked.append(config.data_dir),
+    )
+    Queue(small, None, nothing).check_sources()
+    assert asked == [tmp_path] * 2, "once for each queue, whatever the seed"
+
+
+def test_a_folder_is_held_while_its_lock_is(tmp_path: Path) -> None:
+    assert not is_held(tmp_path) and excludes(tmp_path)
+    lock = FolderLock(tmp_path, nothing)
+    assert is_held(tmp_path) and excludes(tmp_path)
+    lock.release()
+    assert not is_held(tmp_path) and not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.run.lock._lock", lambda descriptor: "no locks")
+    assert not excludes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("visible", "jobs", "devices"),
+    [(None, None, ["0", "1"]), ("3,5", None, ["3", "5"]), ("3,5", 3, ["3", "5", "3"])],
+)
+def test_each_worker_sees_one_gpu(
+    visible: str | None, jobs: int | None, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    crew = Crew.on_gpus(2, jobs, runs_per_gpu=4)
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in crew.environments] == devices
+    assert crew.at_once == 4

@@ -1,0 +1,107 @@
+"""The Ray engine on a real cluster of three nodes on this machine, one of them killed at work.
+
+Needs the extra `ray`. The cluster's processes are children of this one, and a last check sees that
+none of them is left.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import TESTS, without_times
+from suite_sources import COMMON, checkpoints
+
+from distillmatch.config import RunConfig
+from distillmatch.run import Interrupted, read_result, run
+from distillmatch.run.lock import NAME as LOCK
+from distillmatch.run.side_by_side import Job
+from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.queue import Queue
+from distillmatch.suite.ray_engine import RayEngine
+
+pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+psutil = pytest.importorskip("psutil", reason="Ray's own dependency psutil is missing")
+HEALTH = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
+"""A dead node is noticed in seconds, where Ray would take half a minute."""
+
+
+@pytest.fixture(name="cluster", scope="module")
+def cluster_of_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head without processors for the driver, and two nodes of one each."""
+    from ray.cluster_utils import Cluster
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", str(TESTS))
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster: Any = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH},
+    )
+    patch.setenv("RAY_ADDRESS", cluster.address)
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    started = psutil.Process().children(recursive=True)
+    yield cluster
+    cluster.shutdown()
+    patch.undo()
+    _, left = psutil.wait_procs(started, timeout=10)
+    assert not [process.name() for process in left]
+
+
+def job_of(folder: Path, method: str, epochs: int) -> Job:
+    config = RunConfig(**{**COMMON, "method": method, "epochs": epochs})
+    return Job(method, config, folder / "work" / method)
+
+
+def node_of(cluster: Any, job: Job) -> Any:
+    """The node on which a run is under way: its raylet is the parent of the process in the lock."""
+    worker = psutil.Process(int((job.out / LOCK).read_text().split()[0]))
+    parents = {parent.pid for parent in worker.parents()}
+    for node in cluster.worker_nodes:
+        if any(info.process.pid in parents for info in node.all_processes["raylet"]):
+            return node
+    raise AssertionError("the run is on no node of the cluster")
+
+
+def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
+    cluster: Any, tmp_path: Path
+) -> None:
+    jobs = [job_of(tmp_path, "base", 180), job_of(tmp_path, "dm", 2), job_of(tmp_path, "dr", 2)]
+    broken = RunConfig(**{**COMMON, "source": "suite_sources:broken"})
+    long, stopped, killed, said = jobs[0], list[int](), list[Any](), list[str]()
+
+    def stop(queue: Queue) -> None:
+        if not stopped and checkpoints(long) > 2:
+            stopped.append(checkpoints(long))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="stopped by SIGTERM, 1 runs left") as end:
+        RayEngine(Queue([long], None, said.append), stop, checkpoint_seconds=1e-9).run()
+    assert end.value.exit_code == 143
+    assert not (long.out / LOCK).exists()
+    reached = checkpoints(long)
+    assert reached > 2
+
+    def kill_its_node(queue: Queue) -> None:
+        if not killed and checkpoints(long) > reached + 2:
+            killed.append(node_of(cluster, long))
+            cluster.remove_node(killed[0], allow_graceful=False)
+
+    ledger = Ledger(tmp_path / "ledger")
+    jobs.append(Job("broken", broken, tmp_path / "work" / "broken"))
+    queue = Queue(jobs, ledger, said.append)
+    RayEngine(queue, kill_its_node, checkpoint_seconds=1e-9).run()
+    assert killed and queue.names("done") == ["base", "dm", "dr"]
+    assert queue.entries["broken"].reason == "SourceError: there are no images here"
+    assert any(sentence.startswith("base: its worker was lost") for sentence in said)
+    assert sum("base: continuing in task" in sentence for sentence in said) == 2
+    assert len(ledger.results()) == 3
+    for job in jobs[:3]:
+        assert without_times(read_result(job.out)) == without_times(run(job.config))

@@ -1,0 +1,350 @@
+"""`distillmatch suite run` with real worker processes: shared, killed, interrupted, failing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from errno import EACCES
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_runs import TESTS, without_times
+from suite_sources import COMMON, nothing
+
+from distillmatch.cli import main
+from distillmatch.config import RunConfig
+from distillmatch.errors import SourceError, TrainingError
+from distillmatch.run import read_result, run
+from distillmatch.run.lock import FolderLock
+from distillmatch.run.progress import SharedProgress
+from distillmatch.run.result import config_of
+from distillmatch.run.side_by_side import Job
+from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.local import Crew, LocalEngine
+from distillmatch.suite.queue import Queue
+from distillmatch.suite.worker import ReportedProgress, Worker, decode_job, encode_job
+
+Result = dict[str, Any]
+SHAPES: dict[str, Any] = {
+    "source": "shapes",
+    "labels_per_class": 4,
+    "unlabeled_per_task": 60,
+    "batch": 32,
+}
+ROWS: dict[str, dict[str, Any]] = {"Base": {"method": "base"}, "DM": {"method": "dm"}}
+
+
+@pytest.fixture(autouse=True)
+def _sources_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: Any) -> Path:
+    path = folder / "tiny.yaml"
+    content = {
+        "title": "tiny",
+        "metrics": ["A_N"],
+        "common": {**COMMON, **options},
+        "rows": rows,
+        "columns": {"uniform": {"unlabeled": "uniform"}},
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    places = ["--ledger", str(folder / "ledger"), "--work", str(folder / "work")]
+    for name in ("six_classes", "broken"):
+        places += ["--allow-import", f"suite_sources:{name}"]
+    return ["suite", "run", str(folder / "tiny.yaml"), *places, *more]
+
+
+def ledger_of(folder: Path) -> list[Result]:
+    return Ledger(folder / "ledger").results()
+
+
+def alone(result: Result) -> Result:
+    """The same run by itself."""
+    return without_times(run(config_of(result, Path())))
+
+
+def begun(folder: Path) -> list[str]:
+    """The runs that were begun, each as often as that happened."""
+    logs = sorted((folder / "work").glob("*/log.jsonl"))
+    lines = [(log.parent.name, json.loads(s)) for log in logs for s in log.read_text().splitlines()]
+    return [name for name, line in lines if line["event"] == "begun"]
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {"method": "dm", "source": "suite_sources:broken"}
+    experiment(tmp_path, {**ROWS, "Broken": broken}, **SHAPES)
+    assert main(words(tmp_path, "--seeds", "1", "--dry-run")) == 0
+    assert "5 to run" in capsys.readouterr().out
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(SystemExit) as end:
+        main(words(tmp_path, "--seeds", "1"))
+    assert end.value.code == 1
+    captured = capsys.readouterr()
+    assert "3 of 5 runs done, 2 failed: 100 %" in captured.err
+    assert "3 of 5 runs done, 2 failed; results are in" in captured.out
+    (line,) = [line for line in captured.out.splitlines() if line.startswith("failed: ")]
+    assert "SourceError: there are no images here (see error.txt in each one's folder" in line
+    logs = sorted(tmp_path.glob("work/*/error.txt"))
+    assert len(logs) == 2 and all(log.parent.name in line for log in logs)  # the run, its bound
+    for log in logs:
+        assert "Traceback" in log.read_text() and "suite_sources.py" in log.read_text()
+    assert captured.err.count("there are no images here") == 1
+    results = ledger_of(tmp_path)
+    assert sorted(result["method"] for result in results) == ["base", "dm", "offline"]
+    for result in results:
+        assert without_times(result) == alone(result)
+
+    before = begun(tmp_path)
+    experiment(tmp_path, **SHAPES)
+    assert main(words(tmp_path, "--seeds", "1")) == 0
+    assert begun(tmp_path) == before and len(before) == 3
+    assert main(words(tmp_path, "--seeds", "1,2", "--dry-run", "--methods", "base")) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("in the ledger") == 2 and "2 to run" in listed and "-dm" not in listed
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that_died(
+    at_once: int, tmp_path: Path
+) -> None:
+    config = RunConfig(**COMMON, method="base")
+    jobs = [
+        Job("broken", config.replace(source="suite_sources:broken"), tmp_path / "broken"),
+        Job("held", config, tmp_path / "held"),
+        Job("good", config, tmp_path / "good"),
+    ]
+    source = StringIO("".join(json.dumps(encode_job(job)) + "\n" for job in jobs))
+    lock = FolderLock(tmp_path / "held", nothing)
+    target = StringIO()
+    Worker(source, target).run(at_once, checkpoint_seconds=60.0)
+    lock.release()
+    events = [json.loads(line) for line in target.getvalue().splitlines()]
+    ends = [(e["event"], e["name"]) for e in events if e["event"] not in ("want", "progress")]
+    assert sorted(ends) == [("failed", "broken"), ("finished", "good"), ("locked", "held")]
+    progress = [event for event in events if event["event"] == "progress"]
+    assert {event["name"] for event in progress} == {"good"} and progress[0]["total"] > 0
+
+    class Broken(StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    (tmp_path / "good" / "result.json").unlink()
+    Worker(StringIO(json.dumps(encode_job(jobs[2]))), Broken()).run(at_once, 60.0)
+    assert read_result(tmp_path / "good")["complete"]
+
+
+def test_a_run_goes_to_a_worker_and_arrives_as_it_was(tmp_path: Path) -> None:
+    config = RunConfig(
+        source="cifar100",
+        data_dir=tmp_path,
+        method="dm",
+        seed=3,
+        options={"consistency_weight": 0.5},
+    )
+    for stream in (None, tmp_path / "fold.json"):
+        job = Job("name", config, tmp_path / "out", stream)
+        assert decode_job(json.loads(json.dumps(encode_job(job)))) == job
+
+
+def test_work_that_was_found_done_is_told_apart() -> None:
+    events: list[dict[str, Any]] = []
+    progress = SharedProgress(ReportedProgress("bound", events.append, seconds=0.0), parts=2)
+    progress.start(100.0, 20.0)
+    part = progress.part()
+    part.start(80.0, 30.0)
+    part.advance(5.0, "stage 2")
+    told = [(event["done"], event["before"]) for event in events]
+    assert told == [(20.0, 20.0), (50.0, 50.0), (55.0, 50.0)]
+
+
+def long_job(folder: Path) -> Job:
+    config = RunConfig(**{**COMMON, "method": "base", "epochs": 40})
+    return Job("long", config, folder / "long")
+
+
+def test_killed_workers_and_signals_to_the_command_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=40)
+    command = words(tmp_path, "--seeds", "1", "--jobs", "1", "--checkpoint-seconds", "1e-9")
+    killed: list[int] = []
+
+    def newest() -> int:
+        found = tmp_path.glob("work/*/checkpoints/*.safetensors")
+        return max((int(path.stem) for path in found), default=0)
+
+    def kill_then_stop() -> None:
+        until(lambda: newest() > 3)
+        (lock,) = tmp_path.glob("work/*/run.lock")
+        killed.append(int(lock.read_text().split()[0]))
+        os.kill(killed[0], signal.SIGKILL)
+        reached = newest()
+        until(lambda: newest() > reached + 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=kill_then_stop)
+    thread.start()
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    thread.join()
+    assert end.value.code == 143
+    said = capsys.readouterr().err.splitlines()
+    assert any("its worker ended by signal SIGKILL" in line for line in said)
+    assert any(f"process {killed[0]} left" in line for line in said)
+    assert any("continuing in task" in line for line in said)
+    assert said[-1].endswith("2 runs left; the same command continues from there")
+    assert not list(tmp_path.glob("work/*/run.lock"))
+    assert main(command) == 0
+    later = capsys.readouterr().err
+    assert "continuing in task" in later and "lock is taken over" not in later
+    assert len(begun(tmp_path)) == 2
+    for result in ledger_of(tmp_path):
+        assert without_times(result) == alone(result)
+
+
+def test_a_second_process_joins_and_the_two_share_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Runs must last longer than the second after which a process looks at what others have.
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=150)
+    command = words(tmp_path, "--seeds", "1,2,3", "--jobs", "1")
+    other = subprocess.Popen(
+        [sys.executable, "-m", "distillmatch", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: list(tmp_path.glob("work/*/run.lock")))
+    assert main(command) == 0
+    here = capsys.readouterr()
+    out, err = other.communicate(timeout=120)
+    assert other.returncode == 0, err
+    assert "6 of 6 runs done" in here.out and "6 of 6 runs done" in out
+    assert "1 elsewhere" in here.err and "1 elsewhere" in err
+    assert len(begun(tmp_path)) == len(set(begun(tmp_path))) == 6
+    assert len(ledger_of(tmp_path)) == 6
+
+
+def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[str] = []
+
+    def download(url: str, *others: object) -> None:
+        tries.append(url)
+        raise SourceError(f"downloading {url} failed: no network")
+
+    monkeypatch.setattr("distillmatch.sources.cifar100.download", download)
+    experiment(tmp_path, source="cifar100", cache_dir=str(tmp_path / "cache"))
+    assert main(words(tmp_path, "--seeds", "1,2,3")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("failed: no network") and len(tries) == 1
+    assert not list(tmp_path.glob("work/*"))
+
+
+@pytest.mark.parametrize("source", ["cifar100", "tiny-imagenet", "folder"])
+def test_a_folder_that_is_not_there_is_one_sentence_before_any_run(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, source=source)
+    assert main(words(tmp_path, "--data-dir", str(tmp_path / "nowhere"))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere: expected" in line and not list(tmp_path.glob("work/*"))
+
+
+@pytest.mark.parametrize("option", ["--ledger", "--work"])
+def test_a_folder_that_cannot_be_made_is_one_sentence_before_any_run(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(words(tmp_path, option, str(tmp_path / "file" / "folder"))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    doing = {"--ledger": "writing to the ledger", "--work": "locking the folder"}[option]
+    assert "Not a directory" in line and line.endswith(f"while {doing}")
+    assert not list(tmp_path.glob("work/*"))
+
+
+def test_a_ledger_that_cannot_be_written_to_is_refused_unless_all_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = tempfile.TemporaryFile
+
+    def refuse(dir: Path) -> Any:
+        if dir == tmp_path / "ledger":
+            raise PermissionError(EACCES, "Permission denied", str(dir))
+        return usual(dir=dir)
+
+    experiment(tmp_path, {"Base": {"method": "base"}})
+    command = words(tmp_path, "--seeds", "1", "--without-bounds")
+    with monkeypatch.context() as unwritable:
+        unwritable.setattr("distillmatch.files.tempfile.TemporaryFile", refuse)
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "ledger: Permission denied while writing to the ledger" in line
+        assert not list(tmp_path.glob("work/*"))
+    assert main(command) == 0
+    with monkeypatch.context() as unwritable:
+        unwritable.setattr("distillmatch.files.tempfile.TemporaryFile", refuse)
+        assert main(command) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--jobs", "0"], "jobs must be at least 1, not 0"),
+        (["--device", "gpu"], "device must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
+        (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'shapes'"),
+        (["--methods", "base,xyz"], "no chosen experiment has method 'xyz'"),
+        (["--runs-per-gpu", "2"], "no GPU is found or meant for these runs; on a CPU --jobs says"),
+        (["--engine", "ray", "--jobs", "2"], "--jobs goes with --engine local"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    more: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path, source="shapes")
+    assert main(words(tmp_path, *more)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line and not (tmp_path / "work").exists()
+
+
+def test_the_ray_engine_without_ray_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment(tmp_path)
+    monkeypatch.setattr("distillmatch.suite.ray_engine.find_spec", lambda name: None)
+    assert main(words(tmp_path, "--engine", "ray")) == 2
+    assert "pip install 'distillmatch[ray]'" in capsys.readouterr().err
+
+
+def test_a_worker_that_cannot_start_ends_the_call_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distillmatch.suite.local.WORKER", "distillmatch.no_such_module")
+    queue = Queue([long_job(tmp_path)], None, nothing)
+    with pytest.raises(TrainingError, match="before its first run; see"):
+        LocalEngine(queue, Crew.on_cpu(1), tmp_path, lambda queue: None).run()

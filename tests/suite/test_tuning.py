@@ -1,0 +1,247 @@
+"""Choosing hyperparameters: trials, folds, what is kept, and that no test image is looked at."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_dataset
+from small_runs import TESTS
+
+from distillmatch.cli import main
+from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.errors import ConfigError, RunFolderError, TrainingError
+from distillmatch.report.tuning_picture import draw_tuning, longest_sweep
+from distillmatch.run import read_result, run
+from distillmatch.run.side_by_side import Job
+from distillmatch.sources import Dataset, Part
+from distillmatch.streams import build_stream, read_stream, validation_folds
+from distillmatch.suite.search import number_of_trials
+from distillmatch.suite.space import Space
+from distillmatch.suite.tuning import Selection, Tuning
+
+SETTINGS: dict[str, Any] = {
+    "method": "base",
+    "network": "wrn-10-1",
+    "epochs": 1,
+    "tasks": 4,
+    "labels_per_class": 6,
+    "unlabeled_per_task": 8,
+    "batch": 16,
+    "unlabeled_batch": 8,
+    "device": "cpu",
+}
+TINY = RunConfig(**SETTINGS)
+SPACE: Space = {"learning_rate": (0.01, 0.1, 1e30), "weight_decay": (0.0, 0.001)}
+
+
+class Guarded(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Images that may be hashed, to know the data by, and looked at in no other way."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if sys._getframe(1).f_code.co_name != "fingerprint":
+            raise AssertionError("a test image was looked at")
+        return self.view(np.ndarray)[key]
+
+    def __array__(self, *given: Any, **options: Any) -> Any:
+        raise AssertionError("the test images were looked at")
+
+    def __array_ufunc__(self, *given: Any, **options: Any) -> Any:
+        raise AssertionError("the test images were looked at")
+
+    def __array_function__(self, *given: Any, **options: Any) -> Any:
+        raise AssertionError("the test images were looked at")
+
+
+def guarded(config: StreamConfig | None = None) -> Dataset:
+    """A source too: `test_tuning:guarded`."""
+    dataset = make_dataset(classes=8, noise=True)
+    images = dataset.test.images.view(Guarded)
+    return replace(dataset, test=Part(images, dataset.test.labels))
+
+
+class Here:
+    """Does runs in this process, and keeps which."""
+
+    def __init__(self, dataset: Dataset, stop_after: int | None = None) -> None:
+        self.dataset = dataset
+        self.done: list[Job] = []
+        self.stop_after = stop_after
+
+    def __call__(self, jobs: Sequence[Job]) -> dict[str, str]:
+        failures = {}
+        for job in jobs:
+            if len(self.done) == self.stop_after:
+                raise KeyboardInterrupt
+            assert job.stream is not None
+            stream = read_stream(job.stream, self.dataset)
+            try:
+                run(job.config, job.out, dataset=self.dataset, stream=stream)
+            except TrainingError as error:
+                failures[job.name] = str(error)
+            self.done.append(job)
+        return failures
+
+
+def tune(
+    out: Path, work: Here, space: Space = SPACE, config: RunConfig = TINY, **selection: Any
+) -> dict[str, Any]:
+    chosen = Selection(**selection)
+    return Tuning(config, out, space, chosen, work, lambda sentence: None, work.dataset).run()
+
+
+def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path) -> None:
+    dataset = make_dataset(classes=8, noise=True)
+    record = tune(tmp_path, Here(dataset), search="grid")
+    trials = record["trials"]
+    assert len(trials) == 6
+    folds = validation_folds(dataset, build_stream(dataset, TINY))
+    for trial in trials[:4]:
+        config = TINY.replace(**trial["values"])
+        figures = [run(config, dataset=dataset, stream=fold)["metrics"]["A_N"] for fold in folds]
+        assert trial["figures"] == pytest.approx(figures)
+        assert trial["mean"] == pytest.approx(fmean(figures))
+        assert trial["deviation"] == pytest.approx(stdev(figures))
+    means = [trial["mean"] for trial in trials[:4]]
+    assert means == sorted(means, reverse=True)
+    for trial in trials[4:]:
+        assert trial["values"]["learning_rate"] == 1e30
+        assert "a lower learning_rate may help" in trial["failed"] and trial["mean"] is None
+    assert json.loads((tmp_path / "trials.json").read_text()) == record
+    best = RunConfig.from_yaml(tmp_path / "best.yaml")
+    assert best == TINY.replace(**trials[0]["values"])
+    result = read_result(next((tmp_path / "trials").glob(f"{trials[0]['name']}/*")))
+    assert len(result["task_sizes"]) == 2, "half of the tasks"
+    draw_tuning(record, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_joins_the_trials_that_differ_in_one_thing_alone() -> None:
+    points = [(0.1, 0.9), (0.1, 0.5), (0.2, 0.5), (0.3, 0.5), (0.2, 0.9)]
+    trials = [{"values": {"learning_rate": a, "momentum": b}} for a, b in points]
+    by_rate = longest_sweep(trials, "learning_rate")
+    assert by_rate == [trials[1], trials[2], trials[3]], "the longest"
+    assert longest_sweep(trials, "momentum") == trials[:2], "of two equals, that of the best"
+
+
+def test_an_interrupted_search_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    dataset = make_dataset(classes=8, noise=True)
+    space: Space = {"learning_rate": (0.01, 0.1), "weight_decay": (0.0, 0.001)}
+    never = Here(dataset)
+    expected = tune(tmp_path / "never", never, space)
+    assert len(never.done) == 3 * number_of_trials("coordinate", space, 0) == 9
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path / "out", Here(dataset, stop_after=7), space)
+    again = Here(dataset)
+    assert tune(tmp_path / "out", again, space) == expected
+    assert len(again.done) == 2
+    once_more = Here(dataset)
+    tune(tmp_path / "out", once_more, space, search="grid")
+    assert len(once_more.done) == 3, "what another search has run is not run again"
+
+
+def test_results_of_other_folds_are_not_taken_for_these(tmp_path: Path) -> None:
+    space: Space = {"learning_rate": (0.1,)}
+    first = Here(make_dataset(classes=8, noise=True))
+    tune(tmp_path, first, space)
+    others: list[tuple[Here, dict[str, Any]]] = [
+        (Here(first.dataset), {"folds": 2}),
+        (Here(first.dataset), {"tasks": 3}),
+        (Here(make_dataset(classes=8, noise=False)), {}),
+    ]
+    for work, options in others:
+        before = set((tmp_path / "trials").glob("*/*/result.json"))
+        tune(tmp_path, work, space, **options)
+        after = set((tmp_path / "trials").glob("*/*/result.json"))
+        assert len(work.done) == len(after - before) == options.get("folds", 3)
+
+
+def test_the_folder_of_another_tuning_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    space: Space = {"learning_rate": (0.1,)}
+    work = Here(make_dataset(classes=8, noise=True))
+    tune(tmp_path, work, space)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    sentence = "holds another tuning: seed is 1 there and 2 here; choose another folder"
+    with pytest.raises(RunFolderError, match=sentence):
+        tune(tmp_path, work, space, TINY.replace(seed=2))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    tune(tmp_path, work, space, TINY.replace(device="auto"))
+    assert len(work.done) == 3, "the machine does not make it another tuning"
+    (tmp_path / "trials.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"trials.json: expected a record of a tuning"):
+        tune(tmp_path, work, space)
+
+
+def test_forgetting_is_better_when_it_is_lower(tmp_path: Path) -> None:
+    work = Here(make_dataset(classes=8, noise=True))
+    space: Space = {"learning_rate": (0.001, 0.1)}
+    means = [trial["mean"] for trial in tune(tmp_path, work, space, metric="fgt")["trials"]]
+    assert means[0] <= means[1]
+    with pytest.raises(ConfigError, match="needs at least two validation tasks"):
+        tune(tmp_path, work, space, metric="fgt", tasks=1)
+
+
+def test_where_every_trial_fails_that_is_said(tmp_path: Path) -> None:
+    work = Here(make_dataset(classes=8, noise=True))
+    with pytest.raises(TrainingError, match="all trials failed, the first for: in task 1"):
+        tune(tmp_path, work, {"learning_rate": (1e30,)})
+    assert not (tmp_path / "best.yaml").exists()
+
+
+def test_a_whole_tuning_looks_at_no_test_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command, in workers, with DM, whose detector is evaluated too."""
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS}:{TESTS / 'suite'}")
+    settings = {**SETTINGS, "method": "dm", "source": "test_tuning:guarded"}
+    words = [w for k, v in settings.items() for w in (f"--{k.replace('_', '-')}", str(v))]
+    space = ["--space", "learning_rate=0.05,0.1", "--search", "grid", "--folds", "2"]
+    out = tmp_path / "out"
+    command = ["tune", "--out", str(out), "--jobs", "1", *space, *words]
+    assert main(command) == 0, capsys.readouterr().err
+    record = json.loads((out / "trials.json").read_text())
+    assert len(record["trials"]) == 2 and not any(t["failed"] for t in record["trials"])
+    assert (out / "tuning.png").exists()
+    with pytest.raises(AssertionError, match="looked at"):
+        run(RunConfig.from_yaml(out / "best.yaml", allow_import={settings["source"]}))
+
+
+def test_a_tuning_that_counts_on_a_gpu_is_refused_without_one_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["tune", "--out", str(out), "--device", "cpu", "--runs-per-gpu", "2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no GPU is found or meant for these runs" in line and not out.exists()
+
+
+@pytest.mark.parametrize("search", ["grid", "coordinate"])
+@pytest.mark.parametrize("option", ["--trials", "--together"])
+def test_options_of_drawn_trials_are_refused_where_none_are_drawn(
+    search: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["tune", "--out", str(out), "--search", search, option, "5", "--tasks", "7"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{option} goes with --search random or tpe only, not {search}" in line
+    assert not out.exists()
+
+
+def test_other_test_data_lead_to_the_same_choice(tmp_path: Path) -> None:
+    dataset = make_dataset(classes=8, noise=True)
+    other = replace(
+        dataset,
+        test=Part(255 - dataset.test.images, dataset.test.labels[::-1].copy()),
+    )
+    space: Space = {"learning_rate": (0.01, 0.1)}
+    records = [
+        tune(tmp_path / str(number), Here(data), space)
+        for number, data in enumerate((dataset, other))
+    ]
+    assert records[0]["trials"] == records[1]["trials"]
+    assert records[0]["streams"] != records[1]["streams"], "they are other data all the same"

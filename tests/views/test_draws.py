@@ -1,0 +1,144 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from distillmatch.views import view_key
+from distillmatch.views.draws import Draw, coin, positions_of, random_words, uniform, whole
+
+COUNT = 40_000
+WORD = 1 << 64
+
+
+def chi_square(observed: Tensor, expected: float) -> float:
+    return float(((observed.double() - expected) ** 2 / expected).sum())
+
+
+def limit(degrees: int) -> float:
+    """Five standard deviations above the mean of a chi-square variable."""
+    return degrees + 5 * math.sqrt(2 * degrees)
+
+
+def words(key: int, draw: Draw, count: int = COUNT) -> Tensor:
+    return random_words(key, torch.arange(count), draw)[0]
+
+
+def slow_word(key: int, position: int, draw: int) -> int:
+    """The same hash with Python's unbounded integers."""
+
+    def mix(word: int) -> int:
+        word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+        word = (word ^ (word >> 27)) * 0x94D049BB133111EB % WORD
+        return word ^ (word >> 31)
+
+    step = 0x9E3779B97F4A7C15
+    image = mix((mix(position * step % WORD) + key) % WORD)
+    word = mix((image + (draw + 1) * step) % WORD)
+    return word - WORD if word >= WORD // 2 else word
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.lists(st.integers(0, 1 << 40), min_size=1, max_size=4),
+    st.sampled_from(list(Draw)),
+)
+def test_words_are_those_of_the_written_out_hash(key: int, places: list[int], draw: Draw) -> None:
+    found = random_words(key, torch.tensor(places), draw)[0].tolist()
+    assert found == [slow_word(key, place, draw) for place in places]
+
+
+def test_every_draw_is_uniform() -> None:
+    for draw in Draw:
+        drawn = uniform(words(view_key(3, "uniform"), draw))
+        assert drawn.dtype == torch.float32
+        assert float(drawn.min()) >= 0 and float(drawn.max()) < 1
+        counts = torch.bincount((drawn * 64).long(), minlength=64)
+        assert chi_square(counts, COUNT / 64) < limit(63), draw
+
+
+def test_uniform_numbers_follow_their_distribution_function() -> None:
+    ordered = uniform(words(view_key(4), Draw.CROP_ROW)).double().sort().values
+    expected = (torch.arange(COUNT, dtype=torch.float64) + 0.5) / COUNT
+    assert float((ordered - expected).abs().max()) < 2 / math.sqrt(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (words(view_key(1), Draw.FLIP), words(view_key(1), Draw.CROP_ROW)),
+        (words(view_key(1), Draw.FLIP), words(view_key(2), Draw.FLIP)),
+        (words(view_key(1, "weak"), Draw.FLIP), words(view_key(1, "strong"), Draw.FLIP)),
+        (words(1, Draw.FLIP), words(2, Draw.FLIP)),
+        (words(1, Draw.FLIP)[:-1], words(1, Draw.FLIP)[1:]),
+    ],
+    ids=["draws", "seeds", "purposes", "neighboring keys", "neighboring positions"],
+)
+def test_different_draws_are_independent(first: Tensor, second: Tensor) -> None:
+    pairs = whole(first, 8) * 8 + whole(second, 8)
+    counts = torch.bincount(pairs, minlength=64)
+    assert chi_square(counts, len(pairs) / 64) < limit(63)
+
+
+def test_no_two_keys_give_shifted_copies_of_one_sequence() -> None:
+    golden = 0x9E3779B97F4A7C15 - WORD
+    one, other = words(5, Draw.FLIP, 1000), words(5 + golden, Draw.FLIP, 1000)
+    assert not set(one.tolist()) & set(other.tolist())
+
+
+def test_bits_of_a_word_are_fair_and_independent() -> None:
+    drawn = words(view_key(9), Draw.CUTOUT_ROW)
+    bits = torch.stack([(drawn >> bit) & 1 for bit in range(64)]).double() * 2 - 1
+    bound = 5 / math.sqrt(COUNT)
+    assert float(bits.mean(dim=1).abs().max()) < bound
+    correlation = bits @ bits.T / COUNT - torch.eye(64)
+    assert float(correlation.abs().max()) < bound
+
+
+@given(st.integers(1, 500))
+def test_whole_numbers_stay_in_range_even_for_extreme_words(count: int) -> None:
+    extreme = torch.tensor([0, -1, 1, (1 << 63) - 1, -(1 << 63)])
+    drawn = whole(extreme, count)
+    assert drawn.tolist()[0] == 0
+    assert drawn.tolist()[1] == count - 1
+    assert int(drawn.min()) >= 0 and int(drawn.max()) < count
+
+
+def test_coins_are_fair() -> None:
+    heads = int(coin(words(view_key(0), Draw.FLIP)).sum())
+    assert abs(heads - COUNT / 2) < 5 * math.sqrt(COUNT / 4)
+
+
+def test_draws_do_not_depend_on_how_a_batch_is_cut() -> None:
+    places = torch.arange(100)
+    everything = random_words(7, places, Draw.FLIP, Draw.CROP_ROW)
+    parts = [
+        random_words(7, part, Draw.FLIP, Draw.CROP_ROW) for part in torch.tensor_split(places, 4)
+    ]
+    assert torch.equal(everything, torch.cat(parts, dim=1))
+
+
+def test_draws_leave_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    words(1, Draw.FLIP)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_key_depends_on_seed_and_every_purpose_word() -> None:
+    keys = {view_key(1), view_key(2), view_key(1, "a"), view_key(1, "a", 1), view_key(1, "a", 2)}
+    assert len(keys) == 5
+    assert view_key(1, "a", 2) == view_key(1, "a", 2)
+    assert all(-(1 << 63) <= key < 1 << 63 for key in keys)
+
+
+def test_positions_count_from_zero_unless_given() -> None:
+    images = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    assert positions_of(images, None).tolist() == [0, 1, 2]
+    assert positions_of(images, torch.tensor([5, 6, 9])).tolist() == [5, 6, 9]
+    with pytest.raises(ValueError, match="one for each of the 3 images"):
+        positions_of(images, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="int64"):
+        positions_of(images, torch.zeros(3))

@@ -1,0 +1,307 @@
+"""Whole weak and strong views: against Pillow, against the protocol, and their reproducibility."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from distillmatch.bench.views import measure_views
+from distillmatch.report.views_sheet import draw_views_sheet
+from distillmatch.views import (
+    OPERATIONS,
+    Normalization,
+    pillow_reference,
+    plain_views,
+    strong_views,
+    view_key,
+    weak_views,
+)
+from distillmatch.views.strong import apply_strong, draw_strong
+from distillmatch.views.weak import apply_weak, draw_weak
+
+torch.set_num_threads(1)
+
+NORMALIZATION = Normalization(mean=(0.5, 0.48, 0.44), std=(0.27, 0.25, 0.28))
+KEY = view_key(1, "test")
+DRAWN = 36_000
+VIEWS = (weak_views, strong_views)
+MakeViews = Callable[..., Tensor]
+
+
+@cache
+def pictures(count: int = 300, side: int = 32) -> NDArray[np.uint8]:
+    """Return smooth random pictures with some noise, like photographs."""
+    random = np.random.default_rng(count + side)
+    found = []
+    for _ in range(count):
+        coarse = Image.fromarray(random.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        smooth = np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC)).astype(np.int16)
+        noise = random.integers(-20, 21, (side, side, 3))
+        found.append((smooth + noise).clip(0, 255).astype(np.uint8))
+    return np.stack(found)
+
+
+def batch(count: int = 300, side: int = 32) -> Tensor:
+    return torch.from_numpy(pictures(count, side)).permute(0, 3, 1, 2)
+
+
+def chi_square(values: Tensor, bins: int) -> float:
+    counts = torch.bincount(values, minlength=bins).double()
+    assert len(counts) == bins
+    expected = len(values) / bins
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def limit(degrees: int) -> float:
+    """Five standard deviations above the mean of a chi-square variable."""
+    return degrees + 5 * math.sqrt(2 * degrees)
+
+
+def is_uniform(values: Tensor, low: float, high: float) -> bool:
+    """Tell whether the values fill their range evenly and never leave it."""
+    shares = (values.double() - low) / (high - low)
+    assert float(shares.min()) > -1e-6 and float(shares.max()) < 1 + 1e-6
+    return chi_square((shares * 40).long().clamp(0, 39), 40) < limit(39)
+
+
+# Against Pillow
+
+
+@pytest.mark.parametrize("side", [16, 32, 64])
+def test_weak_views_equal_pillow(side: int) -> None:
+    images = pictures(200, side)
+    draw = draw_weak(KEY, torch.arange(len(images)))
+    parameters = pillow_reference.weak_parameters(draw)
+    uint8 = apply_weak(batch(200, side), draw).permute(0, 2, 3, 1).numpy()
+    views = weak_views(batch(200, side), KEY, NORMALIZATION).numpy()
+    for image, drawn, found, view in zip(images, parameters, uint8, views, strict=True):
+        expected = pillow_reference.weak_picture(Image.fromarray(image), drawn)
+        assert np.array_equal(found, np.asarray(expected))
+        reference = pillow_reference.weak_view(image, drawn, NORMALIZATION)
+        np.testing.assert_allclose(view, reference, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("side", [16, 32, 64])
+def test_strong_views_equal_pillow(side: int) -> None:
+    images = pictures(300, side)
+    draw = draw_strong(KEY, torch.arange(len(images)), side)
+    parameters = pillow_reference.strong_parameters(draw)
+    uint8 = apply_strong(batch(300, side), draw).permute(0, 2, 3, 1).numpy()
+    views = strong_views(batch(300, side), KEY, NORMALIZATION).numpy()
+    for image, drawn, found, view in zip(images, parameters, uint8, views, strict=True):
+        expected = pillow_reference.strong_picture(Image.fromarray(image), drawn)
+        assert np.array_equal(found, np.asarray(expected)), drawn
+        reference = pillow_reference.strong_view(image, drawn, NORMALIZATION)
+        np.testing.assert_allclose(view, reference, rtol=0, atol=2e-6)
+
+
+def test_plain_views_only_normalize() -> None:
+    expected = (pictures() / 255 - np.array(NORMALIZATION.mean)) / np.array(NORMALIZATION.std)
+    found = plain_views(batch(), NORMALIZATION).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+# Against the protocol
+
+
+def test_weak_draws_follow_the_protocol() -> None:
+    draw = draw_weak(view_key(1), torch.arange(DRAWN))
+    assert is_uniform(draw.jitter.brightness, 1 - 63 / 255, 1 + 63 / 255)
+    assert is_uniform(draw.jitter.contrast, 0.2, 1.8)
+    assert chi_square(draw.jitter.bright_first.long(), 2) < limit(1)
+    assert chi_square(draw.flip.long(), 2) < limit(1)
+    assert chi_square(draw.row, 9) < limit(8)
+    assert chi_square(draw.column, 9) < limit(8)
+    assert chi_square((draw.row * 9 + draw.column) * 2 + draw.flip, 162) < limit(161)
+
+
+def test_another_padding_allows_other_crops() -> None:
+    draw = draw_weak(view_key(1), torch.arange(DRAWN), padding=2)
+    assert chi_square(draw.row, 5) < limit(4)
+    unpadded = apply_weak(batch(), draw_weak(KEY, torch.arange(300), padding=0))
+    assert unpadded.shape == (300, 3, 32, 32)
+
+
+def test_strong_draws_follow_the_protocol() -> None:
+    draw = draw_strong(view_key(2), torch.arange(DRAWN), side=32)
+    assert is_uniform(draw.jitter.brightness, 1 - 63 / 255, 1 + 63 / 255)
+    assert is_uniform(draw.jitter.contrast, 0.2, 1.8)
+    assert chi_square(draw.jitter.bright_first.long(), 2) < limit(1)
+    first, second = draw.operations
+    # With replacement: all 256 pairs, a pair of equal operations among them, are equally likely.
+    assert chi_square(first.choice * 16 + second.choice, 256) < limit(255)
+    assert chi_square(draw.row * 32 + draw.column, 1024) < limit(1023)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_strong_magnitudes_follow_the_protocol(place: int) -> None:
+    drawn = draw_strong(view_key(3), torch.arange(DRAWN), side=32).operations[place]
+    magnitudes = drawn.magnitudes()
+    for number, (name, operation) in enumerate(OPERATIONS.items()):
+        mine = magnitudes[drawn.choice == number]
+        if name == "posterize":
+            assert chi_square(mine.long() - 4, 5) < limit(4)
+        elif not operation.signed:
+            assert name == "solarize" or bool((mine == 0).all())
+            assert name != "solarize" or is_uniform(mine, 0, 256)
+        else:
+            away = mine - operation.centre
+            assert chi_square((away > 0).long(), 2) < limit(1)
+            assert is_uniform(away.abs(), operation.low, operation.high)
+
+
+def test_the_two_operations_of_an_image_have_magnitudes_of_their_own() -> None:
+    first, second = draw_strong(view_key(4), torch.arange(DRAWN), side=32).operations
+    pairs = (first.share * 8).long() * 8 + (second.share * 8).long()
+    assert chi_square(pairs, 64) < limit(63)
+    assert chi_square(first.negative.long() * 2 + second.negative, 4) < limit(3)
+
+
+def test_cut_out_is_a_clipped_square_of_half_the_side_in_mean_color() -> None:
+    # The normalization keeps zero out of reach of every gray value, so zeros are the cut-out.
+    unreachable = Normalization(mean=(0.0013,) * 3, std=(0.25,) * 3)
+    views = strong_views(batch(), KEY, unreachable)
+    draw = draw_strong(KEY, torch.arange(300), side=32)
+    for view, row, column in zip(views, draw.row.tolist(), draw.column.tolist(), strict=True):
+        expected = torch.zeros(32, 32, dtype=torch.bool)
+        expected[max(0, row - 8) : row + 8, max(0, column - 8) : column + 8] = True
+        assert torch.equal(view == 0, expected.expand(3, -1, -1))
+
+
+# Reproducibility
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_same_key_same_views_other_key_other_views(make: MakeViews) -> None:
+    first = make(batch(), KEY, NORMALIZATION)
+    assert torch.equal(first, make(batch(), KEY, NORMALIZATION))
+    other = make(batch(), view_key(2, "test"), NORMALIZATION)
+    same = (first == other).flatten(1).all(dim=1)
+    assert float(same.float().mean()) < 0.01
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_a_view_does_not_depend_on_the_rest_of_the_batch(make: MakeViews) -> None:
+    whole = make(batch(), KEY, NORMALIZATION)
+    parts = [
+        make(batch()[part], KEY, NORMALIZATION, positions=part)
+        for part in torch.tensor_split(torch.arange(300), (1, 91))
+    ]
+    assert torch.equal(whole, torch.cat(parts))
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    shuffled = make(batch()[order], KEY, NORMALIZATION, positions=order)
+    assert torch.equal(whole[order], shuffled)
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_equal_images_get_views_of_their_own(make: MakeViews) -> None:
+    copies = batch()[:1].expand(50, -1, -1, -1)
+    views = make(copies, KEY, NORMALIZATION)
+    assert len(torch.unique(views.flatten(1), dim=0)) > 45
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_views_leave_the_images_alone(make: MakeViews) -> None:
+    images = batch().clone(memory_format=torch.preserve_format)
+    make(images, KEY, NORMALIZATION)
+    assert torch.equal(images, batch())
+
+
+# Memory and types
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", VIEWS)
+def test_views_have_the_asked_type_and_channels_last_memory(
+    make: MakeViews, dtype: torch.dtype
+) -> None:
+    views = make(batch(), KEY, NORMALIZATION, dtype=dtype)
+    assert views.dtype == dtype
+    assert views.shape == (300, 3, 32, 32)
+    assert views.is_contiguous(memory_format=torch.channels_last)
+    exact = make(batch(), KEY, NORMALIZATION)
+    assert torch.equal(views, exact.to(dtype))
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_the_memory_layout_of_the_images_does_not_matter(make: MakeViews) -> None:
+    planes = batch().contiguous()
+    assert not planes.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(make(planes, KEY, NORMALIZATION), make(batch(), KEY, NORMALIZATION))
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_an_empty_batch_gives_no_views(make: MakeViews) -> None:
+    assert make(batch()[:0], KEY, NORMALIZATION).shape == (0, 3, 32, 32)
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_images_of_a_wrong_kind_are_refused(make: MakeViews) -> None:
+    with pytest.raises(ValueError, match=r"not torch.float32"):
+        make(batch().float(), KEY, NORMALIZATION)
+    with pytest.raises(ValueError, match="square"):
+        make(batch()[:, :, :20], KEY, NORMALIZATION)
+
+
+# Normalization
+
+
+def test_normalization_is_the_mean_and_deviation_of_all_pixels() -> None:
+    found = Normalization.of(pictures())
+    values = pictures().reshape(-1, 3) / 255
+    np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-12)
+
+
+def test_normalization_of_many_images_goes_in_pieces() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (9000, 8, 8, 3), dtype=np.uint8)
+    values = images.reshape(-1, 3) / 255
+    np.testing.assert_allclose(Normalization.of(images).std, values.std(axis=0), rtol=1e-12)
+
+
+def test_a_constant_channel_can_be_normalized() -> None:
+    images = pictures().copy()
+    images[..., 1] = 51
+    found = Normalization.of(images)
+    assert found.mean[1] == pytest.approx(0.2)
+    assert found.std[1] == 1.0
+
+
+def test_impossible_normalizations_are_refused() -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        Normalization(mean=(0.5, 0.5, 0.5), std=(0.2, 0.0, 0.2))
+    with pytest.raises(ValueError, match="finite"):
+        Normalization(mean=(0.5, math.nan, 0.5), std=(0.2, 0.2, 0.2))
+    with pytest.raises(ValueError, match="at least one image"):
+        Normalization.of(pictures()[:0])
+
+
+# Around the views
+
+
+def test_the_sheet_is_a_picture_of_useful_size(tmp_path: Path) -> None:
+    path = tmp_path / "views.png"
+    names = ["cat", "a name that is much too long for its place", "dog"]
+    draw_views_sheet(pictures()[:3], names, NORMALIZATION, 1, path)
+    with Image.open(path) as sheet:
+        assert sheet.width > 900 and sheet.height > 900
+        colors = sheet.convert("RGB").getcolors(1 << 24)
+    assert colors is not None and len(colors) > 1000
+    again = tmp_path / "again.png"
+    draw_views_sheet(pictures()[:3], names, NORMALIZATION, 1, again)
+    assert path.read_bytes() == again.read_bytes()
+
+
+def test_the_benchmark_measures_both_kinds_on_the_same_images() -> None:
+    found = measure_views(pictures(), "cpu", seconds=0.02)
+    assert (found.image_size, found.batch_size, found.threads) == (32, 300, 1)
+    for speed in (found.weak, found.strong):
+        assert speed.images_per_second > 0 and speed.pillow_images_per_second > 0
+        assert speed.ratio == speed.images_per_second / speed.pillow_images_per_second
