@@ -8,8 +8,8 @@ from small_runs import TINY as SMALL
 from small_runs import six_classes
 
 from distillmatch.config import RunConfig
-from distillmatch.run import run
-from distillmatch.run.progress import CONTINUED
+from distillmatch.runs import run
+from distillmatch.runs.progress import CONTINUED
 
 Result = dict[str, Any]
 ALWAYS = 1e-9

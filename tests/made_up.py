@@ -8,7 +8,7 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.methods import find_method
 from distillmatch.metrics import accuracy_matrix, backward_transfer, forgetting, overall_accuracies
-from distillmatch.run.result import FORMAT, STREAM_KEYS, VERSION, recorded_config
+from distillmatch.runs.result import FORMAT, STREAM_KEYS, VERSION, recorded_config
 from distillmatch.suite.names import run_name
 from distillmatch.suite.plan import plan
 

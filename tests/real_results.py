@@ -6,7 +6,7 @@ from typing import Any
 from conftest import make_dataset
 from small_runs import tiny
 
-from distillmatch.run import bound_of, run
+from distillmatch.runs import bound_of, run
 
 Result = dict[str, Any]
 THREE_TASKS: dict[str, Any] = {"epochs": 1, "task_sizes": None, "tasks": 3}

@@ -6,7 +6,7 @@ from conftest import make_dataset
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset
 
 COMMON: dict[str, Any] = {

@@ -9,7 +9,7 @@ from interrupted_runs import interrupted, session
 from small_runs import six_classes
 
 from distillmatch.methods import method_names
-from distillmatch.run import run
+from distillmatch.runs import run
 
 pytestmark = pytest.mark.gpu
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Placement
-from distillmatch.run.result import Tally
+from distillmatch.runs.result import Tally
 from distillmatch.streams import build_stream
 
 FILE = Path(__file__).parent / "golden" / "runs.json"

@@ -10,7 +10,7 @@ import pytest
 from small_runs import ROOT
 
 from distillmatch.cli import main
-from distillmatch.run import read_result
+from distillmatch.runs import read_result
 
 EXAMPLES = ROOT / "examples"
 SHORT = [

@@ -9,7 +9,7 @@ from interrupted_runs import interrupted as tiny
 from small_runs import without_times
 
 from distillmatch.config import StreamConfig
-from distillmatch.run import Job, run, run_side_by_side
+from distillmatch.runs import Job, run, run_side_by_side
 from distillmatch.sources import Dataset
 
 pytestmark = pytest.mark.gpu

@@ -12,7 +12,7 @@ from PIL import Image
 
 from distillmatch.cli import main, own_demo, own_world
 from distillmatch.learner import read_state
-from distillmatch.run.lock import FolderLock
+from distillmatch.runs.lock import FolderLock
 
 
 @pytest.fixture(name="world", scope="module")

@@ -13,7 +13,7 @@ from small_runs import ROOT, TESTS
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
-from distillmatch.run.result import config_of, recorded_config
+from distillmatch.runs.result import config_of, recorded_config
 from distillmatch.suite.catalogue import at_scale, experiment_names, load_experiment
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.plan import plan

@@ -7,7 +7,7 @@ from suite_sources import nothing
 
 from distillmatch.cli.suite_progress import SuiteProgress, begun_runs
 from distillmatch.config import RunConfig
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.queue import Queue
 
 

@@ -16,7 +16,7 @@ from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.methods import Batch, Method, Passes, Schedule, TaskInfo, Training, method_names
 from distillmatch.methods.offline import Offline
 from distillmatch.methods.parts import label_loss
-from distillmatch.run import run
+from distillmatch.runs import run
 from distillmatch.sources import Dataset, Part
 from distillmatch.streams import build_stream
 

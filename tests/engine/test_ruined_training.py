@@ -10,7 +10,7 @@ from distillmatch.cli import main
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Batch, TaskInfo
 from distillmatch.methods.base import Base
-from distillmatch.run import read_result, run
+from distillmatch.runs import read_result, run
 
 
 class BreaksInTaskTwo(Base):

@@ -17,7 +17,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Judgement, TaskOutcome
 from distillmatch.engine.data import TaskData
 from distillmatch.methods import Batch, TaskInfo, Training, method_names
-from distillmatch.run import run
+from distillmatch.runs import run
 from distillmatch.sources import Dataset, Part
 from distillmatch.streams import Stream, build_stream, true_slots_of_unlabeled
 

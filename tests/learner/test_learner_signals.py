@@ -9,7 +9,7 @@ import pytest
 from learner_world import CLOWNFISH, GOLDFISH, SMALL, write_classes
 
 from distillmatch.learner import estimator, learn
-from distillmatch.run import Interrupted
+from distillmatch.runs import Interrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

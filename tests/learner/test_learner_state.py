@@ -28,8 +28,8 @@ from distillmatch.engine import NoProgress
 from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
 from distillmatch.learner import learn, read_state
 from distillmatch.learner.accuracy import TestImages, hold_out, measure
-from distillmatch.run import Interrupted
-from distillmatch.run.lock import FolderLock
+from distillmatch.runs import Interrupted
+from distillmatch.runs.lock import FolderLock
 from distillmatch.sources.images import ImageFile
 
 WITH_DETECTOR = {**SMALL, "method": "dm"}

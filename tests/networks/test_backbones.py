@@ -26,7 +26,7 @@ from distillmatch.networks import (
     build_network,
     check_network,
 )
-from distillmatch.run import read_result, run
+from distillmatch.runs import read_result, run
 
 OWN = "examples.own_network:SmallNet"
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from distillmatch.errors import ConfigError, RunFolderError
 from distillmatch.networks import Network, PretrainedWeights, build_network
-from distillmatch.run import read_result, run
+from distillmatch.runs import read_result, run
 from distillmatch.suite.names import bound_config
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from small_runs import TESTS
 
 from distillmatch.report.comparison import comparison_table, draw_comparison, grouped, with_omega
-from distillmatch.run import read_result
+from distillmatch.runs import read_result
 
 
 def made_up(method: str, accuracies: list[float], **config: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from made_up import made_up_run as run
 
 from distillmatch.config import RunConfig
 from distillmatch.report.comparison import with_omega
-from distillmatch.run.result import STREAM_KEYS
+from distillmatch.runs.result import STREAM_KEYS
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 

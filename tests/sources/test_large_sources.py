@@ -344,7 +344,7 @@ def test_a_source_larger_than_memory_is_learned(tmp_path: Path) -> None:
         "RunConfig",
         "sys.path.insert(0, sys.argv[3])\n"
         "import numpy as np\nimport torch\ntorch.set_num_threads(1)\n"
-        "from distillmatch.run import run",
+        "from distillmatch.runs import run",
         "config = RunConfig(**json.loads(sys.argv[1]))\n"
         "print(json.dumps(run(config)))\n"
         "try:\n    np.fromfile(config.data_dir, np.uint8)\n"

@@ -13,8 +13,8 @@ from small_runs import ROOT, TESTS, tiny
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
-from distillmatch.run import bound_of, read_result
-from distillmatch.run.result import config_of
+from distillmatch.runs import bound_of, read_result
+from distillmatch.runs.result import config_of
 from distillmatch.suite.catalogue import experiment_names, load_experiment
 from distillmatch.suite.checks import problems_of, remarks_on
 from distillmatch.suite.ledger import Ledger

@@ -10,7 +10,7 @@ from small_runs import six_classes, tiny
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
-from distillmatch.run import run
+from distillmatch.runs import run
 from distillmatch.suite.catalogue import Experiment, experiment_names, load_experiment
 from distillmatch.suite.names import bound_config, run_name
 from distillmatch.suite.plan import PlannedRun, plan

@@ -10,9 +10,9 @@ from suite_sources import COMMON, nothing, six_classes
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import SourceError
-from distillmatch.run import run, write_result
-from distillmatch.run.lock import FolderLock, excludes, is_held
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs import run, write_result
+from distillmatch.runs.lock import FolderLock, excludes, is_held
+from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import Crew
 from distillmatch.suite.queue import Queue, error_file
@@ -332,7 +332,7 @@ def test_a_folder_is_held_while_its_lock_is(tmp_path: Path) -> None:
 def test_a_file_system_without_locks_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distillmatch.run.lock._lock", lambda descriptor: "no locks")
+    monkeypatch.setattr("distillmatch.runs.lock._lock", lambda descriptor: "no locks")
     assert not excludes(tmp_path)
 
 

@@ -15,9 +15,9 @@ from small_runs import TESTS, without_times
 from suite_sources import COMMON, checkpoints
 
 from distillmatch.config import RunConfig
-from distillmatch.run import Interrupted, read_result, run
-from distillmatch.run.lock import NAME as LOCK
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs import Interrupted, read_result, run
+from distillmatch.runs.lock import NAME as LOCK
+from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.queue import Queue
 from distillmatch.suite.ray_engine import RayEngine

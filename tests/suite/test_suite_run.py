@@ -22,11 +22,11 @@ from suite_sources import COMMON, nothing
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
 from distillmatch.errors import SourceError, TrainingError
-from distillmatch.run import read_result, run
-from distillmatch.run.lock import FolderLock
-from distillmatch.run.progress import SharedProgress
-from distillmatch.run.result import config_of
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs import read_result, run
+from distillmatch.runs.lock import FolderLock
+from distillmatch.runs.progress import SharedProgress
+from distillmatch.runs.result import config_of
+from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import Crew, LocalEngine
 from distillmatch.suite.queue import Queue

@@ -17,8 +17,8 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.report.tuning_picture import draw_tuning, longest_sweep
-from distillmatch.run import read_result, run
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs import read_result, run
+from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part
 from distillmatch.streams import build_stream, read_stream, validation_folds
 from distillmatch.suite.search import number_of_trials

@@ -64,7 +64,7 @@ def run_paper(out: Path) -> None:
     )
     from distillmatch.report.demo_page import write_demo_page
     from distillmatch.report.views_sheet import draw_views_of
-    from distillmatch.run import read_result
+    from distillmatch.runs import read_result
 
     require_matplotlib()
     configs = [RunConfig(**SETTINGS, method=method) for method in METHODS]
@@ -86,7 +86,7 @@ def train(configs: list[RunConfig], out: Path) -> None:
 
     However the demo is stopped, its runs write checkpoints, and the same command goes on from them.
     """
-    from distillmatch.run.side_by_side import Job
+    from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.local import Crew, LocalEngine
     from distillmatch.suite.queue import Queue, error_file
 
@@ -108,7 +108,7 @@ def train(configs: list[RunConfig], out: Path) -> None:
 
 def _start_over_if_changed(config: RunConfig, out: Path) -> None:
     """Write the configuration beside its run, and remove the run of another one."""
-    from distillmatch.run.folder import RunFolder
+    from distillmatch.runs.folder import RunFolder
 
     settings, text = out / "config.yaml", config.to_yaml()
     if settings.exists() and settings.read_text(encoding="utf-8") != text:

@@ -69,8 +69,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> None:
     """Learn the task and report on it."""
-    from distillmatch.run import Interrupted
-    from distillmatch.run.threads import end_process
+    from distillmatch.runs import Interrupted
+    from distillmatch.runs.threads import end_process
 
     try:
         learn_task(

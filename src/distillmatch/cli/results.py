@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
     """Put results of runs made elsewhere into the ledger: all of them, or none."""
-    from distillmatch.run.result import config_of
+    from distillmatch.runs.result import config_of
     from distillmatch.suite.checks import problems_of
     from distillmatch.suite.ledger import Ledger
 
@@ -152,8 +152,8 @@ def _chosen(items: list[Item], wanted: dict[str, Any], experiment: str | None) -
 
 
 def _item(path: Path) -> Item:
-    from distillmatch.run import read_result
-    from distillmatch.run.folder import RESULT
+    from distillmatch.runs import read_result
+    from distillmatch.runs.folder import RESULT
 
     result = read_result(path)
     if path.is_dir() or path.name == RESULT:
@@ -190,7 +190,7 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _config(item: Item) -> RunConfig | None:
     """Return a result's configuration; only the check sees results that have none."""
-    from distillmatch.run.result import config_of
+    from distillmatch.runs.result import config_of
 
     if item.refusal:
         return None
@@ -255,7 +255,7 @@ def _list(items: list[Item]) -> None:
 def _check(items: list[Item]) -> None:
     """Print what is wrong with each result and what should be known of it."""
     from distillmatch.report.comparison import measures_omega
-    from distillmatch.run import bound_of
+    from distillmatch.runs import bound_of
     from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
     from distillmatch.suite.checks import problems_of, remarks_on
     from distillmatch.suite.plan import plan

@@ -70,10 +70,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the configuration that the options describe."""
     config = _config(arguments)
     from distillmatch.report.comparison import comparison_table, task_table
-    from distillmatch.run import Interrupted, bound_of, read_result
-    from distillmatch.run import run as run_config
-    from distillmatch.run.tensorboard import TensorBoard
-    from distillmatch.run.threads import end_process
+    from distillmatch.runs import Interrupted, bound_of, read_result
+    from distillmatch.runs import run as run_config
+    from distillmatch.runs.tensorboard import TensorBoard
+    from distillmatch.runs.threads import end_process
 
     if wants_seeds(arguments):
         run_seeds(arguments, config, tell)

@@ -46,10 +46,10 @@ def run_seeds(
 ) -> None:
     """Run all seeds, then print how they compare; a seed that fails leaves the others alone."""
     from distillmatch.report.comparison import comparison_table
-    from distillmatch.run import Interrupted, Job, run_side_by_side
-    from distillmatch.run.progress import SharedProgress
-    from distillmatch.run.tensorboard import TensorBoard
-    from distillmatch.run.threads import end_process
+    from distillmatch.runs import Interrupted, Job, run_side_by_side
+    from distillmatch.runs.progress import SharedProgress
+    from distillmatch.runs.tensorboard import TensorBoard
+    from distillmatch.runs.threads import end_process
 
     seeds = _seeds(arguments.seeds)
     jobs = [

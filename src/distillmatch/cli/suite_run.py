@@ -21,7 +21,7 @@ from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
-    from distillmatch.run.side_by_side import Job
+    from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.queue import Entry, Queue
 
 PASSED_ON = (*LOCATION_KEYS, "device", "precision", "resident_bytes")
@@ -76,8 +76,8 @@ def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Work off the queue; runs that failed are listed at the end, and the code is 1 then."""
-    from distillmatch.run import Interrupted
-    from distillmatch.run.lock import excludes
+    from distillmatch.runs import Interrupted
+    from distillmatch.runs.lock import excludes
     from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.queue import Queue
 
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def planned_jobs(arguments: argparse.Namespace, work: Path) -> "list[Job]":
     """Return the runs of the experiments, each with its folder, as this machine is to run them."""
-    from distillmatch.run.side_by_side import Job
+    from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.plan import plan
 
     experiments = chosen_experiments(

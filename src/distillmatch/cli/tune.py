@@ -21,7 +21,7 @@ from distillmatch.errors import ConfigError
 from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
-    from distillmatch.run.side_by_side import Job
+    from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.tuning import Work
 
 DRAWING = ("random", "tpe")
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Search, and write the best configuration, the record of all trials and the picture."""
     from distillmatch.report.comparison import require_matplotlib
     from distillmatch.report.tuning_picture import draw_tuning
-    from distillmatch.run import Interrupted
+    from distillmatch.runs import Interrupted
     from distillmatch.suite.space import paper_space, parse_space
     from distillmatch.suite.tuning import BEST, Selection, Tuning
 

@@ -26,9 +26,9 @@ from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.learned import Learned, revived_method
 from distillmatch.learner.settings import run_config
-from distillmatch.run.checkpoints import checksum, read_safetensors
-from distillmatch.run.lock import FolderLock
-from distillmatch.run.machine import versions
+from distillmatch.runs.checkpoints import checksum, read_safetensors
+from distillmatch.runs.lock import FolderLock
+from distillmatch.runs.machine import versions
 from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
 from distillmatch.views import Normalization

@@ -28,10 +28,10 @@ from distillmatch.learner.explanation import Label
 from distillmatch.learner.inputs import read_images
 from distillmatch.learner.labels import class_folders
 from distillmatch.learner.saved import HEAD, Tell, alone_in, read_head, sweep
-from distillmatch.run.checkpoints import Checkpoint, Checkpoints
-from distillmatch.run.interruption import StopRequest
-from distillmatch.run.lock import is_held
-from distillmatch.run.schema import LearnerCheckpoint
+from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
+from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.lock import is_held
+from distillmatch.runs.schema import LearnerCheckpoint
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 

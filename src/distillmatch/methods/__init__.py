@@ -15,7 +15,13 @@ from distillmatch.methods.method import (
     count_labels,
 )
 from distillmatch.methods.parts import TEMPERATURE
-from distillmatch.methods.registry import find_method, make_method, method_names, with_options
+from distillmatch.methods.registry import (
+    find_method,
+    given_name,
+    make_method,
+    method_names,
+    with_options,
+)
 from distillmatch.methods.schedule import (
     Schedule,
     detector_schedule,
@@ -41,6 +47,7 @@ __all__ = [
     "detector_schedule",
     "find_method",
     "fine_tuning_schedule",
+    "given_name",
     "main_schedule",
     "make_method",
     "method_names",

@@ -20,7 +20,7 @@ from distillmatch.metrics import (
     memory_saving,
     omega,
 )
-from distillmatch.run import read_result
+from distillmatch.runs import read_result
 from distillmatch.suite.catalogue import Cell, Experiment, Published
 from distillmatch.suite.ledger import Archived, Ledger
 from distillmatch.suite.names import BOUND, bound_config

@@ -16,7 +16,7 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import write_atomically
 from distillmatch.metrics import mean_and_deviation, omega, omega_curve
-from distillmatch.run.result import VERSION, complete_record
+from distillmatch.runs.result import VERSION, complete_record
 
 Result = dict[str, Any]
 

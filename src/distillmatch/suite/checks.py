@@ -7,10 +7,10 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.methods import find_method, with_options
-from distillmatch.run import Bound
-from distillmatch.run.machine import tree_in_history
-from distillmatch.run.result import STREAM_KEYS, Tally, config_of
-from distillmatch.run.schema import problems_of_form
+from distillmatch.runs import Bound
+from distillmatch.runs.machine import tree_in_history
+from distillmatch.runs.result import STREAM_KEYS, Tally, config_of
+from distillmatch.runs.schema import problems_of_form
 from distillmatch.suite.names import run_name
 from distillmatch.suite.plan import PlannedRun
 

@@ -9,8 +9,8 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.files import check_writable, read_record, write_atomically
-from distillmatch.run import read_result
-from distillmatch.run.result import config_of
+from distillmatch.runs import read_result
+from distillmatch.runs.result import config_of
 from distillmatch.suite.names import run_name
 
 Result = dict[str, Any]

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from distillmatch.errors import ConfigError, TrainingError
-from distillmatch.run import read_result
-from distillmatch.run.interruption import STOPPING, StopRequest
-from distillmatch.run.runner import CHECKPOINT_SECONDS
-from distillmatch.run.threads import MOST_AT_ONCE
+from distillmatch.runs import read_result
+from distillmatch.runs.interruption import STOPPING, StopRequest
+from distillmatch.runs.runner import CHECKPOINT_SECONDS
+from distillmatch.runs.threads import MOST_AT_ONCE
 from distillmatch.suite.queue import Queue
 from distillmatch.suite.worker import encode_job
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
-from distillmatch.run import Interrupted, read_result
-from distillmatch.run.folder import RESULT, differing_keys
-from distillmatch.run.lock import is_held
-from distillmatch.run.side_by_side import Job, source_key
+from distillmatch.runs import Interrupted, read_result
+from distillmatch.runs.folder import RESULT, differing_keys
+from distillmatch.runs.lock import is_held
+from distillmatch.runs.side_by_side import Job, source_key
 from distillmatch.sources import check_images_available
 from distillmatch.suite.ledger import Ledger
 

@@ -16,10 +16,10 @@ from distillmatch.config import PLACE_KEYS, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
-from distillmatch.run import read_result
-from distillmatch.run.folder import RESULT, differences
-from distillmatch.run.result import recorded_config
-from distillmatch.run.side_by_side import Job
+from distillmatch.runs import read_result
+from distillmatch.runs.folder import RESULT, differences
+from distillmatch.runs.result import recorded_config
+from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, save_stream, validation_folds
 from distillmatch.suite.names import run_name

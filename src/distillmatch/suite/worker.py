@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import LockedError
-from distillmatch.run import Interrupted
-from distillmatch.run.progress import CONTINUED
-from distillmatch.run.side_by_side import Job, run_side_by_side
+from distillmatch.runs import Interrupted
+from distillmatch.runs.progress import CONTINUED
+from distillmatch.runs.side_by_side import Job, run_side_by_side
 
 PROGRESS_SECONDS = 0.5
 Send = Callable[[dict[str, Any]], None]

@@ -12,7 +12,7 @@ from small_runs import SOURCE, as_words, six_classes, without_times
 
 from distillmatch.cli import main
 from distillmatch.errors import DiskError
-from distillmatch.run import run
+from distillmatch.runs import run
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from distillmatch.metrics import (
     rates_at_threshold,
     task_accuracies,
 )
-from distillmatch.run.schema import problems_of_form, upgraded
+from distillmatch.runs.schema import problems_of_form, upgraded
 
 FORMAT = "distillmatch result"
 VERSION = 2

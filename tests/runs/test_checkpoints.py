@@ -33,9 +33,9 @@ from distillmatch.engine.adamw import AdamW
 from distillmatch.engine.descent import Descent
 from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
-from distillmatch.run import read_result, run
-from distillmatch.run.checkpoints import Checkpoint, Checkpoints, decode
-from distillmatch.run.writer import THREAD
+from distillmatch.runs import read_result, run
+from distillmatch.runs.checkpoints import Checkpoint, Checkpoints, decode
+from distillmatch.runs.writer import THREAD
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from conftest import make_dataset
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
 from distillmatch.errors import RunFolderError, StreamError
-from distillmatch.run import run
+from distillmatch.runs import run
 from distillmatch.streams import build_stream, validation_folds
 
 TINY = RunConfig(method="base", network="wrn-10-1", epochs=1, tasks=4, device="cpu")

@@ -21,15 +21,15 @@ from small_runs import SOURCE, TESTS, as_words, six_classes, without_times
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import method_names
-from distillmatch.run import read_result, run
-from distillmatch.run.checkpoints import Checkpoints
+from distillmatch.runs import read_result, run
+from distillmatch.runs.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 
 HELPER = """
 import json, os, sys, traceback
 import torch._dynamo  # the first optimizer would import it, in every fork
-import distillmatch.report.comparison, distillmatch.run, small_runs
+import distillmatch.report.comparison, distillmatch.runs, small_runs
 from distillmatch.cli import main
 
 for line in sys.stdin:

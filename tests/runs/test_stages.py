@@ -22,10 +22,10 @@ from distillmatch.cli import main
 from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, RunFolderError
 from distillmatch.methods import find_method, method_names
-from distillmatch.run import read_result, run
-from distillmatch.run.log import history, read_log
-from distillmatch.run.progress import CONTINUED
-from distillmatch.run.stages import StageSession
+from distillmatch.runs import read_result, run
+from distillmatch.runs.log import history, read_log
+from distillmatch.runs.progress import CONTINUED
+from distillmatch.runs.stages import StageSession
 
 Result = dict[str, Any]
 

@@ -12,15 +12,15 @@ from distillmatch.engine import TaskOutcome
 from distillmatch.engine.outcome import Underway
 from distillmatch.errors import RunFolderError
 from distillmatch.files import read_record, write_atomically
-from distillmatch.run.folder import STAGES, Found, RunFolder
-from distillmatch.run.interruption import StopRequest
-from distillmatch.run.lock import NAME as LOCK
-from distillmatch.run.log import LOG, history, read_log, steps_so_far
-from distillmatch.run.progress import SharedProgress
-from distillmatch.run.result import task_row
-from distillmatch.run.schema import StageSchema, check_form
-from distillmatch.run.session import Session
-from distillmatch.run.threads import Work, work_side_by_side
+from distillmatch.runs.folder import STAGES, Found, RunFolder
+from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.lock import NAME as LOCK
+from distillmatch.runs.log import LOG, history, read_log, steps_so_far
+from distillmatch.runs.progress import SharedProgress
+from distillmatch.runs.result import task_row
+from distillmatch.runs.schema import StageSchema, check_form
+from distillmatch.runs.session import Session
+from distillmatch.runs.threads import Work, work_side_by_side
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 

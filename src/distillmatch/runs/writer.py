@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from distillmatch.run.checkpoints import Checkpoint
-from distillmatch.run.folder import RunFolder
+from distillmatch.runs.checkpoints import Checkpoint
+from distillmatch.runs.folder import RunFolder
 
 THREAD = "distillmatch checkpoint"
 HURRY_SECONDS = 1.0

@@ -12,12 +12,12 @@ from typing import Any, Literal, Self
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ResultError, RunFolderError
 from distillmatch.files import is_other_json, read_record, write_atomically
-from distillmatch.run.checkpoints import Checkpoint, Checkpoints
-from distillmatch.run.interruption import Interrupted
-from distillmatch.run.lock import FolderLock
-from distillmatch.run.log import RunLog
-from distillmatch.run.result import FORMAT, VERSION, complete_record, read_result, recorded_config
-from distillmatch.run.schema import RunHead, check_form
+from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
+from distillmatch.runs.interruption import Interrupted
+from distillmatch.runs.lock import FolderLock
+from distillmatch.runs.log import RunLog
+from distillmatch.runs.result import FORMAT, VERSION, complete_record, read_result, recorded_config
+from distillmatch.runs.schema import RunHead, check_form
 
 Resume = Literal["no", "auto", "must"]
 RESULT = "result.json"

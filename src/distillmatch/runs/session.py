@@ -7,12 +7,12 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot
 from distillmatch.errors import RunFolderError
-from distillmatch.run.checkpoints import Checkpoint
-from distillmatch.run.folder import Found, RunFolder
-from distillmatch.run.interruption import StopRequest
-from distillmatch.run.log import EpochNotes, steps_so_far
-from distillmatch.run.machine import commit, machine, versions
-from distillmatch.run.result import (
+from distillmatch.runs.checkpoints import Checkpoint
+from distillmatch.runs.folder import Found, RunFolder
+from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.log import EpochNotes, steps_so_far
+from distillmatch.runs.machine import commit, machine, versions
+from distillmatch.runs.result import (
     FORMAT,
     VERSION,
     Bound,
@@ -20,8 +20,8 @@ from distillmatch.run.result import (
     recorded_config,
     write_result,
 )
-from distillmatch.run.under_way import AtOnce
-from distillmatch.run.writer import CheckpointWriter
+from distillmatch.runs.under_way import AtOnce
+from distillmatch.runs.writer import CheckpointWriter
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 

@@ -12,8 +12,8 @@ import torch
 
 from distillmatch.errors import ConfigError
 from distillmatch.networks import shared_device
-from distillmatch.run.interruption import STOPPING, Interrupted, StopRequest
-from distillmatch.run.writer import THREAD as WRITER_THREAD
+from distillmatch.runs.interruption import STOPPING, Interrupted, StopRequest
+from distillmatch.runs.writer import THREAD as WRITER_THREAD
 
 TURN_SECONDS = 0.2
 MOST_AT_ONCE = 32

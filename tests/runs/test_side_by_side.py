@@ -26,9 +26,9 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, LockedError, SourceError, TrainingError
-from distillmatch.run import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
-from distillmatch.run.checkpoints import Checkpoints
-from distillmatch.run.interruption import StopRequest
+from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
+from distillmatch.runs.checkpoints import Checkpoints
+from distillmatch.runs.interruption import StopRequest
 from distillmatch.sources import Dataset, load_source
 from distillmatch.streams import build_stream, save_stream
 

@@ -14,10 +14,10 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.engine import Progress
 from distillmatch.errors import SourceError
-from distillmatch.run.folder import Resume
-from distillmatch.run.interruption import StopRequest
-from distillmatch.run.runner import CHECKPOINT_SECONDS, run
-from distillmatch.run.threads import Tell, Work, work_side_by_side
+from distillmatch.runs.folder import Resume
+from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.runner import CHECKPOINT_SECONDS, run
+from distillmatch.runs.threads import Tell, Work, work_side_by_side
 from distillmatch.sources import Dataset, load_source
 from distillmatch.streams import read_stream
 

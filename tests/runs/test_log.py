@@ -13,9 +13,9 @@ from small_runs import SOURCE, as_words, six_classes
 
 from distillmatch.cli import main
 from distillmatch.errors import DiskError, TrainingError
-from distillmatch.run import read_result, run
-from distillmatch.run.log import RunLog, history, read_log
-from distillmatch.run.tensorboard import TensorBoard
+from distillmatch.runs import read_result, run
+from distillmatch.runs.log import RunLog, history, read_log
+from distillmatch.runs.tensorboard import TensorBoard
 
 Points = dict[str, list[tuple[int, float]]]
 
@@ -135,7 +135,7 @@ def test_epochs_are_written_together_at_most_once_a_second_and_before_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("distillmatch.run.log.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("distillmatch.runs.log.time.monotonic", lambda: now[0])
     log = RunLog(tmp_path)
     sizes = []
     for number in range(50):
@@ -192,7 +192,7 @@ def check_events(out: Path) -> None:
 def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distillmatch.run.tensorboard.SECONDS", 0.05)
+    monkeypatch.setattr("distillmatch.runs.tensorboard.SECONDS", 0.05)
     out = tmp_path / "run"
     config = interrupted(method="gd", source=SOURCE)
     with pytest.raises(Killed), TensorBoard(out):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import atomic_file
-from distillmatch.run.schema import RunCheckpoint
+from distillmatch.runs.schema import RunCheckpoint
 from distillmatch.sources.walk import shown
 
 FOLDER = "checkpoints"

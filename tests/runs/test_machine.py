@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from distillmatch.run import machine
-from distillmatch.run.machine import PACKAGE, commit, tree_in_history, tree_of
-from distillmatch.run.result import VERSION
+from distillmatch.runs import machine
+from distillmatch.runs.machine import PACKAGE, commit, tree_in_history, tree_of
+from distillmatch.runs.result import VERSION
 from distillmatch.suite import checks
 
 

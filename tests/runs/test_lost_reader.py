@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distillmatch.run import read_result
+from distillmatch.runs import read_result
 
 
 def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from small_runs import TESTS, tiny
 
 from distillmatch.cli import main
 from distillmatch.errors import ResultError, RunFolderError, StreamError
-from distillmatch.run import Bound, bound_of, read_result, run
-from distillmatch.run.result import config_of
-from distillmatch.run.schema import problems_of_form
+from distillmatch.runs import Bound, bound_of, read_result, run
+from distillmatch.runs.result import config_of
+from distillmatch.runs.schema import problems_of_form
 from distillmatch.sources import Dataset
 
 VERSION_1 = TESTS / "fixtures" / "version1.json"

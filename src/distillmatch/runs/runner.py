@@ -10,15 +10,15 @@ from typing import Any, get_args
 from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Progress
 from distillmatch.errors import ConfigError, StreamError
-from distillmatch.methods import find_method, with_options
+from distillmatch.methods import Method, find_method, given_name, with_options
 from distillmatch.networks import check_network, weights_digest
-from distillmatch.run.folder import Found, Resume, RunFolder
-from distillmatch.run.interruption import StopRequest
-from distillmatch.run.result import Bound, Tally, describe_stream, write_result
-from distillmatch.run.session import Session
-from distillmatch.run.stages import StagedSession
-from distillmatch.run.threads import MOST_AT_ONCE
-from distillmatch.run.under_way import under_way
+from distillmatch.runs.folder import Found, Resume, RunFolder
+from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.result import Bound, Tally, describe_stream, write_result
+from distillmatch.runs.session import Session
+from distillmatch.runs.stages import StagedSession
+from distillmatch.runs.threads import MOST_AT_ONCE
+from distillmatch.runs.under_way import under_way
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, check_fingerprint
 
@@ -26,9 +26,11 @@ CHECKPOINT_SECONDS = 60.0
 
 
 def run(
-    config: RunConfig,
+    config: RunConfig | None = None,
     out: Path | None = None,
     *,
+    method: str | type[Method] | None = None,
+    options: dict[str, Any] | None = None,
     dataset: Dataset | None = None,
     stream: Stream | None = None,
     bound: Bound | None = None,
@@ -39,7 +41,10 @@ def run(
     stop: StopRequest | None = None,
     at_once: int | None = None,
 ) -> dict[str, Any]:
-    """Run a configuration and return its result.
+    """Run a configuration, the default one if none is given, and return its result.
+
+    `method` is the name or the class of the method to run instead of the configuration's, with its
+    own `options`.
 
     With `out` the result is written to `out/result.json` after every task, so that what was
     finished is there whatever happens; `complete` says whether all tasks are in it. With a `bound`
@@ -58,14 +63,20 @@ def run(
     The tasks of a method with `independent_tasks`, such as the offline bound, are learned side by
     side, `at_once` of them; unless that is given, all of them on a GPU and one on a CPU.
     """
+    config = config or RunConfig()
+    if method is not None:
+        name = method if isinstance(method, str) else given_name(method)
+        config = config.replace(method=name, options=options or {})
+    elif options is not None:
+        config = config.replace(options=options)
     _check_options(out, resume, checkpoint_seconds, at_once)
     # What is wrong with these is better said before any data are fetched and any folder is made.
-    method = find_method(config.method)
-    config = with_options(config, method)
+    found_method = find_method(config.method)
+    config = with_options(config, found_method)
     check_network(config.network)
     weights = None if config.pretrained is None else weights_digest(config.pretrained)
     placement = Placement.of(config)
-    if at_once not in (None, 1) and not method.independent_tasks:
+    if at_once not in (None, 1) and not found_method.independent_tasks:
         raise ConfigError(
             f"at_once must be 1 with method '{config.method}', not {at_once}: each of its tasks "
             "builds on the one before it"
@@ -103,7 +114,7 @@ def run(
         whole = (config, dataset, stream, described)
         with under_way() as given["runs"]:
             count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-            if method.independent_tasks and (count > 1 or found.stages is not None):
+            if found_method.independent_tasks and (count > 1 or found.stages is not None):
                 session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)
             else:
                 session = Session(*whole, **given)

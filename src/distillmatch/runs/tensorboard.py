@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from distillmatch.errors import ConfigError, RunFolderError
-from distillmatch.run.log import LOG, Entry, history, parse_log
+from distillmatch.runs.log import LOG, Entry, history, parse_log
 
 FOLDER = "tensorboard"
 SECONDS = 2.0

@@ -16,10 +16,10 @@ from small_runs import six_classes, without_times
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
-from distillmatch.run import bound_of, read_result, run
-from distillmatch.run import session as session_module
-from distillmatch.run.checkpoints import Checkpoint, decode, encode
-from distillmatch.run.lock import FolderLock, is_held
+from distillmatch.runs import bound_of, read_result, run
+from distillmatch.runs import session as session_module
+from distillmatch.runs.checkpoints import Checkpoint, decode, encode
+from distillmatch.runs.lock import FolderLock, is_held
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +143,7 @@ def test_a_lock_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
 def test_on_a_file_system_without_locks_a_living_process_keeps_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distillmatch.run.lock._lock", lambda descriptor: "no locks")
+    monkeypatch.setattr("distillmatch.runs.lock._lock", lambda descriptor: "no locks")
     lock = FolderLock(tmp_path, said.append)
     assert said == [
         f"{tmp_path} is on a file system without locks: start no second process there at the same "
