@@ -64,7 +64,7 @@ class Counted:
 
     truth = None
 
-    def ask(self, ask: Any, over: str, views: int = 1) -> Any:
+    def ask(self, ask: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
         generator = torch.Generator().manual_seed(9)
         images = torch.randn(5, 3, 8, 8, generator=generator, dtype=torch.float64)
         with torch.no_grad():
@@ -190,7 +190,7 @@ class HeldOut:
     def label_counts(self, over: str) -> Tensor:
         return torch.ones(3)
 
-    def ask(self, ask: Any, over: str, views: int = 1) -> Any:
+    def ask(self, ask: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
         assert over == "second-half"
         return ask(self.images.repeat(views, 1, 1, 1), FIRST)
 

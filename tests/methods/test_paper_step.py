@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import Batch, Method, TaskInfo, Training, make_method
-from distillmatch.networks import build_network
+from distillmatch.networks import build_network, by_batch_statistics
 
 SIZES = (2, 3, 2)
 PAST, SEEN = 5, 7
@@ -50,10 +50,13 @@ def images(count: int, seed: int) -> Tensor:
     return torch.randn(count, 3, 8, 8, generator=generator, dtype=torch.float64)
 
 
-def batch_of(training: Training, labels: list[int], task: TaskInfo = TASK) -> Batch:
-    """What the engine would give: what frozen networks answer is asked in evaluation mode."""
+def batch_of(
+    training: Training, labels: list[int], task: TaskInfo = TASK, method: Method | None = None
+) -> Batch:
+    """What the engine would give; networks of the method that the training names go by batches."""
     labeled, unlabeled = images(5, 1), images(6 * training.unlabeled, 2)
-    with torch.no_grad():
+    frozen = [method.networks[name] for name in training.asked_by_batch] if method else []
+    with torch.no_grad(), by_batch_statistics(frozen, [6]):
         return Batch(
             images=labeled,
             labels=torch.tensor(labels),
@@ -102,7 +105,7 @@ def supervised(logits: Rows, labels: list[int], weights: Row | None = None) -> f
 def test_a_step_of_e2e(recipe: str) -> None:
     method = method_in_third_task(recipe, method="e2e")
     training = training_of(method, "classifier")
-    batch = batch_of(training, LABELS)
+    batch = batch_of(training, LABELS, method=method)
     both = torch.cat([batch.images, batch.unlabeled])
     factor = 4.0 if recipe == "paper" else 1.0
     student, teacher = rows(method.classifier, both), rows(method.networks["past"], both, False)
@@ -116,7 +119,7 @@ def test_a_step_of_dr_and_of_its_teacher(recipe: str) -> None:
     method = method_in_third_task(recipe, method="dr")
     training, of_teacher = training_of(method, "classifier"), training_of(method, "teacher")
     assert of_teacher.labeled == "new"
-    batch = batch_of(training, LABELS)
+    batch = batch_of(training, LABELS, method=method)
     both = torch.cat([batch.images, batch.unlabeled])
     student, past = rows(method.classifier, both), rows(method.networks["past"], both, False)
     new = rows(method.networks["teacher"], both, False)
@@ -228,10 +231,10 @@ def test_a_step_of_dm_and_of_its_detector(recipe: str, accepted: int) -> None:
     method: Any = method_in_third_task(recipe, method="dm", options=options)
     method.values |= {"epsilon": 0.004, "threshold": 0.0}
     training, of_detector = training_of(method, "classifier"), training_of(method, "detector")
-    found = accepted_scores(method, batch_of(training, LABELS), 0.004)
+    found = accepted_scores(method, batch_of(training, LABELS, method=method), 0.004)
     method.values["threshold"] = sorted([math.inf, *found], reverse=True)[accepted] - 1e-9
     method.weights = torch.tensor(WEIGHTS, dtype=torch.float64)
-    batch = batch_of(training, LABELS)
+    batch = batch_of(training, LABELS, method=method)
     both = torch.cat([batch.images, batch.unlabeled])
     by_batch = recipe == "paper"
 
@@ -254,5 +257,5 @@ def test_a_step_of_dm_and_of_its_detector(recipe: str, accepted: int) -> None:
         teacher = plain.detector(both, past, by_batch, scaled)[1][:, :SEEN].tolist()
         student = plain.detector(both, learning.state_dict(), True, scaled)[1][:, :SEEN].tolist()
     slow = total / count + plain.per_task(teacher, student, SIZES)
-    given = batch_of(of_detector, LABELS)
+    given = batch_of(of_detector, LABELS, method=method)
     assert loss_of(of_detector, given) == pytest.approx(slow, rel=1e-9)

@@ -16,6 +16,7 @@ from small_runs import six_classes, without_times
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError, LockedError, ResultError, RunFolderError
+from distillmatch.methods import with_options
 from distillmatch.runs import bound_of, read_result, run
 from distillmatch.runs import session as session_module
 from distillmatch.runs.checkpoints import Checkpoint, decode, encode
@@ -93,7 +94,7 @@ def test_where_files_lie_is_neither_recorded_nor_compared(tmp_path: Path) -> Non
     result = session(interrupted(method="base"), tmp_path / "run")
     assert result is not None and not set(LOCATION_KEYS) & set(result["config"])
     assert str(tmp_path) not in json.dumps(result)
-    assert RunConfig(**result["config"]) == interrupted(method="base")
+    assert RunConfig(**result["config"]) == with_options(interrupted(method="base"))
 
 
 def test_there_must_be_something_to_continue_where_that_is_asked(tmp_path: Path) -> None:

@@ -269,7 +269,13 @@ def test_a_row_that_is_given_twice_is_refused_with_its_lines(tmp_path: Path) -> 
         load_experiment(str(path))
 
 
-def test_own_methods_and_both_spellings_of_options_are_fine(tmp_path: Path) -> None:
+def test_own_methods_and_both_spellings_of_options_are_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from distillmatch.methods.dm import DistillMatch as Method\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     common = {"source": "shapes", "labels-per-class": 3}
     rows = {"mine": {"method": "mine:Method", "labels_per_class": 4}}
     file = write(tmp_path, common=common, rows=rows, published={})

@@ -13,6 +13,7 @@ from small_runs import ROOT, TESTS, tiny
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
+from distillmatch.methods import with_options
 from distillmatch.runs import bound_of, read_result
 from distillmatch.runs.result import config_of
 from distillmatch.suite.catalogue import experiment_names, load_experiment
@@ -39,7 +40,7 @@ def test_a_result_is_found_again_by_its_configuration(tmp_path: Path, base: Resu
     ledger = Ledger(tmp_path / "made on demand")
     assert ledger.find(BASE) is None and ledger.results() == []
     path = ledger.add(base)
-    assert path.name == f"{run_name(BASE)}.json" and ledger.paths() == [path]
+    assert path.name == f"{run_name(with_options(BASE))}.json" and ledger.paths() == [path]
     assert ledger.find(BASE) == base == ledger.results()[0]
     elsewhere = BASE.replace(device="auto", data_dir=Path("x"))
     assert ledger.find(elsewhere) == base, "the place does not matter"
@@ -50,10 +51,10 @@ def test_a_result_is_found_again_by_its_configuration(tmp_path: Path, base: Resu
         {"epochs": 2},
         {"recipe": "as-written"},
         {"splits": "authors"},
-        {"unlabeled": "none"},
     ]
     for other in others:
         assert ledger.find(BASE.replace(**other)) is None
+    assert ledger.find(BASE.replace(unlabeled="uniform")) == base, "Base does not look at it"
 
 
 def test_an_unfinished_result_is_refused(tmp_path: Path, base: Result) -> None:
@@ -161,7 +162,7 @@ def test_a_ledger_without_an_archive_has_nothing_to_stand_in(tmp_path: Path) -> 
 
 def test_an_archived_result_is_not_taken_for_one_of_today(tmp_path: Path) -> None:
     config = RunConfig(source="cifar100", method="offline", tasks=1)
-    (tmp_path / f"{run_name(config)}.json").write_text(
+    (tmp_path / f"{run_name(with_options(config))}.json").write_text(
         (TESTS / "fixtures" / "version1.json").read_text()
     )
     with pytest.raises(ResultError, match="an earlier version made it"):

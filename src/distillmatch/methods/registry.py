@@ -71,9 +71,10 @@ def make_method(config: RunConfig, build: NetworkBuilder) -> Method:
 
 
 def _unknown(name: str, method_name: str, method: type[Method]) -> str:
+    told = f"method '{method_name}' has no option '{name}'"
     if name in RunConfig.model_fields:
-        return f"'{name}' is an option of the run and not of method '{method_name}': give it beside"
-    close = get_close_matches(name, method.Options.model_fields, n=1)
+        return f"{told}: it is an option of the run"
+    close = get_close_matches(name, [*method.Options.model_fields, *RunConfig.model_fields], n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     own = ", ".join(method.Options.model_fields) or "none"
-    return f"method '{method_name}' has no option '{name}'{hint}; its options are {own}"
+    return f"{told}{hint}; its options are {own}"

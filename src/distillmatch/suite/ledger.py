@@ -43,7 +43,7 @@ class Ledger:
 
     def path_of(self, config: RunConfig) -> Path:
         """Return where the result of a run is, or would be."""
-        return self.folder / f"{run_name(config)}.json"
+        return self.folder / f"{run_name(_as_run(config))}.json"
 
     def find(self, config: RunConfig) -> Result | None:
         """Return the complete result of this configuration and seed, if it is here.
@@ -54,7 +54,7 @@ class Ledger:
         if not path.exists():
             return None
         result = read_result(path)
-        same = config_of(result, path).identity() == config.identity()
+        same = config_of(result, path).identity() == _as_run(config).identity()
         return result if same and result["complete"] and not _of_saved_stream(result) else None
 
     def check_writable(self) -> None:
@@ -139,6 +139,13 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
             raise ResultError(f"{path}: expected results of runs, found none in this folder")
         found += [read_result(file) for file in files]
     return found
+
+
+def _as_run(config: RunConfig) -> RunConfig:
+    """Return the configuration as the run's method sees it, which is what results record."""
+    from distillmatch.methods import with_options  # noqa: PLC0415  torch takes its time
+
+    return with_options(config)
 
 
 def _of_saved_stream(result: Result) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
+from distillmatch.methods import with_options
 from distillmatch.runs import Interrupted, read_result
 from distillmatch.runs.folder import RESULT, differing_keys
 from distillmatch.runs.lock import is_held
@@ -263,7 +264,7 @@ def _found(entry: Entry) -> dict[str, Any] | None:
         result = read_result(entry.job.out)
     except ResultError:
         return None  # whoever runs it says what is wrong
-    if differing_keys(result["config"], entry.job.config):
+    if differing_keys(result["config"], with_options(entry.job.config)):
         return None
     entry.share = max(entry.share, len(result["tasks"]) / len(result["task_sizes"]))
     return result
