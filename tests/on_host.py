@@ -1,6 +1,5 @@
 """Kernels in CUDA, compiled for the host with what tests/cuda_on_host makes of a GPU."""
 
-import ctypes
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,41 +20,18 @@ def built(
     name: str,
     constants: dict[str, int],
     parts: Sequence[str] = (),
-    sources: str = FOLDER,
-    flags: Sequence[str] = (),
 ) -> Path:
     """Compile a kernel for the host: its shared memory is an array there, its names are C++'s."""
-    files = [compiled.PACKAGE / sources / f"{one}.cu" for one in (*parts, name)]
+    files = [compiled.PACKAGE / FOLDER / f"{one}.cu" for one in (*parts, name)]
     source = "".join(file.read_text() for file in files)
     kernel = folder / "kernel.inc"
     kernel.write_text(
         source.replace("extern __shared__ uint4 memory[];", "").replace('extern "C"', "")
     )
     options = [f"-D{name}={value}" for name, value in constants.items()]
-    command = ["g++", "-std=c++17", "-O1", *flags, f'-DKERNEL="{kernel}"', *options]
+    command = ["g++", "-std=c++17", "-O1", f'-DKERNEL="{kernel}"', *options]
     subprocess.run([*command, HOST / f"{name}.cpp", "-o", folder / "program"], check=True)
     return folder / "program"
-
-
-class KernelOnHost(compiled.Kernel):
-    """A kernel in a library for the host, launched as a device's is."""
-
-    def __init__(self, library: Path, name: str) -> None:
-        self.run, self.name = ctypes.CDLL(str(library)).run, name.encode()
-
-    def launch(
-        self,
-        grid: tuple[int, int],
-        threads: int,
-        shared_bytes: int,
-        arguments: Sequence[compiled.Argument],
-        *,
-        together: bool = False,
-    ) -> None:
-        assert shared_bytes <= ROOM and not together
-        places = compiled.Places(len(arguments))
-        places.fill(arguments)
-        assert self.run(self.name, *grid, threads, places.pointers, len(arguments)) == 0
 
 
 def as_bytes(values: Tensor) -> bytes:

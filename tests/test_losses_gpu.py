@@ -1,18 +1,9 @@
-"""A step made of all losses can be captured as a graph: nothing in it asks the device anything.
-
-What the kernels of the losses compute is tested in test_losses_kernels.py.
-"""
-
-import subprocess
-import sys
-from dataclasses import replace
+"""A step made of all losses can be captured as a graph: nothing in it asks the device anything."""
 
 import pytest
 import torch
-from test_losses_kernels import LOSSES, Rows, by_torch, drawn, loss_names, with_gradient
 from torch import Tensor
 
-from distillmatch.cuda import compiled
 from distillmatch.losses import (
     accepted,
     class_weights,
@@ -21,7 +12,6 @@ from distillmatch.losses import (
     distillmatch_loss,
     ensemble_target_from_logits,
     hard_distillation,
-    kernels,
     max_similarity,
     new_task_distillation,
     past_distillation,
@@ -36,10 +26,7 @@ from distillmatch.losses import (
 )
 from distillmatch.networks import Detector, Network, build_network, frozen_statistics
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 PAST_TASK_SIZES = (2, 3, 1)
 PAST, SEEN, SLOTS = 6, 8, 10
@@ -64,7 +51,7 @@ def all_losses(
     weights = class_weights(counts)
     supervised = weighted_cross_entropy_sum(weak, labels, weights)
     guessed = weighted_cross_entropy_sum(weak, guesses, weights, gate)
-    distilled = per_task_distillation(past_logits, weak, PAST_TASK_SIZES, 2.0, "class-share", gate)
+    distilled = per_task_distillation(past_logits, weak, PAST_TASK_SIZES, 2.0, gate)
     consistent = consistency_loss(weak, strong, 0.2)
     target = ensemble_target_from_logits(past_logits, past_logits.flip(0), PAST, SEEN)
     losses = [
@@ -123,90 +110,6 @@ def test_a_captured_frozen_forward_leaves_the_statistics_alone() -> None:
     graph.replay()
     assert network.get_buffer("backbone.last_norm.running_mean").eq(0).all()
     assert network.get_buffer("backbone.last_norm.running_var").eq(1).all()
-
-
-@loss_names
-def test_a_captured_loss_has_the_bits_of_one_outside(name: str) -> None:
-    fresh = [drawn(192, 100, seed=seed).on_device() for seed in range(3)]
-    static = Rows(**{field: value.clone() for field, value in vars(fresh[0]).items()})
-    with_gradient(LOSSES[name], static)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        value, gradient = with_gradient(LOSSES[name], static)
-    for rows in fresh:
-        for field, to in vars(static).items():
-            to.copy_(getattr(rows, field))
-        graph.replay()
-        expected, expected_gradient = with_gradient(LOSSES[name], rows)
-        assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
-
-
-@loss_names
-def test_a_loss_has_the_same_bits_beside_others(name: str) -> None:
-    rows = drawn(320, 100).on_device()
-    expected, expected_gradient = with_gradient(LOSSES[name], rows)
-    torch.cuda.synchronize()
-    streams = [torch.cuda.Stream() for _ in range(4)]  # type: ignore[no-untyped-call]
-    made = []
-    for _ in range(20):
-        for stream in streams:
-            with torch.cuda.stream(stream):
-                made.append(with_gradient(LOSSES[name], rows))
-    torch.cuda.synchronize()
-    assert all(torch.equal(value, expected) for value, _ in made)
-    assert all(torch.equal(gradient, expected_gradient) for _, gradient in made)
-
-
-@loss_names
-def test_a_loss_does_not_wait_for_the_device(name: str) -> None:
-    rows = drawn(64, 100).on_device()
-    with_gradient(LOSSES[name], rows)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with_gradient(LOSSES[name], rows)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-@loss_names
-def test_other_logits_are_left_to_torch(name: str) -> None:
-    rows = drawn(6, 8).on_device()
-    columns_apart = replace(rows, logits=rows.logits.T.contiguous().T)
-    in_double = Rows(
-        **{n: v.double() if v.is_floating_point() else v for n, v in vars(rows).items()}
-    )
-    for other in (columns_apart, in_double):
-        value, gradient = with_gradient(LOSSES[name], other)
-        expected, expected_gradient = by_torch(LOSSES[name], other)
-        assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
-
-
-@loss_names
-def test_kernels_that_cannot_be_compiled_leave_the_work_to_torch_and_say_why(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*given: object) -> None:
-        raise OSError("no compiler")
-
-    rows = drawn(6, 8).on_device()
-    expected, expected_gradient = by_torch(LOSSES[name], rows)
-    kernels._kernels.cache_clear()
-    monkeypatch.setattr(compiled, "load_kernels", broken)
-    with pytest.warns(UserWarning, match=r"torch's own losses are used: no compiler"):
-        value, gradient = with_gradient(LOSSES[name], rows)
-    kernels._kernels.cache_clear()
-    assert torch.equal(value, expected) and torch.equal(gradient, expected_gradient)
-
-
-def test_the_losses_do_not_import_triton() -> None:
-    script = (
-        "import sys, torch\n"
-        "from distillmatch.losses import consistency_loss, kernels\n"
-        "logits = torch.randn(80, 9, device='cuda', requires_grad=True)\n"
-        "consistency_loss(logits.detach(), logits, 0.1).backward()\n"
-        "assert kernels.available(0) and 'triton' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_labels_are_joined_and_losses_added_up_in_a_graph() -> None:

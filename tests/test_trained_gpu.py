@@ -6,139 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from slow import activated_by_parts
 from test_kernels_gpu import maps
 from torch import Tensor, nn
-from torch.nn import functional
 
 from distillmatch.networks import (
-    BatchNorm,
     Parts,
     frozen_statistics,
     separate_statistics,
     shared_device,
 )
 from distillmatch.networks.convolution import rounded_weights
-from distillmatch.networks.kernels import convolution_normalization as kernel
 from distillmatch.networks.kernels import trained
-from distillmatch.networks.kernels.batch_statistics import Normalized
 from distillmatch.networks.wide_resnet import WideResNet
 
 pytestmark = pytest.mark.gpu
-
-PARTS = [
-    (320, Parts((192, 128), 1)),
-    (64, None),
-    (2, Parts((1, 1), 2)),
-    (33, Parts((32, 1), 1)),
-    (519, Parts((256, 192, 71), 3)),
-    (70, Parts((16, 32, 2, 20), 2)),
-    (70, Parts((16, 32, 2, 20), 0)),
-]
-
-
-def layer(channels: int, parts: Parts | None) -> BatchNorm:
-    norm = BatchNorm(channels).cuda()
-    norm.parts = parts
-    with torch.no_grad():
-        norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
-        norm.bias.copy_(torch.linspace(-1, 1, channels))
-    return norm
-
-
-def assert_near(ours: Tensor, theirs: Tensor) -> None:
-    scale = float(theirs.float().abs().max())
-    torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.02, atol=0.01 * scale)
-
-
-def assert_mostly_near(ours: Tensor, theirs: Tensor) -> None:
-    """Compare gradients behind a ReLU, where a number on its edge may fall to either side."""
-    scale = float(theirs.float().abs().max())
-    far = (ours.float() - theirs.float()).abs() > 0.02 * theirs.float().abs() + 0.01 * scale
-    assert far.float().mean() < 1e-3
-
-
-@pytest.mark.parametrize(("count", "parts"), PARTS)
-@pytest.mark.parametrize(
-    ("channels_in", "channels_out", "side", "adds"),
-    [
-        (16, 32, 32, False),
-        (32, 32, 32, False),
-        (32, 32, 32, True),
-        (64, 64, 16, False),
-        (64, 64, 16, True),
-    ],
-)
-def test_a_convolution_and_the_normalization_after_it_are_torchs(
-    channels_in: int, channels_out: int, side: int, count: int, parts: Parts | None, adds: bool
-) -> None:
-    inputs, weight = maps(count, channels_in, side, 1), maps(channels_out, channels_in, 3, 2) / 8
-    shortcut = maps(count, channels_out, side, 3) if adds else None
-    assert kernel.takes(inputs, weight, 1, adds=adds)
-    found = []
-    for shared in (False, False, True):
-        norm = layer(channels_out, parts)
-        with shared_device() if shared else nullcontext():
-            activated, made = kernel.normalize(inputs, weight, shortcut, norm)
-        found.append([activated, *made[:2], norm.running_mean, norm.running_var])
-    for other in found[1:]:
-        assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
-
-    activated, summed, _, mean, variance = found[0]
-    expected = functional.conv2d(inputs.float(), weight.float(), padding=1)
-    if shortcut is not None:
-        expected = expected.bfloat16().float() + shortcut.float()
-    torch.testing.assert_close(summed.float(), expected, rtol=2**-7, atol=0.02)
-    norm = layer(channels_out, parts)
-    assert_near(activated, activated_by_parts(summed.float(), parts, norm.tensors).detach())
-    assert_near(mean, norm.running_mean)
-    assert_near(variance, norm.running_var)
-
-
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize(("count", "parts"), PARTS)
-@pytest.mark.parametrize(("channels", "side"), [(32, 32), (64, 16)])
-def test_the_way_back_through_a_convolution_and_the_normalization_before_it_is_autograds(
-    channels: int, side: int, count: int, parts: Parts | None, adds: bool
-) -> None:
-    given, weight = maps(count, channels, side, 1), maps(channels, channels, 3, 2) / 8
-    before, of_sum = maps(count, channels, side, 3), maps(count, channels, side, 4)
-    norm = layer(channels, parts)
-    leaf = before.float().requires_grad_()
-    taken = functional.conv_transpose2d(given.float(), weight.float(), padding=1)
-    expected = activated_by_parts(leaf, parts, norm.tensors)
-    expected.backward(taken.bfloat16().float())  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None and norm.weight.grad is not None and norm.bias.grad is not None
-    expected = leaf.grad + of_sum.float() if adds else leaf.grad
-
-    coefficients, sizes = [], (count,) if parts is None else parts.sizes
-    for part in torch.split(before, list(sizes)):
-        mean = part.float().mean((0, 2, 3))
-        inverse = (part.float().var((0, 2, 3), correction=0) + norm.epsilon).rsqrt()
-        scale = norm.weight.detach() * inverse
-        coefficients.append(torch.stack([scale, norm.bias.detach() - mean * scale, mean, inverse]))
-    to = Normalized(before, torch.stack(coefficients), sizes)
-    assert kernel.takes_back(given, weight, 1)
-    found = []
-    for shared in (False, False, True):
-        with shared_device() if shared else nullcontext():
-            found.append(kernel.take_back(given, weight, of_sum if adds else None, to, norm))
-    for other in found[1:]:
-        assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
-    assert_mostly_near(found[0].maps, expected)
-    assert_near(found[0].weight, norm.weight.grad)
-    assert_near(found[0].bias, norm.bias.grad)
-
-
-def test_what_the_kernel_is_not_made_for_is_left_to_others() -> None:
-    weight = maps(32, 32, 3, 1)
-    assert kernel.takes(maps(2, 32, 32, 2), weight, 1, adds=False)
-    assert not kernel.takes(maps(2, 32, 32, 2), weight, 2, adds=False)
-    assert not kernel.takes(maps(2, 32, 16, 2), weight, 1, adds=False)
-    assert not kernel.takes(maps(2, 32, 64, 2), weight, 1, adds=False)
-    assert not kernel.takes(maps(2, 32, 32, 2).half(), weight.half(), 1, adds=False)
-    assert not kernel.takes(maps(2, 32, 32, 2), maps(32, 32, 1, 1), 1, adds=False)
-    assert not kernel.takes_back(maps(2, 32, 32, 2), maps(32, 16, 3, 1), 1)
 
 
 @contextmanager

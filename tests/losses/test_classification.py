@@ -15,9 +15,7 @@ from distillmatch.losses import (
     consistency_loss,
     distillmatch_loss,
     hard_distillation,
-    log_mean_probabilities,
     pseudo_labels,
-    soft_distillation_sum,
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
@@ -48,20 +46,6 @@ def test_weighted_cross_entropy_agrees_with_loops(
         weighted_cross_entropy_sum(logits, labels, weights),
         weighted_cross_entropy_sum(logits, labels, weights, everything),
     )
-
-
-@generated
-@given(batch=batches, past=st.integers(1, 4), new=st.integers(0, 2), seed=seeds)
-def test_soft_distillation_agrees_with_loops(batch: int, past: int, new: int, seed: int) -> None:
-    logits, teacher = normal(batch, past + new, seed=seed), normal(batch, past + 3, seed=seed + 1)
-    weights, mask = normal(past + new, seed=seed + 2).abs(), some(batch, seed)
-    expected = 0.0
-    for b in range(batch):
-        target, student = softmax(teacher[b, :past].tolist()), softmax(logits[b].tolist())
-        if mask[b]:
-            crossed = -sum(p * log(q) for p, q in zip(target, student[:past], strict=True))
-            expected += float(weights[target.index(max(target))]) * crossed
-    assert near(soft_distillation_sum(logits, teacher, past, weights, mask), expected)
 
 
 def test_images_outside_the_mask_teach_nothing() -> None:
@@ -112,15 +96,6 @@ def test_pseudo_labels_are_past_classes_of_the_teacher() -> None:
     teacher = torch.tensor([[1.0, 2.0, 9.0], [3.0, 2.0, 9.0]], requires_grad=True)
     assert pseudo_labels(teacher, 2).tolist() == [1, 0]
     assert pseudo_labels(teacher, 3).tolist() == [2, 2]
-
-
-def test_the_mean_over_views_agrees_with_loops() -> None:
-    views = 4 * torch.randn(3, 5, 4, dtype=torch.float64)
-    found = log_mean_probabilities(views).softmax(dim=1)
-    for image in range(5):
-        said = [softmax(view[image]) for view in views.tolist()]
-        mean = [sum(one[k] for one in said) / 3 for k in range(4)]
-        assert found[image].tolist() == pytest.approx(mean)
 
 
 def test_a_score_at_the_threshold_is_accepted() -> None:

@@ -1,7 +1,6 @@
 """Distillation, of tasks, classes and ensembles, against loops over images and classes."""
 
 from math import log
-from typing import Literal
 
 import pytest
 import torch
@@ -29,7 +28,6 @@ past_sizes = st.lists(st.integers(1, 5), min_size=1, max_size=6)
     new=st.integers(0, 3),
     batch=batches,
     temperature=temperatures,
-    weights=st.sampled_from(["equal", "class-share"]),
     masked=st.booleans(),
     seed=seeds,
 )
@@ -38,7 +36,6 @@ def test_per_task_distillation_agrees_with_loops(
     new: int,
     batch: int,
     temperature: float,
-    weights: Literal["equal", "class-share"],
     masked: bool,
     seed: int,
 ) -> None:
@@ -57,11 +54,8 @@ def test_per_task_distillation_agrees_with_loops(
             )
             for b in rows
         )
-        weight = 1 / len(sizes) if weights == "equal" else size / slots
-        expected += weight * of_task / max(1, len(rows))
-    found = per_task_distillation(
-        teacher, student, sizes, temperature, weights, mask if masked else None
-    )
+        expected += size / slots * of_task / max(1, len(rows))
+    found = per_task_distillation(teacher, student, sizes, temperature, mask if masked else None)
     assert near(found, expected)
 
 
@@ -103,15 +97,13 @@ def test_padding_is_harmless_in_single_precision() -> None:
     new=st.integers(1, 5),
     batch=batches,
     temperature=temperatures,
-    squared=st.booleans(),
     seed=seeds,
 )
 def test_distillation_of_all_past_and_of_the_new_classes_agrees_with_loops(
-    past: int, new: int, batch: int, temperature: float, squared: bool, seed: int
+    past: int, new: int, batch: int, temperature: float, seed: int
 ) -> None:
     seen = past + new
     teacher, student = normal(batch, seen + 2, seed=seed), normal(batch, seen + 2, seed=seed + 1)
-    factor = temperature**2 if squared else 1.0
 
     def slow(classes: slice) -> float:
         total = sum(
@@ -121,10 +113,10 @@ def test_distillation_of_all_past_and_of_the_new_classes_agrees_with_loops(
             )
             for b in range(batch)
         )
-        return factor * total / batch
+        return temperature**2 * total / batch
 
-    of_past = past_distillation(teacher, student, past, temperature, squared=squared)
-    of_new = new_task_distillation(teacher, student, past, seen, temperature, squared=squared)
+    of_past = past_distillation(teacher, student, past, temperature)
+    of_new = new_task_distillation(teacher, student, past, seen, temperature)
     assert near(of_past, slow(slice(0, past)))
     assert near(of_new, slow(slice(past, seen)))
 
@@ -149,27 +141,20 @@ def test_the_ensemble_agrees_with_loops_sums_to_one_and_keeps_the_largest(
 ) -> None:
     seen = past + new
     past_logits, new_logits = normal(batch, seen, seed=seed), normal(batch, seen, seed=seed + 1)
-    for share, source in (("new-model", new_logits), ("past-model", past_logits)):
-        target = ensemble_target_from_logits(
-            past_logits,
-            new_logits,
-            past,
-            seen,
-            share,  # type: ignore[arg-type]
-        )
-        for b in range(batch):
-            p = softmax(past_logits[b, :past].tolist())
-            c = softmax(source[b, past:].tolist())
-            largest = p.index(max(p))
-            e = (1 - max(p)) * new / (seen - 1)
-            others = (seen - new - 1) / (seen - 1)
-            expected = [
-                *(value if k == largest else value * others for k, value in enumerate(p)),
-                *(e * value for value in c),
-            ]
-            assert target[b].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
-            assert float(target[b].sum()) == pytest.approx(1, abs=1e-12)
-            assert float(target[b, largest]) == pytest.approx(max(p), rel=1e-15)
+    target = ensemble_target_from_logits(past_logits, new_logits, past, seen)
+    for b in range(batch):
+        p = softmax(past_logits[b, :past].tolist())
+        c = softmax(new_logits[b, past:].tolist())
+        largest = p.index(max(p))
+        e = (1 - max(p)) * new / (seen - 1)
+        others = (seen - new - 1) / (seen - 1)
+        expected = [
+            *(value if k == largest else value * others for k, value in enumerate(p)),
+            *(e * value for value in c),
+        ]
+        assert target[b].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
+        assert float(target[b].sum()) == pytest.approx(1, abs=1e-12)
+        assert float(target[b, largest]) == pytest.approx(max(p), rel=1e-15)
 
 
 def test_of_equally_likely_past_classes_one_keeps_its_probability() -> None:

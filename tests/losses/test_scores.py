@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from math import exp, log
+from math import exp
 
 import pytest
 import torch
@@ -11,7 +11,6 @@ from distillmatch.errors import ConfigError
 from distillmatch.losses import (
     accepted,
     choose_epsilon,
-    energy_score,
     max_similarity,
     perturb,
     softmax_confidence,
@@ -93,9 +92,3 @@ def test_a_threshold_needs_images_and_a_rate() -> None:
         threshold_at_tpr(torch.empty(0), 0.5)
     with pytest.raises(ConfigError, match="more than 0 and at most 1, not 0"):
         threshold_at_tpr(torch.ones(3), 0)
-
-
-def test_the_energy_score_is_the_logarithm_of_the_summed_exponentials() -> None:
-    logits = torch.tensor([[1.0, -2.0, 0.5, 9.0], [0.0, 0.0, 0.0, -9.0]])
-    expected = [log(sum(exp(float(z)) for z in row[:3])) for row in logits]
-    assert energy_score(logits, 3).tolist() == pytest.approx(expected, abs=1e-6)

@@ -31,8 +31,8 @@ class Placement:
         if config.precision == "bfloat16" and not on_cuda:
             raise ConfigError("precision 'bfloat16' needs a CUDA device, and torch sees none here")
         half = on_cuda and config.precision != "float32"
-        if on_cuda and not half:
-            # Of cuDNN's float32 gradients some are summed in whatever order they come.
+        if on_cuda:
+            # Else some of cuDNN's weight gradients are summed in whatever order they come.
             torch.backends.cudnn.deterministic = True
         device = torch.device("cuda" if on_cuda else "cpu")
         return cls(device, torch.bfloat16 if half else torch.float32)

@@ -1,17 +1,11 @@
 """Losses on labels and pseudo-labels, their class weights, and DistillMatch's total."""
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.losses import kernels
-from distillmatch.losses.fused import takes, takes_labels, takes_losses, takes_rows
-from distillmatch.losses.reductions import masked_sum
-
 PASSED_OVER = -100
-"""Stands for the label of a row that does not count; torch's cross entropy passes over it."""
+"""The label of a row that does not count: torch's cross entropy ignores it."""
 
 
 def weighted_cross_entropy_sum(
@@ -28,13 +22,6 @@ def weighted_cross_entropy_sum(
     a row outside the mask may be any number.
     """
     weights = None if class_weights is None else class_weights.to(logits.dtype)
-    if (
-        takes(logits)
-        and labels.dtype == torch.int64
-        and takes_rows(logits, labels, mask)
-        and (weights is None or takes_rows(logits.T, weights))
-    ):
-        return kernels.cross_entropy_sum(logits, labels, weights, mask, PASSED_OVER)
     if mask is not None:
         labels = labels_where(mask, labels)
     return functional.cross_entropy(
@@ -43,7 +30,7 @@ def weighted_cross_entropy_sum(
 
 
 def labels_where(mask: Tensor, labels: Tensor) -> Tensor:
-    """Return the labels where the mask is true, elsewhere one that cross entropy passes over."""
+    """Return the labels where the mask is true, and elsewhere one that cross entropy ignores."""
     return torch.where(mask, labels, PASSED_OVER)
 
 
@@ -53,10 +40,8 @@ def with_pseudo_labels(
     """Return the labels and then the pseudo-labels, for one sum over both, and B + B_pl.
 
     So eqs. 6 and 7 are one sum (`weighted_cross_entropy_sum`; eq. 7 is its part that has
-    pseudo-labels). One that is not accepted is passed over and not counted.
+    pseudo-labels). One that is not accepted is ignored and not counted.
     """
-    if takes_rows(pseudo_labels, pseudo_labels, accepted) and takes_labels(labels, pseudo_labels):
-        return kernels.join_labels(labels, pseudo_labels, accepted, PASSED_OVER)
     both = torch.cat([labels, labels_where(accepted, pseudo_labels)])
     return both, len(labels) + accepted.sum()
 
@@ -87,14 +72,6 @@ def pseudo_labels(teacher_logits: Tensor, past: int) -> Tensor:
     return teacher_logits.detach()[:, :past].argmax(dim=1)
 
 
-def log_mean_probabilities(logits: Tensor) -> Tensor:
-    """Return log 1/V Σ_v softmax(θ(α_v(u_b))) of the logits of V views, (views, images, classes).
-
-    As logits they stand for what a model says of the views in the mean.
-    """
-    return logits.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(logits))
-
-
 def accepted(scores: Tensor, threshold: Tensor | float) -> Tensor:
     """Return the mask 1(S_{n-1}(u_b) ≥ τ_OoD) of the images taken for past classes."""
     return scores >= threshold
@@ -112,31 +89,13 @@ def hard_distillation(
     return total / accepted.sum().clamp(min=1)
 
 
-def soft_distillation_sum(
-    logits: Tensor, teacher_logits: Tensor, past: int, class_weights: Tensor, accepted: Tensor
-) -> Tensor:
-    """ℓ_pl with all that the last classifier says in place of its first choice: not the paper's.
-
-    Σ_b 1(S_{n-1}(u_b) ≥ τ_OoD) · w(q̂_b) · CE(p_b, softmax(z_b)),  p_b = softmax(θ_{n-1}(α(u_b)))
-
-    p_b is over the past classes, and 0 for the others that `logits` have.
-    """
-    teacher = teacher_logits.detach()[:, :past]
-    of_past = logits.log_softmax(dim=1)[:, :past]
-    weights = class_weights.to(logits.dtype)[teacher.argmax(dim=1)]
-    rows = -(teacher.softmax(dim=1) * of_past).sum(dim=1) * weights
-    return masked_sum(rows, accepted)
-
-
 def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: float) -> Tensor:
-    """Consistency of strong with weak views of unlabelled images, ℓ_ul (eq. 4).
+    """Consistency of strong with weak views of unlabeled images, ℓ_ul (eq. 4).
 
     (1/μB) Σ_b 1(max q_b ≥ τ_FM) · CE(argmax q_b, softmax(strong_b)),  q_b = softmax(weak_b)
 
     The mean is over the whole batch, confident or not; no gradient flows to the weak views.
     """
-    if takes(strong_logits, weak_logits) and weak_logits.shape == strong_logits.shape:
-        return kernels.consistency(weak_logits, strong_logits, threshold)
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
     return weighted_cross_entropy_sum(strong_logits, labels) / max(1, len(strong_logits))
@@ -155,17 +114,22 @@ def distillmatch_loss(
     ℓ_total = (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl · ℓ_ul + λ_dst · ℓ_dst
 
     `labels_sum` is ℓ_s + ℓ_pl and `labels_count` is B + B_pl: labels and accepted pseudo-labels
-    weigh alike, so both are one sum (`weighted_cross_entropy_sum`). A batch always holds a labelled
-    image, so the divisor is never 0. A part that is not given is 0.
+    weigh alike, so both are one sum (`weighted_cross_entropy_sum`). A batch always holds a labeled
+    image, so the divisor is never 0. A term that is not given is 0.
     """
-    if isinstance(labels_count, Tensor) and takes_losses(
-        labels_count, labels_sum, consistency, distillation
-    ):
-        weights = (consistency_weight, distillation_weight)
-        return kernels.total(labels_sum, labels_count, consistency, distillation, weights)
     total = labels_sum / labels_count
     if consistency is not None:
         total = torch.add(total, consistency, alpha=consistency_weight)
     if distillation is not None:
         total = torch.add(total, distillation, alpha=distillation_weight)
     return total
+
+
+def masked_sum(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the sum of the entries whose mask is true; of all without a mask."""
+    return rows.sum() if mask is None else torch.where(mask, rows, 0).sum()
+
+
+def masked_mean(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean of the entries whose mask is true, 0 where none is; of all without a mask."""
+    return rows.mean() if mask is None else masked_sum(rows, mask) / mask.sum().clamp(min=1)

@@ -1,17 +1,16 @@
-"""Soft distillation from a frozen model: per task, over all past classes, over the new classes."""
+"""Soft distillation from frozen models: per task, over past or new classes, or from two at once.
+
+The last is global distillation (Lee et al., 2019): two teachers become one target.
+"""
 
 from collections.abc import Sequence
-from typing import Literal
+from math import log
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.losses import kernels
-from distillmatch.losses.fused import takes, takes_groups, takes_rows
-from distillmatch.losses.reductions import masked_mean
-
-TaskWeights = Literal["equal", "class-share"]
+from distillmatch.losses.classification import masked_mean, masked_sum
 
 
 def per_task_distillation(
@@ -19,40 +18,24 @@ def per_task_distillation(
     student_logits: Tensor,
     past_task_sizes: Sequence[int],
     temperature: float,
-    weights: TaskWeights = "class-share",
     mask: Tensor | None = None,
 ) -> Tensor:
     """Local distillation ℓ_dst (eq. 1).
 
     ℓ_dst = Σ_t a_t · mean_b KL( softmax(z'_b,t / T) ‖ softmax(z_b,t / T) )
 
-    where z'_b,t and z_b,t are the teacher's and the student's logits of image b cut to the classes
-    of past task t. `weights` names a_t: `equal` is 1 / (n - 1), the paper's; `class-share` is the
-    task's share of the classes seen so far, the columns of the student's logits, as the authors'
-    release has it: the new task's share is missing, and the weights add up to less than 1. There is
-    no factor T². `past_task_sizes` holds the class count of each past task; without a past task the
-    loss is 0.
+    where z'_b,t and z_b,t are the teacher's and the student's logits of image b, cut to the classes
+    of past task t. a_t is the task's share of the classes seen so far, the columns of the student's
+    logits: the new task's share is missing, so the weights add up to less than 1. There is no
+    factor T². `past_task_sizes` holds the class count of each past task; without one the loss is 0.
     """
     if not past_task_sizes:
         return student_logits.new_zeros(())
     past = sum(past_task_sizes)
-    if _by_kernel(teacher_logits[:, :past], student_logits, past_task_sizes, mask):
-        equal = weights == "equal"
-        groups = kernels.Groups(
-            past_task_sizes,
-            factor=1 / (len(past_task_sizes) if equal else student_logits.shape[1]),
-            by_size=not equal,
-            temperature=temperature,
-        )
-        return kernels.divergence(
-            student_logits, groups, teacher=teacher_logits[:, :past], mask=mask
-        )
     teacher = _by_task(teacher_logits[:, :past] / temperature, past_task_sizes)
     student = _by_task(student_logits[:, :past] / temperature, past_task_sizes)
     negative = _negative_divergence(teacher, student)
     shares = [size / student_logits.shape[1] for size in past_task_sizes]
-    if weights == "equal":
-        shares = [1 / len(past_task_sizes)] * len(past_task_sizes)
     if len(set(shares)) == 1:
         return _mean_over_images(negative, shares[0], mask)
     of_tasks = zip(shares, negative.unbind(dim=1), strict=True)
@@ -65,15 +48,14 @@ def past_distillation(
     past: int,
     temperature: float,
     *,
-    squared: bool = True,
     mask: Tensor | None = None,
 ) -> Tensor:
     """Distil all past classes at once from θ_{n-1}.
 
-    T² · mean_b KL( softmax(z'_b,past / T) ‖ softmax(z_b,past / T) ), without T² if not `squared`,
+    T² · mean_b KL( softmax(z'_b,past / T) ‖ softmax(z_b,past / T) ),
     where the past classes are the first `past` slots.
     """
-    return _distillation(teacher_logits, student_logits, (0, past), temperature, squared, mask)
+    return _distillation(teacher_logits, student_logits, (0, past), temperature, mask)
 
 
 def new_task_distillation(
@@ -83,15 +65,64 @@ def new_task_distillation(
     seen: int,
     temperature: float,
     *,
-    squared: bool = True,
     mask: Tensor | None = None,
 ) -> Tensor:
     """Distil the new task from a model C trained on it alone, both in the same class slots.
 
-    T² · mean_b KL( softmax(c_b,new / T) ‖ softmax(z_b,new / T) ), without T² if not `squared`,
+    T² · mean_b KL( softmax(c_b,new / T) ‖ softmax(z_b,new / T) ),
     where the new classes are the slots from `past` up to `seen`.
     """
-    return _distillation(teacher_logits, student_logits, (past, seen), temperature, squared, mask)
+    return _distillation(teacher_logits, student_logits, (past, seen), temperature, mask)
+
+
+def ensemble_target(past_probabilities: Tensor, new_probabilities: Tensor) -> Tensor:
+    """Return the ensemble Q over the seen classes, past ones first.
+
+    With p the past model's softmax over the past classes, p_max its largest entry, c the softmax
+    over the m new classes, s = past + m, and e = (1 - p_max) · m / (s - 1):
+
+    Q = p_max where p is largest; p_k · (s - m - 1) / (s - 1) for the other past classes;
+    e · c_k for the new classes.
+
+    Each row sums to one.
+    """
+    past, new = past_probabilities.shape[1], new_probabilities.shape[1]
+    others = past + new - 1
+    largest, where = past_probabilities.max(dim=1, keepdim=True)
+    past_part = (past_probabilities * ((past - 1) / others)).scatter(1, where, largest)
+    new_part = new_probabilities * ((1 - largest) * (new / others))
+    return torch.cat([past_part, new_part], dim=1).detach()
+
+
+def ensemble_target_from_logits(
+    past_logits: Tensor, new_logits: Tensor, past: int, seen: int
+) -> Tensor:
+    """Return Q from the logits of the past model θ_{n-1} and the new task's model C."""
+    return ensemble_target(
+        past_logits[:, :past].softmax(dim=1), new_logits[:, past:seen].softmax(dim=1)
+    )
+
+
+def soft_global_distillation(logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return Σ_b KL( Q_b ‖ softmax(z_b) ) at temperature 1, a sum over images.
+
+    `logits` are cut to the seen classes, the columns of `target`.
+    """
+    log_probabilities, target = logits.log_softmax(dim=1), target.detach()
+    if mask is None:
+        return functional.kl_div(log_probabilities, target, reduction="sum")
+    rows = functional.kl_div(log_probabilities, target, reduction="none")
+    return masked_sum(rows.sum(dim=1), mask)
+
+
+def confidence_calibration(logits: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return how far the new task's model is from knowing nothing about other images.
+
+    mean_b ( - (1/m) Σ_k log p_b,k - log m ), the divergence KL(uniform ‖ p_b), with p_b the softmax
+    of `logits`, which are cut to the m new classes.
+    """
+    mean_log_probability = logits.log_softmax(dim=1).mean(dim=1)
+    return masked_mean(-log(logits.shape[1]) - mean_log_probability, mask)
 
 
 def _distillation(
@@ -99,36 +130,21 @@ def _distillation(
     student_logits: Tensor,
     slots: tuple[int, int],
     temperature: float,
-    squared: bool,
     mask: Tensor | None,
 ) -> Tensor:
     """Distil the slots from the first given up to the second."""
     first, last = slots
     teacher = teacher_logits[:, first:last]
-    factor = temperature**2 if squared else 1.0
-    if _by_kernel(teacher, student_logits[:, first:], (last - first,), mask):
-        groups = kernels.Groups((last - first,), first, factor, temperature=temperature)
-        return kernels.divergence(student_logits, groups, teacher=teacher, mask=mask)
     student = student_logits[:, first:last]
     negative = _negative_divergence(teacher / temperature, student / temperature)
-    return _mean_over_images(negative, factor, mask)
-
-
-def _by_kernel(teacher: Tensor, student: Tensor, sizes: Sequence[int], mask: Tensor | None) -> bool:
-    """Tell whether one kernel takes groups of so many columns; the teacher is cut to them."""
-    return (
-        takes(student, teacher)
-        and takes_rows(student, mask)
-        and teacher.shape[1] == sum(sizes) <= student.shape[1]
-        and takes_groups(sizes)
-    )
+    return _mean_over_images(negative, temperature**2, mask)
 
 
 def _negative_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """Return q_k · log(p_k / q_k), with q and p the softmax of teacher and student.
 
     Their sum over k is -KL(q ‖ p). The sign is left to be changed with the factor of the mean, so
-    that neither takes a kernel of its own in the backward pass.
+    that neither costs an operation of its own in the backward pass.
     """
     target = teacher.detach().log_softmax(dim=-1)
     return target.exp() * (student.log_softmax(dim=-1) - target)

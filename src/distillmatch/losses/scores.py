@@ -19,16 +19,6 @@ def softmax_confidence(logits: Tensor, seen: int) -> Tensor:
     return logits[:, :seen].softmax(dim=1).amax(dim=1)
 
 
-def energy_score(logits: Tensor, seen: int) -> Tensor:
-    """Return log Σ_k exp z_k over the seen classes, the negative free energy of a classifier."""
-    return logits[:, :seen].logsumexp(dim=1)
-
-
-def standardized_sum(scores: Tensor, means: Tensor, deviations: Tensor) -> Tensor:
-    """Return Σ_j (s_j - m_j) / d_j over the columns, scores of one image by several judges."""
-    return ((scores - means) / deviations).sum(dim=1)
-
-
 def perturb(inputs: Tensor, score_gradient: Tensor, epsilon: Tensor | float) -> Tensor:
     """Return x + ε · sign(∂S/∂x), the input moved to where its score is higher."""
     return inputs + epsilon * score_gradient.sign()

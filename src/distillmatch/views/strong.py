@@ -2,7 +2,6 @@
 
 Images that drew the same operation are brought together, so that each operation runs once on one
 slice of the batch. Draws are hashes, so the host knows the sorting without asking the GPU for it.
-Where there is a kernel (`kernels.py`) nothing is sorted: it has each image by itself.
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from distillmatch.views import kernels
 from distillmatch.views.batches import pieces, to_images, to_pixels
 from distillmatch.views.draws import (
     Draw,
@@ -103,9 +101,6 @@ def strong_views(
     """
     pixels = to_pixels(images)
     positions = positions_of(images, positions)
-    if kernels.takes(pixels, dtype):
-        places = to_device(positions, images.device)
-        return to_images(kernels.strong_views(pixels, key, places, normalization, dtype))
     draw = draw_strong(key, positions, pixels.shape[1], images.device)
     changed = _apply(pixels, draw)
     normalizer = Normalizer(normalization, pixels)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from distillmatch.views import kernels
 from distillmatch.views.batches import pieces, to_images, to_pixels
 from distillmatch.views.draws import Draw, coin, positions_of, random_words, to_device, whole
 from distillmatch.views.geometry import flip_and_crop
@@ -72,9 +71,6 @@ def weak_views(
     """
     pixels = to_pixels(images)
     places = to_device(positions_of(images, positions), images.device)
-    if kernels.takes(pixels, dtype):
-        made = kernels.weak_views(pixels, key, places, normalization, dtype, padding)
-        return to_images(made)
     draw = draw_weak(key, places, padding)
     normalizer = Normalizer(normalization, pixels)
     views = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)

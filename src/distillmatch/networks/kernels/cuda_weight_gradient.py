@@ -182,5 +182,5 @@ _kept_layout = functools.cache(Layout)
 @functools.cache
 def _kernels(device: int, layout: Layout) -> list[Kernel] | None:
     names = ["weight_gradient", "add_up"]
-    given = names, layout.constants, layout.shared_bytes, "a slower kernel is used"
+    given = names, layout.constants, layout.shared_bytes, "cuDNN's is used"
     return load_if_possible(device, "weight_gradient.cu", *given, parts=["add_up.cu"])

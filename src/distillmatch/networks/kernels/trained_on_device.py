@@ -5,24 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distillmatch.networks.kernels import (
-    batch_statistics,
-    convolution,
-    convolution_normalization,
-    pointwise,
-)
+from distillmatch.networks.kernels import batch_statistics, convolution, pointwise
 from distillmatch.networks.kernels.batch_statistics import Gradients, Normalized
-from distillmatch.networks.kernels.sharing import LARGE_BATCH
 from distillmatch.networks.kernels.weight_gradient import WeightGradients
 from distillmatch.networks.normalization import BatchNorm
 
 
 class OnDevice:
-    """Operations of one walk through a network, in bfloat16.
-
-    A convolution and a normalization in one kernel fill the device: of small batches that is the
-    faster way where a run is alone, but they leave no room for those of others.
-    """
+    """Operations of one walk through a network, in bfloat16."""
 
     def __init__(self) -> None:
         self.weight_gradients: WeightGradients | None = None
@@ -31,9 +21,6 @@ class OnDevice:
         self, maps: Tensor, weight: Tensor, stride: int, shortcut: Tensor | None, norm: BatchNorm
     ) -> tuple[Tensor, Normalized]:
         """Convolve, add the shortcut, normalize by the batch and return the ReLU of that."""
-        adds, is_large = shortcut is not None, maps.shape[0] >= LARGE_BATCH
-        if is_large and convolution_normalization.takes(maps, weight, stride, adds=adds):
-            return convolution_normalization.normalize(maps, weight, shortcut, norm)
         convolved = convolution.convolve_any(maps, weight, stride)
         return batch_statistics.normalize(_channels_last(convolved), shortcut, norm)
 
@@ -51,9 +38,6 @@ class OnDevice:
         norm: BatchNorm,
     ) -> Gradients:
         """Go back through a convolution, and through ReLU and normalization before it."""
-        is_large = given.shape[0] >= LARGE_BATCH
-        if is_large and convolution_normalization.takes_back(given, weight, stride):
-            return convolution_normalization.take_back(given, weight, of_sum, to, norm)
         taken = self.take_back_convolution(given, weight, stride, to.maps.shape)
         return batch_statistics.take_back(taken, of_sum, to, norm)
 

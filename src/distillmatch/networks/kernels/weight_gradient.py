@@ -2,16 +2,16 @@
 
 It is a product of matrices, one a few channels high and wide, over hundreds of thousands of
 positions. cuDNN takes twice as long for it with 32 channels as for the convolution itself. The
-sizes that most of a network's convolutions have are taken by one kernel (cuda_weight_gradient),
-all others in bfloat16 by another (general_weight_gradient). Weight gradients are computed on a
-second stream: nothing of the backward pass waits for them but its end.
+sizes that most of a network's convolutions have are taken by a kernel (cuda_weight_gradient), all
+others by cuDNN, or by a matrix product for 1×1 taps. Weight gradients are computed on a second
+stream: nothing of the backward pass waits for them but its end.
 """
 
 import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from distillmatch.networks.kernels import cuda_weight_gradient, general_weight_gradient, pointwise
+from distillmatch.networks.kernels import cuda_weight_gradient, pointwise
 from distillmatch.networks.kernels.sharing import LARGE_BATCH, device_is_shared
 from distillmatch.networks.kernels.streams import stream_beside
 
@@ -49,9 +49,6 @@ def weight_gradient(maps: Tensor, gradient: Tensor, side: int, stride: int) -> T
     """Return the gradient of the weights, in float32 and channels-last."""
     if cuda_weight_gradient.takes(maps, gradient, side, stride):
         return cuda_weight_gradient.weight_gradient(maps, gradient).permute(0, 3, 1, 2)
-    if general_weight_gradient.takes(maps, gradient, side):
-        made = general_weight_gradient.weight_gradient(maps, gradient, side, stride)
-        return made.permute(0, 3, 1, 2)
     if side == 1:
         return pointwise.weight_gradient(maps, gradient, stride)
     return _by_torch(maps, gradient, side, stride)
