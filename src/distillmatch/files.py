@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import EINVAL
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -101,10 +102,17 @@ def size_shown(size: int) -> str:
     return f"{size} byte{'' if size == 1 else 's'}"
 
 
+def read_text(path: Path) -> str:
+    """Return what a text file holds; a pipe or device, which may never end, raises `OSError`."""
+    if not path.is_dir() and path.exists() and not path.is_file():
+        raise OSError(EINVAL, "expected a file, found a pipe or a device", str(path))
+    return path.read_text(encoding="utf-8")
+
+
 def is_other_json(path: Path, form: str) -> bool:
     """Return whether a file is whole JSON of another format: somebody else's, and not damaged."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return False
     return not isinstance(record, dict) or record.get("format") != form
@@ -123,7 +131,7 @@ def read_record(
     """
     versions = version if isinstance(version, tuple) else (version,)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_text(path))
     except OSError as problem:
         raise error(f"{path}: {problem.strerror or problem}") from None
     except ValueError:

@@ -1,5 +1,7 @@
 """The configuration: Python, YAML and the command line build the same object, or say why not."""
 
+import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from distillmatch.cli import make_parser
 from distillmatch.cli.options import config_from
-from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.config import AS_WRITTEN, PAPER, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.methods import with_options
 
@@ -89,6 +91,7 @@ def test_python_yaml_and_the_command_line_build_the_same_object(keys: set[str]) 
         ({"data_dir": 3}, "data_dir must be a path, not 3"),
         ({"data_dir": ""}, "data_dir must be a path, not ''"),
         ({"cache_dir": ""}, "cache_dir must be a path, not ''"),
+        ({"cache_dir": "a\0b"}, r"cache_dir must be a path, not 'a\x00b'"),
         ({"source": "folder", "unlabeled_dirs": ["a", ""]}, "unlabeled_dirs must be a path, not"),
         (
             {"order": "random", "unlabeled": "positive"},
@@ -154,9 +157,40 @@ def test_a_key_over_a_merged_one_is_not_given_twice(tmp_path: Path) -> None:
     assert StreamConfig.from_yaml(file) == StreamConfig(tasks=4, seed=3)
 
 
-def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
-        StreamConfig.from_yaml(tmp_path / "none.yaml")
+def test_what_cannot_be_a_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, sentence in (
+        (tmp_path / "none.yaml", "none.yaml: No such file"),
+        (tmp_path / "pipe", "pipe: expected a file, found a pipe"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / ("n" * 256), "File name too long"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            StreamConfig.from_yaml(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 5000, "- " * 5000])
+def test_yaml_that_is_nested_too_deeply_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "deep.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"deep.yaml.*: (nested too deeply|not valid YAML)"):
+        StreamConfig.from_yaml(tmp_path / "deep.yaml")
+
+
+def test_yaml_whose_aliases_multiply_is_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="far too many values"):
+        StreamConfig.from_yaml(tmp_path / "bomb.yaml")
+
+
+def test_the_recipes_have_no_point_in_which_they_agree() -> None:
+    one, other = asdict(PAPER), asdict(AS_WRITTEN)
+    pairs = [(one.pop("statistics"), other.pop("statistics")), (one, other)]
+    for paper, as_written in pairs:
+        assert all(paper[point] != as_written[point] for point in paper)
+    assert RunConfig().recipe_points is PAPER
+    assert RunConfig(recipe="as-written").recipe_points is AS_WRITTEN
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,23 @@
 """The splits of the paper's authors against their rule, written out plainly with their generators.
 
-Classes and images of a data set shaped as CIFAR-100 are numbered in the order of the training file.
+They are compared on labels shaped as those of CIFAR-100, and on CIFAR-100 itself where it lies in
+the user's cache or in the folder that DISTILLMATCH_CIFAR100 names.
 """
 
+import os
 import random
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from distillmatch.config import StreamConfig
-from distillmatch.sources import ClassTree, Dataset, Part
+from distillmatch.errors import ConfigError
+from distillmatch.sources import ClassTree, Dataset, Part, load_source
+from distillmatch.sources.cifar100 import FILE_MD5S, FOLDER
 from distillmatch.streams import build_stream
 
 CLASSES, PER_CLASS, LABELS = 100, 500, 100
@@ -39,9 +45,17 @@ def cifar_shaped() -> Dataset:
     )
 
 
-def authors_tasks(order: str, seed: int, tasks: int) -> list[list[int]]:
+@cache
+def real_cifar100() -> Dataset:
+    folder = Path(os.environ.get("DISTILLMATCH_CIFAR100", "~/.cache/distillmatch")).expanduser()
+    if not any(all((f / name).is_file() for name in FILE_MD5S) for f in (folder, folder / FOLDER)):
+        pytest.skip("CIFAR-100 is not here")
+    return load_source(StreamConfig(source="cifar100", data_dir=folder))
+
+
+def authors_tasks(dataset: Dataset, order: str, seed: int, tasks: int) -> list[list[int]]:
     """Return the classes of each task, in the order in which they learn them."""
-    tree = cifar_shaped().tree
+    tree = dataset.tree
     assert tree is not None
     if order == "parent":
         of_parents = [
@@ -58,9 +72,11 @@ def authors_tasks(order: str, seed: int, tasks: int) -> list[list[int]]:
     return [classes[start : start + size] for start in range(0, CLASSES, size)]
 
 
-def authors_labels(seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+def authors_labels(
+    dataset: Dataset, seed: int
+) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Return each class's labeled images, and the others in the order in which they are left."""
-    in_file = cifar_shaped().train.labels.tolist()
+    in_file = dataset.train.labels.tolist()
     labeled, rest = {}, {}
     for c in range(CLASSES):
         images = [number for number, label in enumerate(in_file) if label == c]
@@ -71,16 +87,21 @@ def authors_labels(seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]
 
 
 def authors_unlabeled(
-    tasks: list[list[int]], shown: list[set[int]], rest: dict[int, list[int]], seed: int
+    dataset: Dataset,
+    tasks: list[list[int]],
+    shown: list[set[int]],
+    rest: dict[int, list[int]],
+    seed: int,
 ) -> list[set[int]]:
     """Return the unlabeled images of each task, of which `shown` says the classes."""
-    in_file = cifar_shaped().train.labels
+    in_file = dataset.train.labels
     everything = [number for task in tasks for c in task for number in rest[c]]
     order = np.random.RandomState(seed).permutation(len(everything))
-    dealt = [everything[place] for place in order]
+    of_classes: dict[int, list[int]] = {c: [] for c in range(CLASSES)}
+    for place in order:
+        of_classes[int(in_file[everything[place]])].append(everything[place])
     received: list[set[int]] = [set() for _ in tasks]
-    for c in range(CLASSES):
-        of_class = [number for number in dealt if in_file[number] == c]
+    for c, of_class in of_classes.items():
         holders = [task for task, classes in enumerate(shown) if c in classes]
         each = len(of_class) // len(holders) if holders else 0
         for place, holder in enumerate(holders):
@@ -88,6 +109,7 @@ def authors_unlabeled(
     return received
 
 
+@pytest.mark.parametrize("data", [cifar_shaped, real_cifar100])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
     ("order", "tasks", "unlabeled"),
@@ -101,37 +123,42 @@ def authors_unlabeled(
     ],
 )
 def test_a_stream_has_the_authors_classes_labels_and_unlabeled_images(
-    order: Any, tasks: int, unlabeled: Any, seed: int
+    order: Any, tasks: int, unlabeled: Any, seed: int, data: Callable[[], Dataset]
 ) -> None:
-    dataset = cifar_shaped()
+    dataset = data()
     config = StreamConfig(order=order, unlabeled=unlabeled, splits="authors", seed=seed)
     stream = build_stream(dataset, config.replace(tasks=tasks))
-    classes = authors_tasks(order, seed, tasks)
+    classes = authors_tasks(dataset, order, seed, tasks)
     assert [list(task.classes) for task in stream.tasks] == classes
-    labeled, rest = authors_labels(seed)
+    labeled, rest = authors_labels(dataset, seed)
     for task in stream.tasks:
         assert set(task.labeled.tolist()) == {n for c in task.classes for n in labeled[c]}
     shown = [set(task.unlabeled_classes) for task in stream.tasks]
-    received = authors_unlabeled(classes, shown, rest, seed)
+    received = authors_unlabeled(dataset, classes, shown, rest, seed)
     assert [set(task.unlabeled.tolist()) for task in stream.tasks] == received
     everywhere = np.concatenate([task.unlabeled for task in stream.tasks])
     assert len(np.unique(everywhere)) == len(everywhere), "no image in two tasks"
 
 
-def test_which_classes_are_shown_is_no_matter_of_the_splits() -> None:
-    """Of the random streams and the negative groups; the authors seeded no generator for them."""
+def test_classes_that_the_authors_drew_without_a_seed_are_ours() -> None:
+    """The classes of a task in `random`, the groups of the parents in `negative`."""
     dataset = cifar_shaped()
-    for unlabeled in ("random", "negative"):
+    for unlabeled, of_task in (("random", False), ("negative", True)):
         config = StreamConfig(order="parent", unlabeled=unlabeled, seed=2)
-        ours = build_stream(dataset, config)
-        theirs = build_stream(dataset, config.replace(splits="authors"))
-        if unlabeled == "random":
-            assert [t.unlabeled_classes for t in ours.tasks] == [
-                t.unlabeled_classes for t in theirs.tasks
-            ]
-        else:
-            by_classes = {t.classes: t.unlabeled_classes for t in ours.tasks}
-            assert by_classes == {t.classes: t.unlabeled_classes for t in theirs.tasks}
+        shown = [
+            {
+                task.classes if of_task else number: task.unlabeled_classes
+                for number, task in enumerate(build_stream(dataset, given).tasks)
+            }
+            for given in (config, config.replace(splits="authors"))
+        ]
+        assert shown[0] == shown[1]
+
+
+def test_a_seed_that_their_generator_does_not_take_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"seed must be less than 2\*\*32 with splits 'authors'"):
+        StreamConfig(splits="authors", seed=2**32)
+    assert len(build_stream(cifar_shaped(), StreamConfig(splits="authors", seed=2**32 - 1))) == 10
 
 
 def test_an_order_that_is_given_is_kept_and_the_labels_are_the_authors() -> None:
@@ -140,5 +167,5 @@ def test_an_order_that_is_given_is_kept_and_the_labels_are_the_authors() -> None
     config = StreamConfig(tasks=10, class_order=names, splits="authors")
     stream = build_stream(dataset, config)
     assert stream.class_order == tuple(reversed(range(CLASSES)))
-    labeled, _ = authors_labels(1)
+    labeled, _ = authors_labels(dataset, 1)
     assert set(stream.tasks[0].labeled.tolist()) == {n for c in range(90, 100) for n in labeled[c]}

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from distillmatch.errors import ConfigError, kind_of
+from distillmatch.files import read_text
 from distillmatch.plugins import refuse_code
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -49,12 +50,14 @@ class Config(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_empty_paths(cls, value: Any, info: ValidationInfo) -> Any:
+    def _refuse_impossible_paths(cls, value: Any, info: ValidationInfo) -> Any:
         """An empty text would be the current folder, which nobody means by it."""
         key = str(info.field_name)
         given = value if isinstance(value, list | tuple) else (value,)
-        if _takes_path(cls.model_fields[key].annotation) and "" in given:
-            raise impossible(key, "must be a path, not ''")
+        if _takes_path(cls.model_fields[key].annotation):
+            for path in given:
+                if path == "" or "\0" in str(path):
+                    raise impossible(key, f"must be a path, not {path!r}")
         return value
 
     @classmethod
@@ -104,9 +107,7 @@ def with_underscores(values: Mapping[Any, Any]) -> dict[str, Any]:
 def read_yaml(path: Path) -> object:
     """Return what a YAML file holds, or say in one sentence why it cannot be read."""
     try:
-        if not path.is_file() and path.exists():
-            raise ConfigError(f"{path}: expected a file")  # and not a pipe, which may never end
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: expected a text file in UTF-8") from None
     except OSError as error:

@@ -107,6 +107,10 @@ class StreamConfig(Config):
             raise impossible("task_sizes", "goes with order 'random' only, not 'parent'")
         if self.order == "parent" and self.class_order is not None:
             raise impossible("class_order", "goes with order 'random' only, not 'parent'")
+        if self.splits == "authors" and self.seed >= 2**32:
+            raise impossible(
+                "seed", f"must be less than 2**32 with splits 'authors', not {self.seed}"
+            )
         sizes = self.task_sizes
         if sizes is not None and self.tasks not in (None, len(sizes)):
             raise impossible("task_sizes", f"lists {len(sizes)} tasks but tasks is {self.tasks}")

@@ -16,7 +16,7 @@ from distillmatch.report.canvas import (
     shortened,
 )
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset
-from distillmatch.streams.stream import Stream, Task
+from distillmatch.streams import Stream, Task
 
 MARGIN = 24
 SIDE = 40

@@ -7,8 +7,7 @@ from rich import box
 from rich.table import Table
 
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.streams.coreset import stored_sizes
-from distillmatch.streams.stream import Stream
+from distillmatch.streams import Stream, stored_sizes
 
 
 def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:

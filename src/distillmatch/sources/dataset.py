@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from distillmatch.errors import SourceError
 
 UNKNOWN = -1
-"""The label of a training image that nobody has labelled."""
+"""The label of a training image that nobody has labeled."""
 PIECE_BYTES = 12 * 2**20
 """How much is read at once of images that may be more than fit in memory."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Part:
     """Images and their labels: the training or the test part of a data set.
 
-    `images` is uint8, (count, side, side, 3), possibly mapped from disk; `labels` is int64,
-    (count,), with `UNKNOWN` for an image that has no label at all.
+    Attributes:
+        images: uint8 of shape (count, side, side, 3), possibly mapped from disk.
+        labels: int64 of shape (count,), `UNKNOWN` for an image that nobody has labeled.
     """
 
     images: NDArray[np.uint8]
@@ -45,10 +46,20 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"Part({len(self):,} images of {self.images.shape[1]} px)"
+
 
 @dataclass(frozen=True)
 class ClassTree:
-    """Which parent each class has, and which super-class each parent has, by number."""
+    """The parent of each class and the super-class of each parent, by number.
+
+    Attributes:
+        parent_of_class: the number of each class's parent.
+        super_class_of_parent: the number of each parent's super-class.
+        parent_names: one name for each parent.
+        super_class_names: one name for each super-class.
+    """
 
     parent_of_class: tuple[int, ...]
     super_class_of_parent: tuple[int, ...]
@@ -83,12 +94,19 @@ class ClassTree:
         return tuple(p for p, s in enumerate(self.super_class_of_parent) if s == super_class)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A data set as every source delivers it.
+    """A data set as every source returns it.
 
-    `label_fraction` is the share of each class that is labelled unless a configuration says
-    otherwise. `problems` lists files that were left out, each with its reason.
+    Attributes:
+        name: what messages call the source.
+        train: the training part; a stream decides which of its labels a learner may see.
+        test: the test part, in which every image has a label.
+        class_names: one name for each class number.
+        tree: parents and super-classes of the classes, or nothing.
+        label_fraction: labeled share of each class unless a configuration says otherwise.
+        problems: sentences about files that were left out.
+        known_fingerprint: the fingerprint, where a cache remembers it.
     """
 
     name: str
@@ -122,6 +140,12 @@ class Dataset:
                 f"{self.name}: the tree has {len(self.tree.parent_of_class)} classes, "
                 f"the data {classes}"
             )
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset('{self.name}': {len(self.class_names)} classes, {len(self.train):,} training "
+            f"and {len(self.test):,} test images of {self.image_size} px)"
+        )
 
     @property
     def image_size(self) -> int:

@@ -1,21 +1,20 @@
 """Streams: the semi-supervised continual setting as index lists, without any training."""
 
 from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas, stored_sizes
-from distillmatch.streams.experience import (
+from distillmatch.streams.saved import read_stream_config, saved_task_count
+from distillmatch.streams.stream import (
     EvaluationPart,
     Experience,
+    Stream,
+    build_stream,
     check_fingerprint,
     evaluation_part,
     experience,
+    read_stream,
+    save_stream,
     true_slots_of_unlabeled,
 )
-from distillmatch.streams.saved import (
-    read_stream,
-    read_stream_config,
-    save_stream,
-    saved_task_count,
-)
-from distillmatch.streams.stream import Stream, Task, build_stream
+from distillmatch.streams.tasks import Task
 from distillmatch.streams.validation import validation_folds
 
 __all__ = [

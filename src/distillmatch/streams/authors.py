@@ -1,8 +1,8 @@
 """The splits of the paper's authors: which classes in which order, which images labeled.
 
-Their seeds were 0, 1 and 2. The random generators are those of their code, Python's and NumPy's
-legacy one, so that a seed gives what it gave them. The classes of the stream `random` and the
-groups of `negative` come from a generator that they did not seed; ours are drawn by our hash.
+Their seeds were 0, 1 and 2. The generators are those of their code, Python's and NumPy's legacy
+one, so a seed gives what it gave them. They did not seed the generator of the `random` stream's
+classes and of the `negative` groups; we draw those by our hash.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,17 @@ def parent_order(parents: Sequence[Item], seed: int) -> list[Item]:
 
 
 def label_order(images: Indices, seed: int) -> Indices:
-    """Return a class's images in the order in which they are labeled, from file order.
+    """Return a class's images, given in file order, in the order in which they are labeled.
 
-    Every class is permuted by a generator of its own, so all classes of a size alike.
+    Every class has a generator of its own, so all classes of one size are permuted alike.
     """
     return images[np.random.RandomState(seed).permutation(len(images))]
 
 
 def unlabeled_orders(rest: dict[int, Indices], seed: int) -> dict[int, Indices]:
-    """Return each class's unlabeled images in the order in which they are dealt to tasks.
+    """Return each class's unlabeled images in the order in which they are divided over tasks.
 
-    All of them, in the order of tasks and classes in which `rest` has them, are permuted at once;
-    those of a class stay in the order that they come to have.
+    One permutation is drawn over all of them, in the order of tasks and classes that `rest` has.
     """
     classes = np.concatenate([np.full(len(images), c) for c, images in rest.items()])
     images = np.concatenate(list(rest.values()))

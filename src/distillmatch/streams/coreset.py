@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import Dataset
-from distillmatch.streams.experience import Experience
-from distillmatch.streams.stream import Stream
+from distillmatch.streams.stream import Experience, Stream
 
 
 def quotas(capacity: int, seen: int) -> list[int]:
@@ -18,12 +17,11 @@ def quotas(capacity: int, seen: int) -> list[int]:
     return [each + (slot >= seen - left) for slot in range(seen)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Coreset:
-    """Stored images by class, each class in a random order of which only a beginning is kept.
+    """Stored images by class, each class in a random order that is cut shorter task after task.
 
-    Cutting a random order shorter, task after task, is a random choice each time, and needs no
-    image that was given away before.
+    Every cut is a random choice and needs no image that was dropped before.
     """
 
     capacity: int
@@ -31,7 +29,7 @@ class Coreset:
     by_class: tuple[NDArray[np.uint8], ...] = ()
 
     def after(self, experience: Experience, seed: int) -> "Coreset":
-        """Return the coreset as it is once a task has been learned."""
+        """Return the coreset after a task has been learned."""
         kept: list[NDArray[np.uint8]] = list(self.by_class)
         for slot in range(len(kept), experience.seen):
             images = experience.images[experience.labels == slot]
@@ -55,6 +53,9 @@ class Coreset:
     def __len__(self) -> int:
         return sum(len(images) for images in self.by_class)
 
+    def __repr__(self) -> str:
+        return f"Coreset({len(self):,} of {self.capacity:,} images, {len(self.by_class)} classes)"
+
     @property
     def bytes(self) -> int:
         """The bytes that the stored images take."""
@@ -76,7 +77,7 @@ def stored_sizes(dataset: Dataset, stream: Stream) -> list[tuple[int, int]]:
 def coreset_sizes(
     capacity: int, labeled: Sequence[Sequence[int]], image_bytes: int
 ) -> list[tuple[int, int]]:
-    """Return (images, bytes) stored after each task, from the labelled images of its classes."""
+    """Return (images, bytes) stored after each task, from the labeled images of its classes."""
     counts: list[int] = []
     sizes = []
     for task in labeled:

@@ -1,83 +1,27 @@
 """Saved streams: index lists in JSON, with the fingerprint of the source they belong to."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, StreamError
+from distillmatch.errors import ConfigError, StreamError, kind_of
 from distillmatch.files import read_record, write_atomically
-from distillmatch.sources.dataset import Dataset, verify
-from distillmatch.streams.stream import Stream, Task
+from distillmatch.sources.dataset import UNKNOWN, Dataset, verify
+from distillmatch.streams.tasks import Task
 
-Index = Annotated[int, Field(ge=0, lt=2**62)]
 FORMAT = "distillmatch stream"
 VERSION = 1
+LISTS = ("labeled", "unlabeled", "test")
+Index = Annotated[int, Field(ge=0, lt=2**62)]
 
 
-def save_stream(stream: Stream, path: Path) -> None:
-    """Write a stream so that it can be read back against the same source."""
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "fingerprint": stream.fingerprint,
-        "evaluated_on": stream.evaluated_on,
-        "config": stream.config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
-        "tasks": [
-            {
-                "classes": list(task.classes),
-                "unlabeled_classes": list(task.unlabeled_classes),
-                "labeled": task.labeled.tolist(),
-                "unlabeled": task.unlabeled.tolist(),
-                "test": task.test.tolist(),
-            }
-            for task in stream.tasks
-        ],
-    }
-    write_atomically(path, json.dumps(content) + "\n", "saving the stream")
-
-
-def read_stream_config(path: Path, allow_import: Collection[str] = ()) -> StreamConfig:
-    """Return the configuration that a saved stream was made with.
-
-    A source of one's own that it names must be in `allow_import`.
-    """
-    try:
-        return StreamConfig.from_mapping(_read(path)["config"], str(path), allow_import)
-    except ConfigError as error:
-        raise StreamError(str(error)) from None
-
-
-def saved_task_count(path: Path) -> int:
-    """Return the number of tasks of a saved stream, which its configuration may leave open."""
-    return len(_read(path)["tasks"])
-
-
-def read_stream(path: Path, dataset: Dataset) -> Stream:
-    """Read a saved stream; refuse it if it was made from other data or says what cannot be."""
-    content = _read(path)
-    verify(dataset)
-    if content["fingerprint"] != dataset.fingerprint:
-        raise StreamError(
-            f"{path}: made from data with fingerprint {content['fingerprint']}, "
-            f"but source '{dataset.name}' here has {dataset.fingerprint}"
-        )
-    try:
-        source = content["config"].get("source")  # of which nothing is imported here
-        config = StreamConfig.from_mapping(content["config"], str(path), (source,))
-    except ConfigError as error:
-        raise StreamError(str(error)) from None
-    tasks = tuple(_task(task) for task in content["tasks"])
-    _check_meaning(path, dataset, tasks, content["evaluated_on"])
-    given = config, dataset.class_names, dataset.fingerprint, tasks, content["evaluated_on"]
-    return Stream(*given)
-
-
-class _TaskSchema(BaseModel):
+class _SavedTask(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     classes: Annotated[list[Index], Field(min_length=1)]
@@ -87,8 +31,8 @@ class _TaskSchema(BaseModel):
     test: list[Index]
 
 
-class _StreamSchema(BaseModel):
-    """What a saved stream holds."""
+class _Content(BaseModel):
+    """What the file holds."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -97,57 +41,138 @@ class _StreamSchema(BaseModel):
     fingerprint: str
     evaluated_on: Literal["test", "train"]
     config: dict[str, Any]
-    tasks: Annotated[list[_TaskSchema], Field(min_length=1)]
+    tasks: Annotated[list[_SavedTask], Field(min_length=1)]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    record = read_record(path, "saved stream", FORMAT, VERSION, StreamError)
-    try:
-        return _StreamSchema.model_validate(record).model_dump()
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise StreamError(f"{path}: {place}: {first['msg'].lower()}") from None
+@dataclass(frozen=True)
+class SavedStream:
+    """A file that holds a stream; its form is checked, its meaning only against a data set."""
 
+    path: Path
+    content: _Content
 
-def _task(saved: dict[str, Any]) -> Task:
-    return Task(
-        classes=tuple(saved["classes"]),
-        labeled=np.array(saved["labeled"], np.int64),
-        unlabeled=np.array(saved["unlabeled"], np.int64),
-        unlabeled_classes=tuple(saved["unlabeled_classes"]),
-        test=np.array(saved["test"], np.int64),
-    )
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file and refuse one of another form."""
+        record = read_record(path, "saved stream", FORMAT, VERSION, StreamError)
+        try:
+            return cls(path, _Content.model_validate(record))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place, came = ".".join(map(str, first["loc"]))[:80], first["input"]
+            found = repr(came)[:40] if isinstance(came, str | int | float) else kind_of(came)
+            raise StreamError(f"{path}: {place}: {first['msg'].lower()}, not {found}") from None
 
+    @staticmethod
+    def write(
+        path: Path,
+        config: StreamConfig,
+        fingerprint: str,
+        tasks: Sequence[Task],
+        evaluated_on: str,
+    ) -> None:
+        """Write a stream; of a run's configuration only what describes the stream."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": fingerprint,
+            "evaluated_on": evaluated_on,
+            "config": config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
+            "tasks": [
+                {
+                    "classes": list(task.classes),
+                    "unlabeled_classes": list(task.unlabeled_classes),
+                    **{name: getattr(task, name).tolist() for name in LISTS},
+                }
+                for task in tasks
+            ],
+        }
+        write_atomically(path, json.dumps(content) + "\n", "saving the stream")
 
-def _check_meaning(
-    path: Path, dataset: Dataset, tasks: tuple[Task, ...], evaluated_on: str
-) -> None:
-    """Refuse index lists that do not fit the data: classes, labels, images shown twice."""
-    classes = [c for task in tasks for c in task.classes]
-    if len(set(classes)) < len(classes) or max(classes) >= len(dataset.class_names):
-        raise StreamError(
-            f"{path}: each of the {len(dataset.class_names)} classes may be in one task, and there "
-            "are no others"
+    def config(self, allow_import: Collection[str] = ()) -> StreamConfig:
+        """Return the configuration; a source of the user's own must be in `allow_import`."""
+        try:
+            return StreamConfig.from_mapping(self.content.config, str(self.path), allow_import)
+        except ConfigError as error:
+            raise StreamError(str(error)) from None
+
+    def config_and_tasks(self, dataset: Dataset) -> tuple[StreamConfig, tuple[Task, ...]]:
+        """Return configuration and tasks; refuse them if they do not fit the data set."""
+        verify(dataset)
+        if self.content.fingerprint != dataset.fingerprint:
+            self._refuse(
+                f"made from data with fingerprint {self.content.fingerprint}, "
+                f"but source '{dataset.name}' here has {dataset.fingerprint}"
+            )
+        source = self.content.config.get("source")  # nothing is imported here: it is loaded already
+        config = self.config((source,) if isinstance(source, str) else ())
+        tasks = tuple(
+            Task(
+                classes=tuple(task.classes),
+                unlabeled_classes=tuple(task.unlabeled_classes),
+                **{name: np.array(getattr(task, name), np.int64) for name in LISTS},
+            )
+            for task in self.content.tasks
         )
-    part = dataset.test if evaluated_on == "test" else dataset.train
-    shown = np.concatenate([np.concatenate([task.labeled, task.unlabeled]) for task in tasks])
-    if len(shown) and shown.max() >= len(dataset.train):
-        raise StreamError(f"{path}: an index lies outside the {len(dataset.train)} training images")
-    if len(np.unique(shown)) < len(shown):
-        raise StreamError(f"{path}: a training image is in two tasks, or labeled and unlabeled")
-    for number, task in enumerate(tasks, 1):
-        if len(task.test) and task.test.max() >= len(part):
-            raise StreamError(f"{path}: task {number}: an index lies outside the test images")
-        for name, labels in (
-            ("labeled", dataset.train.labels[task.labeled]),
-            ("test", part.labels[task.test]),
-        ):
-            if not np.isin(labels, task.classes).all():
-                raise StreamError(
-                    f"{path}: task {number}: a {name} image is not of the task's classes"
+        self._check_classes(dataset, tasks)
+        self._check_images(dataset, tasks)
+        for number, task in enumerate(tasks, 1):
+            self._check_labels(dataset, task, f"task {number}")
+        return config, tasks
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        raise StreamError(f"{self.path}: {sentence}")
+
+    def _check_classes(self, dataset: Dataset, tasks: Sequence[Task]) -> None:
+        count = len(dataset.class_names)
+        classes = [c for task in tasks for c in task.classes]
+        if len(set(classes)) < len(classes) or max(classes) >= count:
+            self._refuse(f"expected classes from 0 to {count - 1}, each in one task at most")
+        for number, task in enumerate(tasks, 1):
+            shown = task.unlabeled_classes
+            if len(set(shown)) < len(shown) or max(shown, default=0) >= count:
+                self._refuse(
+                    f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
                 )
-        missing = set(task.classes) - set(dataset.train.labels[task.labeled].tolist())
-        if missing:
-            name = dataset.class_names[min(missing)]
-            raise StreamError(f"{path}: task {number}: class '{name}' has no labeled image")
+
+    def _check_images(self, dataset: Dataset, tasks: Sequence[Task]) -> None:
+        """Refuse an image that there is not, or that is used twice."""
+        on_train = self.content.evaluated_on == "train"
+        of_train = [images for task in tasks for images in (task.labeled, task.unlabeled)]
+        of_test = [task.test for task in tasks]
+        parts = [("training", len(dataset.train), of_train + (of_test if on_train else []))]
+        parts += [] if on_train else [("test", len(dataset.test), of_test)]
+        for name, count, lists in parts:
+            used = np.concatenate(lists)
+            if len(used) and used.max() >= count:
+                self._refuse(f"index {used.max()} lies outside the {count} {name} images")
+            if len(np.unique(used)) < len(used):
+                self._refuse(f"a {name} image is used twice")
+
+    def _check_labels(self, dataset: Dataset, task: Task, where: str) -> None:
+        """Refuse images of other classes than the task's, and classes without images."""
+        tested = (dataset.test if self.content.evaluated_on == "test" else dataset.train).labels
+        labels = dataset.train.labels
+        for name, found, expected in (
+            ("labeled", labels[task.labeled], task.classes),
+            ("test", tested[task.test], task.classes),
+            ("unlabeled", labels[task.unlabeled], (*task.unlabeled_classes, UNKNOWN)),
+        ):
+            if not np.isin(found, expected).all():
+                listed = "unlabeled_classes" if name == "unlabeled" else "classes"
+                self._refuse(f"{where}: {name} images are not all of the task's {listed}")
+        for c in task.classes:
+            if not (labels[task.labeled] == c).any():
+                self._refuse(f"{where}: class '{dataset.class_names[c]}' has no labeled image")
+        if not len(task.test) and np.isin(tested, task.classes).any():
+            self._refuse(f"{where}: expected test images of its classes, found none")
+
+
+def read_stream_config(path: Path, allow_import: Collection[str] = ()) -> StreamConfig:
+    """Return the configuration that a saved stream was made with."""
+    return SavedStream.read(path).config(allow_import)
+
+
+def saved_task_count(path: Path) -> int:
+    """Return the number of tasks of a saved stream, which its configuration may leave open."""
+    return len(SavedStream.read(path).content.tasks)

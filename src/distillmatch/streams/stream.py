@@ -1,52 +1,171 @@
-"""The stream: a semi-supervised continual setting as index lists, built from a source by a seed."""
+"""The stream: a semi-supervised continual setting, and each task of it as a learner sees it."""
 
 import hashlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
-from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.streams import authors
-from distillmatch.streams.orders import tasks_of_classes
-from distillmatch.streams.unlabeled import Tasks, classes_of_streams, shares
+from distillmatch.sources.registry import load_source
+from distillmatch.sources.rows import ImageRows, choose_rows
+from distillmatch.streams.saved import SavedStream, read_stream_config
+from distillmatch.streams.tasks import Task, build_tasks
 
-Indices = NDArray[np.int64]
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Experience:
+    """One task as a learner sees it: nothing here leads to the labels of unlabeled images.
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """One task: its classes, and which images of the source it holds.
+    Labels are places in the learning order, so the classes of a task follow those of earlier tasks.
 
-    `labeled` and `unlabeled` count through the source's training part, `test` through the part
-    that the stream is evaluated on. `unlabeled_classes` are the classes that the environment shows;
-    images of a source's unlabelled folders have none.
+    Attributes:
+        task: number of the task, from 0.
+        task_sizes: number of classes in each task so far, this one included.
+        images: labeled images, uint8 of shape (count, side, side, 3).
+        labels: their labels, int64 of shape (count,).
+        unlabeled: unlabeled images, uint8 of shape (count, side, side, 3).
+        class_names: names of the classes seen so far; a label is a place in this tuple.
     """
 
-    classes: tuple[int, ...]
-    labeled: Indices
-    unlabeled: Indices
-    unlabeled_classes: tuple[int, ...]
-    test: Indices
+    task: int
+    task_sizes: tuple[int, ...]
+    images: ImageRows
+    labels: NDArray[np.int64]
+    unlabeled: ImageRows
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def past(self) -> int:
+        """The number of classes learned in earlier tasks."""
+        return sum(self.task_sizes[:-1])
+
+    @property
+    def seen(self) -> int:
+        """The number of classes learned in this task or earlier."""
+        return sum(self.task_sizes)
+
+    def __repr__(self) -> str:
+        return (
+            f"Experience(task {self.task}: {self.task_sizes[-1]} new classes of {self.seen} seen, "
+            f"{len(self.images):,} labeled and {len(self.unlabeled):,} unlabeled images)"
+        )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluationPart:
+    """One task's test images, and their labels as places in the learning order."""
+
+    images: ImageRows
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"EvaluationPart({len(self):,} images)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Stream:
-    """Tasks in learning order, with the configuration and the source they were made from."""
+    """A semi-supervised continual stream: tasks in learning order over one data set.
+
+    Iterating over a stream gives each task as a learner sees it, an `Experience`; `tasks` has the
+    index lists. `build` makes a stream, `save` and `load` keep one in a file.
+
+    Attributes:
+        config: the configuration that the stream was built from.
+        dataset: the images and labels.
+        tasks: the index lists of each task.
+        evaluated_on: the part that `Task.test` counts through; `train` in validation folds.
+
+    Example::
+
+        >>> from distillmatch import Stream
+        >>> for task in Stream.build(source="shapes", tasks=6, unlabeled="uniform"):
+        ...     print(task.class_names[task.past :], task.images.shape, task.unlabeled.shape)
+    """
 
     config: StreamConfig
-    class_names: tuple[str, ...]
-    fingerprint: str
+    dataset: Dataset
     tasks: tuple[Task, ...]
     evaluated_on: Literal["test", "train"] = "test"
 
+    @classmethod
+    def build(
+        cls, config: StreamConfig | None = None, dataset: Dataset | None = None, **options: Any
+    ) -> Self:
+        """Build the stream that a configuration describes; the same seed gives the same stream.
+
+        Args:
+            config: the configuration; by default that of the embedded images.
+            dataset: the data set to use instead of loading `config.source`.
+            options: options of `StreamConfig` that differ from `config`.
+        """
+        config = config or StreamConfig()
+        config = config.replace(**options) if options else config
+        dataset = dataset or load_source(config)
+        return cls(config, dataset, build_tasks(dataset, config))
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        dataset: Dataset | None = None,
+        allow_import: str | Collection[str] = (),
+    ) -> Self:
+        """Load a stream that `save` wrote, and refuse it if it does not fit the data set.
+
+        Args:
+            path: the file.
+            dataset: the data set the stream was made from, instead of loading its source.
+            allow_import: sources of your own (`module:name`) that the file may name.
+        """
+        path = Path(path)
+        if dataset is None:
+            allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
+            dataset = load_source(read_stream_config(path, allowed))
+        saved = SavedStream.read(path)
+        config, tasks = saved.config_and_tasks(dataset)
+        return cls(config, dataset, tasks, saved.content.evaluated_on)
+
+    def save(self, path: Path | str) -> None:
+        """Write the index lists and the configuration to a JSON file, without any image."""
+        SavedStream.write(
+            Path(path), self.config, self.dataset.fingerprint, self.tasks, self.evaluated_on
+        )
+
     def __len__(self) -> int:
         return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Experience]:
+        return (experience(self.dataset, self, task) for task in range(len(self)))
+
+    def __repr__(self) -> str:
+        labeled, unlabeled = (
+            sum(len(getattr(task, name)) for task in self.tasks)
+            for name in ("labeled", "unlabeled")
+        )
+        return (
+            f"Stream('{self.dataset.name}': {len(self)} tasks, {len(self.class_order)} classes, "
+            f"{labeled:,} labeled and {unlabeled:,} unlabeled images, seed {self.config.seed})"
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the data set's classes by number."""
+        return self.dataset.class_names
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the data set."""
+        return self.dataset.fingerprint
 
     @cached_property
     def class_order(self) -> tuple[int, ...]:
@@ -75,98 +194,55 @@ class Stream:
 
 
 def build_stream(dataset: Dataset, config: StreamConfig) -> Stream:
-    """Build the stream that the configuration describes; the same seed gives the same stream."""
-    tasks = tasks_of_classes(dataset, config)
-    streams = classes_of_streams(dataset, tasks, config)
-    labeled, rest = _split(dataset, config)
-    if config.splits == "authors":
-        dealt = authors.unlabeled_orders({c: rest[c] for task in tasks for c in task}, config.seed)
-        rest = [dealt[c] for c in range(len(rest))]
-    unlabeled = _divide(dataset, rest, streams, config)
-    test = [np.flatnonzero(np.isin(dataset.test.labels, task)) for task in tasks]
-    return Stream(
-        config=config,
-        class_names=dataset.class_names,
-        fingerprint=dataset.fingerprint,
-        tasks=tuple(
-            Task(
-                classes=classes,
-                labeled=np.concatenate([labeled[c] for c in classes]),
-                unlabeled=unlabeled[i],
-                unlabeled_classes=tuple(streams[i]),
-                test=test[i],
-            )
-            for i, classes in enumerate(tasks)
-        ),
+    """Build the stream that a configuration describes over a data set."""
+    return Stream.build(config, dataset)
+
+
+def read_stream(path: Path, dataset: Dataset) -> Stream:
+    """Read a saved stream; refuse it if it was made from other data or cannot be used."""
+    return Stream.load(path, dataset)
+
+
+def save_stream(stream: Stream, path: Path) -> None:
+    """Write a stream so that it can be read back against the same source."""
+    stream.save(path)
+
+
+def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
+    """Return one task (numbered from 0) as a learner sees it.
+
+    The arrays are copies, or say where in a mapped file the images are.
+    """
+    check_fingerprint(dataset, stream)
+    chosen, sizes = stream.tasks[task], stream.task_sizes[: task + 1]
+    return Experience(
+        task=task,
+        task_sizes=sizes,
+        images=choose_rows(dataset.train.images, chosen.labeled),
+        labels=stream.slots(dataset.train.labels[chosen.labeled]),
+        unlabeled=choose_rows(dataset.train.images, chosen.unlabeled),
+        class_names=tuple(stream.class_names[c] for c in stream.class_order[: sum(sizes)]),
     )
 
 
-def labels_of_class(dataset: Dataset, config: StreamConfig, class_number: int, images: int) -> int:
-    """Return how many of a class's images are labelled, or say that there are too few."""
-    name = dataset.class_names[class_number]
-    if images == 0:
-        raise StreamError(f"class '{name}' of source '{dataset.name}' has no training image")
-    if config.labels_per_class is None:
-        return max(1, round(images * (config.label_fraction or dataset.label_fraction)))
-    if config.labels_per_class > images:
+def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPart:
+    """Return one task's test images, with labels as places in the learning order."""
+    check_fingerprint(dataset, stream)
+    part = dataset.test if stream.evaluated_on == "test" else dataset.train
+    chosen = stream.tasks[task].test
+    return EvaluationPart(choose_rows(part.images, chosen), stream.slots(part.labels[chosen]))
+
+
+def true_slots_of_unlabeled(dataset: Dataset, stream: Stream, task: int) -> NDArray[np.int64]:
+    """Return the true labels of a task's unlabeled images, for diagnostics only."""
+    check_fingerprint(dataset, stream)
+    return stream.slots(dataset.train.labels[stream.tasks[task].unlabeled])
+
+
+def check_fingerprint(dataset: Dataset, stream: Stream) -> None:
+    """Refuse to read a stream against other data than it was made from."""
+    if dataset is not stream.dataset and dataset.fingerprint != stream.fingerprint:
         raise StreamError(
-            f"labels_per_class is {config.labels_per_class}, but class '{name}' of source "
-            f"'{dataset.name}' has only {images} training images"
+            f"the stream was made from data with fingerprint {stream.fingerprint}, "
+            f"but source '{dataset.name}' here has {dataset.fingerprint}"
         )
-    return config.labels_per_class
-
-
-def _split(dataset: Dataset, config: StreamConfig) -> tuple[list[Indices], list[Indices]]:
-    """Split each class's training images by the seed into a labelled part and the rest."""
-    by_class = np.argsort(dataset.train.labels, kind="stable")
-    bounds = np.searchsorted(
-        dataset.train.labels[by_class], np.arange(len(dataset.class_names) + 1)
-    )
-    labeled, rest = [], []
-    for c, name in enumerate(dataset.class_names):
-        images = by_class[bounds[c] : bounds[c + 1]]
-        if config.splits == "authors":
-            images = authors.label_order(images, config.seed)
-        else:
-            images = images[permutation(len(images), config.seed, "labels", name)]
-        count = labels_of_class(dataset, config, c, len(images))
-        labeled.append(np.sort(images[:count]))
-        rest.append(images[count:])
-    return labeled, rest
-
-
-def _divide(
-    dataset: Dataset, rest: list[Indices], streams: Tasks, config: StreamConfig
-) -> list[Indices]:
-    """Give each task its share of the unlabelled images; no image goes to two tasks."""
-    received: list[list[Indices]] = [[] for _ in streams]
-    dealt = 0
-    for c, images in enumerate(rest):
-        holders = [i for i, classes in enumerate(streams) if c in classes]
-        for i, share in zip(holders, shares(images, len(holders), dealt), strict=True):
-            received[i].append(share)
-        # The next class of so few images begins where this one ended.
-        dealt += len(images) if len(images) < len(holders) else 0
-    without_class = np.flatnonzero(dataset.train.labels == UNKNOWN)
-    if len(without_class):
-        if config.unlabeled not in ("uniform", "none"):
-            raise StreamError(
-                f"unlabeled must be 'uniform' where a source has unlabelled folders, whose images "
-                f"have no known class, not '{config.unlabeled}'"
-            )
-        order = permutation(len(without_class), config.seed, "unlabelled folders")
-        shown = [] if config.unlabeled == "none" else shares(without_class[order], len(streams))
-        for i, share in enumerate(shown):
-            received[i].append(share)
-    return [
-        _limited(np.concatenate([*images, np.empty(0, np.int64)]), i, config)
-        for i, images in enumerate(received)
-    ]
-
-
-def _limited(images: Indices, task: int, config: StreamConfig) -> Indices:
-    limit = config.unlabeled_per_task
-    if limit is not None and len(images) > limit:
-        order = permutation(len(images), config.seed, "unlabelled limit", task)
-        images = images[order[:limit]]
-    return np.sort(images)

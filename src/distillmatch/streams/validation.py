@@ -7,17 +7,17 @@ import numpy as np
 from distillmatch.errors import StreamError
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import Dataset
-from distillmatch.streams.experience import check_fingerprint
-from distillmatch.streams.stream import Stream, Task
+from distillmatch.streams.stream import Stream, check_fingerprint
+from distillmatch.streams.tasks import Task
 
 
 def validation_folds(
     dataset: Dataset, stream: Stream, folds: int = 3, tasks: int | None = None
 ) -> tuple[Stream, ...]:
-    """Return k streams over the first tasks, each holding out another part of the labelled images.
+    """Return k streams over the first tasks, each holding out another part of the labeled images.
 
-    The held-out images, an equal share of every class, are what the fold is evaluated on; the
-    source's test part is not touched. `tasks` is half of them by default, as in the paper.
+    A fold is evaluated on its held-out images, an equal share of every class; the source's test
+    part is not touched. `tasks` is half of the stream's by default, as in the paper.
     """
     check_fingerprint(dataset, stream)
     first = tasks if tasks is not None else max(1, len(stream) // 2)
@@ -44,14 +44,14 @@ def validation_folds(
 
 
 def _folds_of_task(dataset: Dataset, stream: Stream, task: Task, folds: int) -> list[np.ndarray]:
-    """Cut each class's labelled images, shuffled, into `folds` parts of nearly equal size."""
+    """Cut each class's labeled images, shuffled, into `folds` parts of nearly equal size."""
     labels = dataset.train.labels[task.labeled]
     parts: list[list[np.ndarray]] = [[] for _ in range(folds)]
     for c in task.classes:
         images = task.labeled[labels == c]
         if len(images) < folds:
             raise StreamError(
-                f"class '{dataset.class_names[c]}' has {len(images)} labelled images, "
+                f"class '{dataset.class_names[c]}' has {len(images)} labeled images, "
                 f"too few for {folds} folds"
             )
         order = permutation(len(images), stream.config.seed, "folds", dataset.class_names[c])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.streams import build_stream
-from distillmatch.streams.unlabeled import balanced_draws, dealt_anew, derangement
+from distillmatch.streams.classes import balanced_draws, dealt_anew, derangement
 
 
 @settings(max_examples=100, deadline=None)

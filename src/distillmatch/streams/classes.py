@@ -1,0 +1,193 @@
+"""The classes of each task, and those of the unlabeled images around it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from distillmatch.config import RECIPES, StreamConfig
+from distillmatch.config.stream import DEFAULT_TASKS
+from distillmatch.errors import StreamError
+from distillmatch.randomness import random_integers, shuffled
+from distillmatch.sources.dataset import ClassTree, Dataset
+from distillmatch.streams import authors
+
+Tasks = Sequence[tuple[int, ...]]
+"""Class numbers, a tuple for each task."""
+DEFAULT_RANDOM_CLASSES = 20
+
+
+def classes_of_tasks(dataset: Dataset, config: StreamConfig) -> Tasks:
+    """Return the classes of each task, in learning order."""
+    if config.order == "parent":
+        return _one_task_per_parent(dataset, config)
+    order = _class_order(dataset, config)
+    tasks, start = [], 0
+    for size in _task_sizes(len(order), config):
+        tasks.append(tuple(order[start : start + size]))
+        start += size
+    return tasks
+
+
+def classes_of_unlabeled(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
+    """Return, for each task, the classes whose images are in its unlabeled stream."""
+    classes = len(dataset.class_names)
+    if config.unlabeled == "none":
+        return [()] * len(tasks)
+    if config.unlabeled == "task":
+        return tasks
+    if config.unlabeled == "uniform":
+        return [tuple(range(classes))] * len(tasks)
+    if config.unlabeled == "random":
+        drawn = config.random_classes or min(DEFAULT_RANDOM_CLASSES, classes)
+        if drawn > classes:
+            raise StreamError(
+                f"random_classes must be at most the {classes} classes of the source, not {drawn}"
+            )
+        return balanced_draws(classes, len(tasks), drawn, config.seed)
+    return _classes_by_super_class(dataset, tasks, config)
+
+
+def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
+    tree = _required_tree(dataset, config)
+    parents = len(tree.parent_names)
+    if config.tasks not in (None, parents):
+        raise StreamError(
+            f"tasks must be {parents} with order 'parent' (one for each parent class of source "
+            f"'{dataset.name}'), not {config.tasks}"
+        )
+    if config.splits == "authors":
+        order = authors.parent_order(range(parents), config.seed)
+    else:
+        order = shuffled(range(parents), config.seed, "parent order")
+    return [tree.classes_of_parent(parent) for parent in order]
+
+
+def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
+    if config.class_order is None and config.splits == "authors":
+        return authors.class_order(len(dataset.class_names), config.seed)
+    if config.class_order is None:
+        return shuffled(range(len(dataset.class_names)), config.seed, "class order")
+    number = {name: i for i, name in enumerate(dataset.class_names)}
+    unknown = [name for name in config.class_order if name not in number]
+    if unknown:
+        raise StreamError(
+            f"class_order names '{unknown[0]}', which is not a class of source '{dataset.name}'"
+        )
+    if sorted(config.class_order) != sorted(number):
+        raise StreamError(
+            f"class_order must name each of the {len(number)} classes of source "
+            f"'{dataset.name}' once, not {len(config.class_order)} names "
+            f"({len(set(config.class_order))} different)"
+        )
+    return [number[name] for name in config.class_order]
+
+
+def _task_sizes(classes: int, config: StreamConfig) -> tuple[int, ...]:
+    if config.task_sizes is not None:
+        if sum(config.task_sizes) != classes:
+            raise StreamError(
+                f"task_sizes must add up to the {classes} classes of the source, "
+                f"not to {sum(config.task_sizes)}"
+            )
+        return config.task_sizes
+    tasks = config.tasks or min(DEFAULT_TASKS, classes)
+    if tasks > classes:
+        raise StreamError(f"tasks must be at most the {classes} classes of the source, not {tasks}")
+    if classes % tasks:
+        divisors = ", ".join(str(d) for d in range(1, classes + 1) if classes % d == 0)
+        raise StreamError(
+            f"tasks must divide the {classes} classes of the source ({divisors}), not {tasks}; "
+            "for unequal tasks give task_sizes"
+        )
+    return (classes // tasks,) * tasks
+
+
+def _required_tree(dataset: Dataset, config: StreamConfig) -> ClassTree:
+    if dataset.tree is None:
+        follows = config.unlabeled in ("positive", "negative")
+        because = f"unlabeled '{config.unlabeled}'" if follows else "order 'parent'"
+        raise StreamError(
+            f"{because} needs a source with a class tree, and source '{dataset.name}' has none"
+        )
+    return dataset.tree
+
+
+def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
+    """Return the classes of the task's own super-class (`positive`), or of others (`negative`).
+
+    The recipe `as-written` shows one other super-class: the super-classes are deranged. The recipe
+    `paper` deals the super-classes to the parents anew, so that no parent keeps its own, and shows
+    the group that the task's parent is in.
+    """
+    tree = _required_tree(dataset, config)
+    parents = [tree.parent_of_class[task[0]] for task in tasks]
+    if config.unlabeled == "positive":
+        return [tree.classes_of_super_class(tree.super_class_of_parent[p]) for p in parents]
+    count = len(tree.super_class_names)
+    if RECIPES[config.recipe].negative_stream == "regrouped":
+        largest, held = Counter(tree.super_class_of_parent).most_common(1)[0]
+        if 2 * held > len(tree.parent_names):
+            raise StreamError(
+                "unlabeled 'negative' needs super-classes of at most half of the "
+                f"{len(tree.parent_names)} parents, but '{tree.super_class_names[largest]}' has "
+                f"{held}"
+            )
+        groups = dealt_anew(tree.super_class_of_parent, config.seed)
+        return [
+            tuple(c for c, p in enumerate(tree.parent_of_class) if groups[p] == groups[parent])
+            for parent in parents
+        ]
+    if count < 2:
+        raise StreamError("unlabeled 'negative' needs at least two super-classes, not 1")
+    other = derangement(count, config.seed)
+    return [tree.classes_of_super_class(other[tree.super_class_of_parent[p]]) for p in parents]
+
+
+def derangement(count: int, seed: int) -> list[int]:
+    """Return a random order of `range(count)` in which nothing stays in its place.
+
+    Shuffles are drawn until one qualifies, so every derangement is equally likely; about one
+    shuffle in three does.
+    """
+    attempt = 0
+    while True:
+        order = shuffled(range(count), seed, "derangement", attempt)
+        if all(place != item for place, item in enumerate(order)):
+            return order
+        attempt += 1
+
+
+def dealt_anew(groups: Sequence[int], seed: int) -> list[int]:
+    """Return the groups of all members in a random order in which no member keeps its own.
+
+    A member that would keep its group exchanges with another one, drawn among those where both
+    then change. There is one as long as no group has more than half of the members. Redrawing
+    until the whole order qualifies would be uniform, but may never end with few large groups.
+    """
+    dealt = shuffled(groups, seed, "regrouped parents")
+    for place, own in enumerate(groups):
+        if dealt[place] == own:
+            others = [q for q, of in enumerate(groups) if own not in (of, dealt[q])]
+            pick = shuffled(others, seed, "regrouped parents", place)[0]
+            dealt[place], dealt[pick] = dealt[pick], own
+    return dealt
+
+
+def balanced_draws(classes: int, tasks: int, drawn: int, seed: int) -> list[tuple[int, ...]]:
+    """Draw `drawn` different classes for each task, each class equally often over all tasks.
+
+    Where the draws do not divide evenly, some classes are drawn once more than others. The classes
+    are dealt in turn, then mixed by many random exchanges between two tasks that keep both rules.
+    """
+    deck = shuffled(range(classes), seed, "random classes", "deck")
+    hands = [{deck[(task * drawn + i) % classes] for i in range(drawn)} for task in range(tasks)]
+    exchanges = 20 * tasks * drawn if tasks > 1 else 0
+    numbers = random_integers(seed, "random classes", "exchanges", count=4 * exchanges)
+    for pick in numbers.reshape(-1, 4).tolist():
+        one, other = hands[pick[0] % tasks], hands[pick[1] % tasks]
+        give, take = sorted(one)[pick[2] % drawn], sorted(other)[pick[3] % drawn]
+        if give not in other and take not in one:
+            one.remove(give)
+            other.remove(take)
+            one.add(take)
+            other.add(give)
+    return [tuple(sorted(hand)) for hand in hands]

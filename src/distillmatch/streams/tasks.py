@@ -1,0 +1,144 @@
+"""The tasks of a stream as index lists: which images are labeled, unlabeled and for testing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distillmatch.config import StreamConfig
+from distillmatch.errors import StreamError
+from distillmatch.randomness import permutation
+from distillmatch.sources.dataset import UNKNOWN, Dataset
+from distillmatch.streams import authors
+from distillmatch.streams.classes import Tasks, classes_of_tasks, classes_of_unlabeled
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Task:
+    """One task: its classes, and the indices of its images in the data set.
+
+    Attributes:
+        classes: numbers of the task's classes, in learning order.
+        labeled: indices of labeled images in the training part.
+        unlabeled: indices of unlabeled images in the training part.
+        unlabeled_classes: the classes of the unlabeled images, apart from images of unlabeled
+            folders, which have none.
+        test: indices of test images in the part that the stream is evaluated on.
+    """
+
+    classes: tuple[int, ...]
+    labeled: Indices
+    unlabeled: Indices
+    unlabeled_classes: tuple[int, ...]
+    test: Indices
+
+    def __repr__(self) -> str:
+        return (
+            f"Task({len(self.classes)} classes: {len(self.labeled):,} labeled, "
+            f"{len(self.unlabeled):,} unlabeled, {len(self.test):,} test images)"
+        )
+
+
+def build_tasks(dataset: Dataset, config: StreamConfig) -> tuple[Task, ...]:
+    """Return the tasks that a configuration describes; the same seed gives the same tasks."""
+    tasks = classes_of_tasks(dataset, config)
+    shown = classes_of_unlabeled(dataset, tasks, config)
+    labeled, rest = _split(dataset, config)
+    if config.splits == "authors":
+        dealt = authors.unlabeled_orders({c: rest[c] for task in tasks for c in task}, config.seed)
+        rest = [dealt[c] for c in range(len(rest))]
+    unlabeled = _divide(dataset, rest, shown, config)
+    return tuple(
+        Task(
+            classes=classes,
+            labeled=np.concatenate([labeled[c] for c in classes]),
+            unlabeled=unlabeled[i],
+            unlabeled_classes=tuple(shown[i]),
+            test=np.flatnonzero(np.isin(dataset.test.labels, classes)),
+        )
+        for i, classes in enumerate(tasks)
+    )
+
+
+def _split(dataset: Dataset, config: StreamConfig) -> tuple[list[Indices], list[Indices]]:
+    """Split each class's training images by the seed into a labeled part and the rest."""
+    by_class = np.argsort(dataset.train.labels, kind="stable")
+    bounds = np.searchsorted(
+        dataset.train.labels[by_class], np.arange(len(dataset.class_names) + 1)
+    )
+    labeled, rest = [], []
+    for c, name in enumerate(dataset.class_names):
+        images = by_class[bounds[c] : bounds[c + 1]]
+        if config.splits == "authors":
+            images = authors.label_order(images, config.seed)
+        else:
+            images = images[permutation(len(images), config.seed, "labels", name)]
+        count = _labels_of_class(dataset, config, name, len(images))
+        labeled.append(np.sort(images[:count]))
+        rest.append(images[count:])
+    return labeled, rest
+
+
+def _labels_of_class(dataset: Dataset, config: StreamConfig, name: str, images: int) -> int:
+    """Return how many of a class's images are labeled, or say that there are too few."""
+    if images == 0:
+        raise StreamError(f"class '{name}' of source '{dataset.name}' has no training image")
+    if config.labels_per_class is None:
+        return max(1, round(images * (config.label_fraction or dataset.label_fraction)))
+    if config.labels_per_class > images:
+        raise StreamError(
+            f"labels_per_class is {config.labels_per_class}, but class '{name}' of source "
+            f"'{dataset.name}' has only {images} training images"
+        )
+    return config.labels_per_class
+
+
+def _divide(
+    dataset: Dataset, rest: list[Indices], shown: Tasks, config: StreamConfig
+) -> list[Indices]:
+    """Divide the unlabeled images over the tasks; no image goes to two tasks."""
+    received: list[list[Indices]] = [[] for _ in shown]
+    dealt = 0
+    for c, images in enumerate(rest):
+        holders = [i for i, classes in enumerate(shown) if c in classes]
+        for i, share in zip(holders, _shares(images, len(holders), dealt), strict=True):
+            received[i].append(share)
+        # The next class of so few images begins where this one ended.
+        dealt += len(images) if len(images) < len(holders) else 0
+    without_class = np.flatnonzero(dataset.train.labels == UNKNOWN)
+    if len(without_class) and config.unlabeled != "none":
+        if config.unlabeled != "uniform":
+            raise StreamError(
+                f"unlabeled must be 'uniform' where a source has unlabeled folders, whose images "
+                f"have no known class, not '{config.unlabeled}'"
+            )
+        # The purpose is spelled as in earlier versions, so that their streams stay the same.
+        order = permutation(len(without_class), config.seed, "unlabelled folders")
+        for i, share in enumerate(_shares(without_class[order], len(shown))):
+            received[i].append(share)
+    return [
+        _limited(np.concatenate([*images, np.empty(0, np.int64)]), i, config)
+        for i, images in enumerate(received)
+    ]
+
+
+def _shares(images: Indices, holders: int, first: int = 0) -> list[Indices]:
+    """Divide a class's images into equal shares; what does not divide evenly is left unused.
+
+    Where there are fewer images than holders, so that no share would have any, they are dealt one
+    by one, beginning with the holder `first`.
+    """
+    size = len(images) // holders if holders else 0
+    if size == 0:
+        return [images[(place := (i - first) % holders) : place + 1] for i in range(holders)]
+    return [images[i * size : (i + 1) * size] for i in range(holders)]
+
+
+def _limited(images: Indices, task: int, config: StreamConfig) -> Indices:
+    limit = config.unlabeled_per_task
+    if limit is not None and len(images) > limit:
+        order = permutation(len(images), config.seed, "unlabelled limit", task)
+        images = images[order[:limit]]
+    return np.sort(images)

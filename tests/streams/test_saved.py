@@ -1,0 +1,233 @@
+"""Saved streams: what is written is read back, and nothing else is believed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_dataset
+
+from distillmatch import Stream
+from distillmatch.cli import main
+from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.errors import DistillMatchError, StreamError
+from distillmatch.sources import Dataset, Part
+from distillmatch.streams import build_stream, experience, read_stream, save_stream
+from distillmatch.streams import validation_folds as folds_of
+
+
+def test_a_saved_stream_is_read_back_as_it_was(tmp_path: Path) -> None:
+    dataset = make_dataset()
+    built = build_stream(dataset, StreamConfig(unlabeled="negative", seed=4, coreset=7))
+    save_stream(built, tmp_path / "stream.json")
+    read = read_stream(tmp_path / "stream.json", dataset)
+    assert read.config == built.config
+    for one, other in zip(built.tasks, read.tasks, strict=True):
+        assert one.classes == other.classes and one.unlabeled_classes == other.unlabeled_classes
+        for name in ("labeled", "unlabeled", "test"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_stream_of_a_run_is_saved_without_what_is_the_runs(tmp_path: Path) -> None:
+    dataset = make_dataset()
+    built = build_stream(dataset, RunConfig(tasks=4, method="gd", epochs=3))
+    save_stream(built, tmp_path / "stream.json")
+    assert read_stream(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
+
+
+def test_a_validation_fold_can_be_saved_too(tmp_path: Path) -> None:
+    dataset = make_dataset()
+    fold = folds_of(dataset, build_stream(dataset, StreamConfig(tasks=4)))[0]
+    save_stream(fold, tmp_path / "fold.json")
+    assert read_stream(tmp_path / "fold.json", dataset).evaluated_on == "train"
+
+
+def test_a_stream_is_refused_against_other_data(tmp_path: Path) -> None:
+    stream = build_stream(make_dataset(), StreamConfig(tasks=3))
+    save_stream(stream, tmp_path / "stream.json")
+    other = make_dataset(per_class=21)
+    with pytest.raises(StreamError, match="fingerprint"):
+        read_stream(tmp_path / "stream.json", other)
+    with pytest.raises(StreamError, match="fingerprint"):
+        experience(other, stream, 0)
+
+
+def test_one_changed_pixel_changes_the_fingerprint() -> None:
+    one, other = make_dataset(), make_dataset()
+    other.train.images[5, 7, 7, 2] ^= 1
+    assert one.fingerprint != other.fingerprint
+    assert one.fingerprint == make_dataset().fingerprint
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def task(number: int, **lists: Any) -> Change:
+    """Change lists of one task."""
+    return lambda content: content["tasks"][number].update(lists)
+
+
+def swap(name: str) -> Change:
+    """Exchange the lists of the first two tasks that have this name."""
+
+    def change(content: dict[str, Any]) -> None:
+        one, other, *_ = content["tasks"]
+        one[name], other[name] = other[name], one[name]
+
+    return change
+
+
+def extend(number: int, name: str, from_number: int, from_name: str) -> Change:
+    """Add the first entry of one list to another."""
+    return lambda content: content["tasks"][number][name].append(
+        content["tasks"][from_number][from_name][0]
+    )
+
+
+def remove_labels_of_a_class(content: dict[str, Any]) -> None:
+    """Keep of a task's four classes the labeled images of three, as a cut file has them."""
+    labels = make_dataset().train.labels
+    of_task = content["tasks"][0]
+    first = of_task["classes"][0]
+    of_task["labeled"] = [image for image in of_task["labeled"] if labels[image] != first]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda content: content.update(format="other"), "found other JSON"),
+        (lambda content: content.update(version=99), "expected version 1"),
+        (lambda content: content.update(evaluated_on="moon"), "evaluated_on: .*'test' or 'train'"),
+        (lambda content: content.update(config={"ordr": 1}), "unknown key 'ordr'"),
+        (lambda content: content.update(config=[1]), "config: .*dictionary, not a list"),
+        (lambda content: content.update(tasks=[{}]), "tasks.0.classes: field required"),
+        (lambda content: content.update(tasks=[]), "tasks: .*at least 1"),
+        (lambda content: content.update(extra=1), "extra: .*not permitted"),
+        (task(1, labeled=[]), "tasks.1.labeled: .*at least 1"),
+        (task(1, classes=[]), "tasks.1.classes: .*at least 1"),
+        (task(1, labeled=["3"]), "tasks.1.labeled.0: .*integer, not '3'"),
+        (task(1, labeled=[1.5]), "tasks.1.labeled.0: .*integer, not 1.5"),
+        (task(1, labeled=None), "tasks.1.labeled: .*list, not None"),
+        (task(1, unlabeled=[True]), "tasks.1.unlabeled.0: .*integer, not True"),
+        (task(1, unlabeled=[-1]), "tasks.1.unlabeled.0: .*not -1"),
+        (task(1, unlabeled=[2**62]), "tasks.1.unlabeled.0: .*not 4611686018427387904"),
+        (task(1, unlabeled=[10**6]), "index 1000000 lies outside the 240 training images"),
+        (task(1, test=[10**6]), "index 1000000 lies outside the 36 test images"),
+        (task(1, test=[]), "task 2: expected test images of its classes, found none"),
+        (task(1, classes=[0, 1, 2, 12]), "expected classes from 0 to 11"),
+        (task(1, unlabeled_classes=[12]), "task 2: expected unlabeled_classes from 0 to 11"),
+        (task(1, unlabeled_classes=[3, 3]), "task 2: expected unlabeled_classes .*, each once"),
+        (task(1, unlabeled_classes=[]), "task 2: unlabeled images are not all of .*unlabeled_cl"),
+        (extend(1, "classes", 0, "classes"), "each in one task at most"),
+        (extend(1, "labeled", 1, "labeled"), "a training image is used twice"),
+        (extend(1, "unlabeled", 0, "unlabeled"), "a training image is used twice"),
+        (extend(1, "unlabeled", 1, "labeled"), "a training image is used twice"),
+        (extend(1, "test", 1, "test"), "a test image is used twice"),
+        (swap("labeled"), "task 1: labeled images are not all of the task's classes"),
+        (swap("classes"), "task 1: labeled images are not all of the task's classes"),
+        (swap("test"), "task 1: test images are not all of the task's classes"),
+        (remove_labels_of_a_class, "task 1: class 'class .*' has no labeled image"),
+    ],
+)
+def test_a_file_that_is_wrong_in_form_or_meaning_is_refused_in_one_sentence(
+    tmp_path: Path, change: Change, sentence: str
+) -> None:
+    dataset, path = make_dataset(), tmp_path / "stream.json"
+    build_stream(dataset, StreamConfig(tasks=3)).save(path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(StreamError, match=sentence) as refusal:
+        read_stream(path, dataset)
+    assert "\n" not in str(refusal.value) and str(path) in str(refusal.value)
+
+
+def test_a_fold_that_tests_on_images_that_are_learned_is_refused(tmp_path: Path) -> None:
+    dataset, path = make_dataset(), tmp_path / "fold.json"
+    folds_of(dataset, build_stream(dataset, StreamConfig(tasks=4)))[0].save(path)
+    content = json.loads(path.read_text())
+    extend(0, "test", 0, "labeled")(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(StreamError, match="a training image is used twice"):
+        read_stream(path, dataset)
+
+
+@pytest.mark.parametrize("text", ['{"format": "distillm', "", "[" * 10**5, "\x00\xff", '"text"'])
+def test_a_cut_or_foreign_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stream.json").write_text(text)
+    with pytest.raises(StreamError, match="expected a saved stream"):
+        Stream.load(tmp_path / "stream.json")
+
+
+def test_what_cannot_be_a_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, sentence in (
+        (tmp_path / "pipe", "expected a file, found a pipe"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / ("n" * 256), "File name too long"),
+        (tmp_path / "none", "No such file"),
+    ):
+        with pytest.raises(StreamError, match=sentence):
+            Stream.load(path)
+    with pytest.raises(DistillMatchError, match="File name too long"):
+        build_stream(make_dataset(), StreamConfig(tasks=3)).save(tmp_path / ("n" * 256))
+
+
+@pytest.fixture
+def own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Save a stream of a source whose module leaves a trace when it is imported."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_pictures.py").write_text(
+        "from pathlib import Path\n"
+        "from distillmatch.sources.shapes import load\n"
+        "Path('imported').touch()\n"
+    )
+    command = [sys.executable, "-m", "distillmatch", "stream", "--source", "own_pictures:load"]
+    subprocess.run([*command, "--save", "stream.json"], check=True, capture_output=True)
+    (tmp_path / "imported").unlink()
+    return tmp_path / "stream.json"
+
+
+def test_a_saved_stream_imports_its_source_only_if_that_name_is_allowed(
+    own_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = own_source.with_name("imported")
+    refused = "its source is 'own_pictures:load', and a file does not decide what is imported"
+    for command in (["stream", "--read"], ["run", "--out", "out", "--stream"]):
+        for more in ([], ["--allow-import", "own_pictures:other"]):
+            assert main([*command, str(own_source), *more]) == 2
+            assert refused in capsys.readouterr().err
+    for allowed in ((), "own_pictures:other", ["own_pictures"]):
+        with pytest.raises(StreamError, match=refused):
+            Stream.load(own_source, allow_import=allowed)
+    assert not trace.exists() and "own_pictures" not in sys.modules
+    assert len(Stream.load(own_source, allow_import="own_pictures:load")) == 10
+    assert trace.exists()
+    assert main(["stream", "--read", str(own_source), "--allow-import", "own_pictures:load"]) == 0
+    sys.modules.pop("own_pictures")
+
+
+def test_a_stream_reads_its_data_set_and_shows_it_in_short(tmp_path: Path) -> None:
+    Stream.build(source="shapes", tasks=6, seed=3).save(tmp_path / "stream.json")
+    stream = Stream.load(tmp_path / "stream.json")
+    for number, learned in enumerate(stream):
+        names = learned.class_names[learned.past :]
+        assert names == tuple(stream.class_names[c] for c in stream.tasks[number].classes)
+        assert len(learned.images) == 300 and len(learned.unlabeled) == 1200
+    one = stream.dataset.train
+    for thing in (
+        stream,
+        stream.dataset,
+        one,
+        stream.tasks[0],
+        learned,
+        Part(one.images, one.labels),
+    ):
+        assert len(repr(thing)) < 150 and "array" not in repr(thing)
+    assert "6 tasks, 60 classes" in repr(stream) and "60 classes" in repr(stream.dataset)
+    assert isinstance(stream.dataset, Dataset)
