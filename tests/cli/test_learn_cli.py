@@ -10,7 +10,7 @@ import pytest
 from learner_folders import COLORS, ODD, SMALL, content_of, make_world, picture, write_class
 from PIL import Image
 
-from distillmatch.cli import main, own_demo, own_world
+from distillmatch.cli import demo_own, main
 from distillmatch.learner import read_state
 from distillmatch.runs.lock import FolderLock
 
@@ -214,9 +214,9 @@ def test_the_demo_learns_three_months_and_does_not_repeat_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = {"epochs": 1, "batch": 8, "unlabeled_batch": 8}
-    monkeypatch.setattr(own_demo, "SETTINGS", {**own_demo.SETTINGS, **short})
+    monkeypatch.setattr(demo_own, "SETTINGS", {**demo_own.SETTINGS, **short})
     for name, count in (("LABELS", 4), ("SIGHTS", 3), ("STRANGE_SIGHTS", 1), ("TESTS", 2)):
-        monkeypatch.setattr(own_world, name, count)
+        monkeypatch.setattr(demo_own, name, count)
     assert main(["demo", "own", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "knows 6 classes" in printed and "distillmatch predict" in printed

@@ -13,8 +13,6 @@ from distillmatch.cli import (
     bench,
     compare,
     demo,
-    export,
-    inspect,
     learn,
     predict,
     report,
@@ -49,8 +47,10 @@ def make_parser() -> Parser:
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
     of_the_paper = (stream, views, run, compare, demo, bench, tune, suite, results, report)
-    for command in (*of_the_paper, learn, predict, inspect, export):
+    for command in (*of_the_paper, learn, predict):
         command.add_parser(commands)
+    learn.add_inspect_parser(commands)
+    learn.add_export_parser(commands)
     return parser
 
 

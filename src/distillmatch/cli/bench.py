@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from distillmatch.cli.options import add_command, add_config_options, config_from
+from distillmatch.cli.options import Commands, add_command, add_config_options, config_from
 from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
@@ -14,7 +14,7 @@ from distillmatch.sources import load_source
 from distillmatch.terminal import plain_console
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("bench", help="measure speed on the machine at hand")
     kinds = parser.add_subparsers(

@@ -3,11 +3,12 @@
 import argparse
 from pathlib import Path
 
+from distillmatch.cli.options import Commands
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.terminal import plain_console
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("compare", help="put the results of runs side by side")
     parser.add_argument(

@@ -7,7 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from distillmatch.cli.own_demo import run_own
+from distillmatch.cli.demo_own import run_own
+from distillmatch.cli.options import Commands
 from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
@@ -30,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("demo", help="the paper in miniature: train, compare, report")
     parser.add_argument(

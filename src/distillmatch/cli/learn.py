@@ -1,20 +1,42 @@
-"""`distillmatch learn`: one more task for a learner of one's own images."""
+"""`distillmatch learn`, `inspect` and `export`: a learner of your own images."""
 
 import argparse
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distillmatch.cli.learner_options import add_setting_options, settings_of
+from distillmatch.cli.options import Commands, add_field_option, add_state
 from distillmatch.cli.progress import LiveProgress
+from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError
+from distillmatch.files import size_shown
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.explanation import Explanation
 
+OF_A_RUN = (
+    "method",
+    "network",
+    "image_size",
+    "epochs",
+    "batch",
+    "unlabeled_batch",
+    "coreset",
+    "learning_rate",
+    "seed",
+    "device",
+    "options",
+)
+"""Settings of a learner that a run has under the same name."""
+OF_A_LEARNER = ("unlabeled_limit", "known_rate")
+SETTINGS = (*OF_A_RUN, *OF_A_LEARNER)
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser(
         "learn",
@@ -150,3 +172,102 @@ def learn_task(
         if sentence:
             console.print(sentence, highlight=False, soft_wrap=True)
     return explanation
+
+
+def add_setting_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that make a new learner."""
+    group = parser.add_argument_group(
+        "settings of a new learner",
+        "A learner that is there keeps its own where they are not given; another method, network, "
+        "image size, coreset, seed or gate is refused. --options takes any further one of a run.",
+    )
+    for name in OF_A_RUN:
+        add_field_option(group, RunConfig, name)
+    group.add_argument(
+        "--unlabeled-limit",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="unlabelled images used of one task, drawn at random (default: 50000)",
+    )
+    group.add_argument(
+        "--known-rate",
+        type=float,
+        default=argparse.SUPPRESS,
+        metavar="X",
+        help="share of known images that `predict --reject` is to recognise (default: 0.95)",
+    )
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that were given."""
+    return {name: value for name, value in vars(arguments).items() if name in SETTINGS}
+
+
+def add_inspect_parser(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("inspect", help="show what a learner of your own knows")
+    parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run_inspect)
+
+
+def run_inspect(arguments: argparse.Namespace) -> None:
+    """Print the learner's classes, settings, sizes, thresholds and history."""
+    from distillmatch.learner.state import read_state
+    from distillmatch.report.learner_text import history_table, state_table
+
+    summary = read_state(arguments.state)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+        return
+    console = plain_console()
+    console.print(state_table(summary))
+    if summary["history"]:
+        console.print(history_table(summary["history"]))
+
+
+def add_export_parser(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("export", help="write a learner's classifier for other programs")
+    add_state(parser)
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="write ONNX (extra: onnx)")
+    parser.add_argument("--torch", type=Path, metavar="FILE", help="write torch.export's .pt2")
+    parser.add_argument(
+        "--pixels",
+        choices=("uint8", "float"),
+        default="uint8",
+        help="images that the file takes: bytes, or floats from 0 to 1 (default: uint8)",
+    )
+    parser.set_defaults(run=run_export)
+
+
+def run_export(arguments: argparse.Namespace) -> None:
+    """Write the files that were asked for."""
+    if arguments.onnx is None and arguments.torch is None:
+        raise ConfigError("export needs --onnx FILE or --torch FILE, or both")
+    if None not in (arguments.onnx, arguments.torch) and _same(arguments.onnx, arguments.torch):
+        raise ConfigError(
+            f"--onnx and --torch must name two files, not both {arguments.torch}, "
+            "or one would be written over the other"
+        )
+    from distillmatch.learner.estimator import ContinualLearner
+    from distillmatch.learner.export import export_onnx, export_torch
+
+    learner = ContinualLearner.load(
+        arguments.state, device="cpu", allow_import=arguments.allow_import
+    )
+    console = plain_console(highlight=False, soft_wrap=True)
+    for path, write in ((arguments.onnx, export_onnx), (arguments.torch, export_torch)):
+        if path is not None:
+            write(learner, path, arguments.pixels)
+            console.print(
+                f"{path}: {len(learner.classes_)} classes, images (count, 3, "
+                f"{learner.image_size_}, {learner.image_size_}) of {arguments.pixels}, "
+                f"{size_shown(path.stat().st_size)}",
+            )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Tell whether two paths name the same file, which need not be there yet."""
+    return os.path.realpath(one) == os.path.realpath(other)

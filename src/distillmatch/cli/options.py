@@ -5,7 +5,7 @@ import types
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Any, NoReturn, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import yaml
 
@@ -14,6 +14,7 @@ from distillmatch.errors import ConfigError
 from distillmatch.plugins import CODE_KEYS, refuse_code
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,9 +63,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
-def add_command(
-    commands: "argparse._SubParsersAction[Any]", name: str, kind: type[Parser], help: str
-) -> Parser:
+def add_command(commands: Commands, name: str, kind: type[Parser], help: str) -> Parser:
     """Add a command whose parser is of a kind of its own."""
     usual = commands._parser_class
     commands._parser_class = kind
@@ -94,6 +93,26 @@ def add_allow_import(group: "argparse._ActionsContainer") -> None:
         default=[],
         metavar="NAME",
         help="let a file name this code of your own (module:name), and import it; may be repeated",
+    )
+
+
+def add_state(parser: argparse.ArgumentParser) -> None:
+    """Add the learner to be looked at, and whether its own code may be imported."""
+    parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
+    parser.add_argument(
+        "--allow-import",
+        action="store_true",
+        help="import the method or network of your own (module:name) that the learner names",
+    )
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    """Add where to compute, to a command that only looks."""
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where to compute (default: auto)",
     )
 
 

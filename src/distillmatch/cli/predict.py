@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from distillmatch.cli.learner_options import add_device_option, add_state
+from distillmatch.cli.options import Commands, add_device_option, add_state
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import tell
@@ -23,7 +23,7 @@ COLUMNS = ("image", "label", "probability", "error")
 _PIECE = 65536
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser(
         "predict",

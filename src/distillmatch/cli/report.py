@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from distillmatch.cli.options import add_allow_import
+from distillmatch.cli.options import Commands, add_allow_import
 from distillmatch.cli.suite_options import (
     add_ledger_options,
     chosen_experiments,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- {name}: made by distillmatch report -->", "<!-- {name}: end -->"
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("report", help="put results beside the paper's figures, as a page")
     parser.add_argument(

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from rich.table import Table
 
+from distillmatch.cli.options import Commands
 from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
 from distillmatch.config import RunConfig, parse_yaml
 from distillmatch.errors import ConfigError, ResultError
@@ -33,7 +34,7 @@ class Item:
     refusal: str = ""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser(
         "results", help="list, filter and compare results of the ledger, check them, add some"

@@ -4,7 +4,7 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
-from distillmatch.cli.options import add_command
+from distillmatch.cli.options import Commands, add_command
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from, run_values
 from distillmatch.cli.saved_stream import config_beside
@@ -16,7 +16,7 @@ from distillmatch.streams import read_stream
 from distillmatch.terminal import plain_console, tell
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = add_command(commands, "run", MethodParser, help="learn a stream and write the result")
     parser.add_argument(

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.options import Commands, add_config_options, config_from
 from distillmatch.cli.saved_stream import config_beside
 from distillmatch.config import StreamConfig
 from distillmatch.report.canvas import check_picture_name
@@ -15,7 +15,7 @@ from distillmatch.streams import build_stream, read_stream, save_stream
 from distillmatch.terminal import plain_console
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("stream", help="print, draw and save a stream")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from distillmatch.cli import suite_run
-from distillmatch.cli.options import Parser
+from distillmatch.cli.options import Commands, Parser
 from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
 from distillmatch.terminal import plain_console
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distillmatch.suite.plan import PlannedRun
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command and its parts."""
     parser = commands.add_parser(
         "suite", help="the paper's experiments and ours: list and run them"

@@ -14,7 +14,7 @@ from distillmatch.cli.engines import (
     refuse_without_gpu,
     with_absolute_locations,
 )
-from distillmatch.cli.options import Parser, add_field_option
+from distillmatch.cli.options import Commands, add_field_option
 from distillmatch.cli.suite_options import add_suite_options, chosen_experiments, ledger_folder
 from distillmatch.cli.suite_progress import SuiteProgress, describe
 from distillmatch.config import LOCATION_KEYS, RunConfig
@@ -28,7 +28,7 @@ PASSED_ON = (*LOCATION_KEYS, "device", "precision", "resident_bytes")
 """What may differ from machine to machine: given here, it holds for every run."""
 
 
-def add_run_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+def add_run_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("run", help="run what the ledger does not have yet")
     parser.add_argument("names", nargs="+", metavar="NAME", help="experiments, or YAML files")

@@ -14,7 +14,7 @@ from distillmatch.cli.engines import (
     refuse_without_gpu,
     with_absolute_locations,
 )
-from distillmatch.cli.options import add_command, allowed_imports
+from distillmatch.cli.options import Commands, add_command, allowed_imports
 from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from
 from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.errors import ConfigError
@@ -31,7 +31,7 @@ SHOWN = 10
 """Trials in the table; all of them are in the record."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = add_command(
         commands, "tune", MethodParser, help="choose hyperparameters without any test data"

@@ -3,14 +3,14 @@
 import argparse
 from pathlib import Path
 
-from distillmatch.cli.options import add_config_options, config_from
+from distillmatch.cli.options import Commands, add_config_options, config_from
 from distillmatch.config import StreamConfig
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.sources import load_source
 from distillmatch.terminal import plain_console
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("views", help="draw weak and strong views of a source's images")
     parser.add_argument(
