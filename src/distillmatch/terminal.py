@@ -8,11 +8,25 @@ import io
 import os
 import re
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import Task, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
+
+from distillmatch.files import size_shown
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and newline, and those that turn the direction of writing around."""
@@ -83,3 +97,78 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+PATIENCE = 1.0
+"""Seconds of work before a bar is drawn on a terminal."""
+LINE_SECONDS = 60.0
+"""Without a terminal, seconds between two lines."""
+
+_silent_blocks = 0
+
+
+@contextmanager
+def without_progress() -> Iterator[None]:
+    """Show no progress within the block, whichever thread does the work."""
+    global _silent_blocks  # noqa: PLW0603  all threads of the process are meant
+    _silent_blocks += 1
+    try:
+        yield
+    finally:
+        _silent_blocks -= 1
+
+
+@contextmanager
+def show_progress(
+    doing: str, total: int | None, in_bytes: bool = False, done: int = 0
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes how much is done so far, and shows it with the time left.
+
+    On a terminal it draws a bar, elsewhere it prints a line a minute. What was `done` before does
+    not count for the time left.
+    """
+    console = plain_console(stderr=True, highlight=False)
+    amount: ProgressColumn = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    bar = Progress(
+        plain_column("{task.description}"),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(),
+        plain_column("left"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(doing, total=total, completed=done)
+    begin = said_at = time.monotonic()
+    before, drawn = done, False
+
+    def update(done: int) -> None:
+        nonlocal drawn, said_at
+        if _silent_blocks:
+            return
+        now = time.monotonic()
+        if not console.is_terminal:
+            if now - said_at >= LINE_SECONDS:
+                said_at = now
+                console.print(line(done, now - begin), soft_wrap=True)
+            return
+        if not drawn and now - begin > PATIENCE:
+            bar.start()
+            drawn = True
+        bar.update(task, completed=done)
+
+    def line(done: int, seconds: float) -> str:
+        shown = size_shown if in_bytes else "{:,}".format
+        if total is None:
+            return f"{doing}: {shown(done)}"
+        words = f"{doing}: {shown(done)} of {shown(total)}"
+        if done > before:
+            words += f", about {duration(seconds * (total - done) / (done - before))} left"
+        return words
+
+    try:
+        yield update
+    finally:
+        if drawn:
+            bar.stop()

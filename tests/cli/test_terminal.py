@@ -13,7 +13,7 @@ from made_up import made_up_run
 
 from distillmatch.cli import main
 from distillmatch.cli.progress import LiveProgress
-from distillmatch.sources.progress import show_progress, without_progress
+from distillmatch.terminal import show_progress, without_progress
 
 NAME = "[red]a [/x] :cat:"
 
@@ -69,7 +69,7 @@ def test_progress_on_a_terminal_shows_names_as_they_stand(
     progress.stop()
     shown = capsys.readouterr().err
     assert NAME in shown and "epoch [/b]" in shown
-    monkeypatch.setattr("distillmatch.sources.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("distillmatch.terminal.PATIENCE", 0.0)
     with show_progress(NAME, 2) as update:
         update(1)
     assert NAME in capsys.readouterr().err
@@ -79,7 +79,7 @@ def test_reading_images_off_a_terminal_says_a_line_a_minute_with_the_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("distillmatch.sources.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("distillmatch.terminal.time.monotonic", lambda: now[0])
 
     def told(total: int | None, in_bytes: bool = False, done: int = 0) -> list[str]:
         with show_progress("decoding [/b]", total, in_bytes, done) as update:
@@ -101,7 +101,7 @@ def test_quiet_commands_draw_no_bar_while_they_read_images_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("distillmatch.sources.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("distillmatch.terminal.PATIENCE", 0.0)
     for number in range(20):
         save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png", (number, 9, 9), 8)
     words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "photos"), "--tasks", "1"]

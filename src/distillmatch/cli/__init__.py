@@ -25,8 +25,7 @@ from distillmatch.cli import (
 )
 from distillmatch.cli.options import Parser
 from distillmatch.errors import DistillMatchError, OutOfMemoryError
-from distillmatch.sources.progress import without_progress
-from distillmatch.terminal import replace_what_cannot_be_encoded, tell
+from distillmatch.terminal import replace_what_cannot_be_encoded, tell, without_progress
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 NO_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")

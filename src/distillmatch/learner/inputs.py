@@ -18,8 +18,8 @@ from PIL import Image
 from distillmatch.errors import LearnerError, kind_of
 from distillmatch.sources.decoders import decode_in_pieces
 from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_file, square
-from distillmatch.sources.progress import show_progress
 from distillmatch.sources.walk import list_files, shown
+from distillmatch.terminal import show_progress
 
 Pixels = NDArray[np.uint8]
 Items = Sequence[Any] | NDArray[Any]

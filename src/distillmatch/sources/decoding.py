@@ -22,7 +22,7 @@ from distillmatch.errors import DiskError, explain_disk_errors
 from distillmatch.files import size_shown
 from distillmatch.sources.decoders import Result, decode_in_pieces, piece_size
 from distillmatch.sources.images import ImageFile
-from distillmatch.sources.progress import show_progress
+from distillmatch.terminal import show_progress
 
 VERSION = 1
 IMAGES, JOURNAL = "images", "journal"

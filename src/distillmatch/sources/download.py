@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from distillmatch.errors import SourceError, explain_disk_errors
 from distillmatch.files import lies_at, wait_for_lock
-from distillmatch.sources.progress import show_progress
+from distillmatch.terminal import show_progress
 
 TIMEOUT = 30.0
 """Seconds without a byte before a connection counts as broken."""
