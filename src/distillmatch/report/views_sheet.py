@@ -125,7 +125,7 @@ def _draw_views(
     sheet.heading(
         "Views of training images",
         "weak: jitter of brightness and contrast, flip, crop with a black border of 4 pixels; "
-        "strong: the same jitter, two of the operations below, a square cut out (grey)",
+        "strong: the same jitter, two of the operations below, a square cut out (gray)",
     )
     batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
     weak = [
@@ -195,7 +195,7 @@ def _caption(name: str, magnitude: float) -> str:
 
 
 def _shown(views: Tensor, normalization: Normalization) -> Pixels:
-    """Undo the normalisation, so that a view can be looked at; what is cut out has mean colour."""
+    """Undo the normalization for display; cut-outs have the mean color."""
     values = views.permute(0, 2, 3, 1) * torch.tensor(normalization.std)
     values = (values + torch.tensor(normalization.mean)) * 255
     shown: Pixels = values.round().clamp(0, 255).to(torch.uint8).numpy()

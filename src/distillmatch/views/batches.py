@@ -1,12 +1,12 @@
-"""How batches are held while views are made: pixel layout and pieces that fit the cache."""
+"""Batches while views are made: their memory layout, and pieces that fit the cache."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-# On a CPU a piece's floats should stay in the second-level cache between two passes; on a GPU the
-# pieces only keep the memory for intermediate results to about two gigabytes.
+# On a CPU the floats of a piece stay in the second-level cache between two passes. On a GPU pieces
+# only limit intermediate results to about two gigabytes.
 _CPU_BYTES = 3 << 18
 _GPU_BYTES = 3 << 27
 
@@ -14,7 +14,7 @@ _GPU_BYTES = 3 << 27
 def to_pixels(images: Tensor) -> Tensor:
     """Return (count, 3, side, side) images as contiguous (count, side, side, 3) pixels.
 
-    Nothing is copied where the images already lie in channels-last memory.
+    Images in channels-last memory are not copied.
     """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(
@@ -32,7 +32,7 @@ def to_images(pixels: Tensor) -> Tensor:
 
 
 def pieces(pixels: Tensor, start: int = 0, stop: int | None = None) -> Iterator[slice]:
-    """Cut the images from `start` to `stop` into pieces of a size that suits their device."""
+    """Cut the images from `start` to `stop` into pieces that suit their device."""
     stop = len(pixels) if stop is None else stop
     budget = _CPU_BYTES if pixels.device.type == "cpu" else _GPU_BYTES
     count = max(1, budget // (4 * max(1, pixels[:1].numel())))

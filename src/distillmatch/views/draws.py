@@ -1,11 +1,9 @@
 """Random numbers for views: a hash of a key, the image's position and the number of the draw.
 
-A `torch.Generator` gives other numbers on another device, gives an image other numbers when the
-batch is cut elsewhere, and has a state to save. A hash of a counter has none of these troubles:
-image 7 of a stream gets the same view on the CPU and on a GPU, alone and in a batch of thousands,
-and the host can tell what a GPU has drawn without asking it.
+Unlike a `torch.Generator`, a hash of a counter gives the same view on the CPU and on a GPU, alone
+and in a batch of thousands; it has no state to save, and the host knows what the GPU draws.
 
-The hash is the finaliser of SplitMix64, on int64 tensors, whose products wrap around.
+The hash is the finalizer of SplitMix64, on int64 tensors, whose products wrap around.
 """
 
 from enum import IntEnum
@@ -30,7 +28,7 @@ _SECOND_FACTOR = _signed(0x94D049BB133111EB)
 
 
 class Draw(IntEnum):
-    """The numbers of all draws; weak and strong views under one key share none."""
+    """The numbers of the draws; weak and strong views under one key share none."""
 
     WEAK_BRIGHTNESS = 0
     WEAK_CONTRAST = 1
@@ -52,16 +50,15 @@ class Draw(IntEnum):
 
 
 def view_key(seed: int, *purpose: str | int) -> int:
-    """Return the 64-bit key of the views made under a seed for the purpose these words name."""
+    """Return the 64-bit key of the views for a purpose under a seed."""
     return _signed(int(random_integers(seed, "views", *purpose, count=1)[0]))
 
 
 def random_words(key: int, positions: Tensor, *draws: Draw) -> Tensor:
     """Return 64 random bits for every draw and position: int64, (draws, positions)."""
-    # The position is mixed before the key is added, so that two keys never give shifted
-    # copies of one sequence.
+    # Mixing the position before adding the key keeps two keys from giving shifted sequences.
     image = _mix(_mix(positions * _STEP) + key)
-    # full() rather than tensor(): a scalar travels to a GPU with the kernel, a tensor would wait.
+    # full() and not tensor(), whose copy to a GPU would wait.
     steps = [torch.full((1,), _signed((d + 1) * _STEP % _WORD), device=image.device) for d in draws]
     return _mix(image + torch.stack(steps))
 
@@ -72,12 +69,12 @@ def uniform(words: Tensor) -> Tensor:
 
 
 def whole(words: Tensor, count: int) -> Tensor:
-    """Turn random words into whole numbers from 0 up to, not including, `count`."""
+    """Turn random words into integers from 0 to `count` - 1."""
     return _top_bits(words).mul_(count) >> _UNIFORM_BITS
 
 
 def coin(words: Tensor) -> Tensor:
-    """Turn random words into booleans that are true half of the time."""
+    """Turn random words into fair booleans."""
     return words < 0
 
 
@@ -92,13 +89,13 @@ def positions_of(images: Tensor, positions: Tensor | None) -> Tensor:
         )
     if positions.device.type != "cpu":
         raise ValueError(
-            f"positions must be on the CPU, where draws are sorted, not on {positions.device}"
+            f"positions must be on the CPU, where they are sorted, not on {positions.device}"
         )
     return positions
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the host to a device without waiting for the device."""
+    """Copy a tensor from the host to a device without waiting."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -109,7 +106,7 @@ def _top_bits(words: Tensor) -> Tensor:
 
 
 def _shift_right(words: Tensor, bits: int) -> Tensor:
-    """Shift as if the words were unsigned: int64 shifts copy the sign, so it is masked away."""
+    """Shift as if the words were unsigned: mask the copies of the sign."""
     return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 

@@ -1,7 +1,7 @@
-"""Moving pixels: nearest-neighbour affine maps as Pillow computes them, flips and crops.
+"""Moving pixels: nearest-neighbor affine maps as Pillow computes them, flips and crops.
 
-All functions take and return uint8 pixels (count, side, side, 3). What comes from outside the
-image is black.
+All functions take and return uint8 pixels (count, side, side, 3). Pixels from outside the image are
+black.
 """
 
 import math
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-_ONE = 65536  # Pillow's fixed-point coordinates have 16 bits behind the point
+_ONE = 65536  # Pillow's fixed-point coordinates have 16 fractional bits
 
 
 def shear_x(pixels: Tensor, slope: Tensor) -> Tensor:
@@ -34,19 +34,19 @@ def translate_y(pixels: Tensor, share: Tensor) -> Tensor:
 
 
 def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
-    """Turn the image counter-clockwise about its centre."""
+    """Rotate the image counter-clockwise about its center."""
     angle = degrees.to(torch.float64) * (-math.pi / 180)
     cosine, sine = torch.cos(angle), torch.sin(angle)
-    centre = pixels.shape[1] / 2
+    center = pixels.shape[1] / 2
     return _affine(
         pixels,
         (
             cosine,
             sine,
-            centre - cosine * centre - sine * centre,
+            center - cosine * center - sine * center,
             -sine,
             cosine,
-            centre + sine * centre - cosine * centre,
+            center + sine * center - cosine * center,
         ),
     )
 
@@ -59,15 +59,14 @@ def mirror(pixels: Tensor) -> Tensor:
 def flip_and_crop(
     pixels: Tensor, flip: Tensor, row: Tensor, column: Tensor, padding: int
 ) -> Tensor:
-    """Mirror where `flip` is true, then cut the old size out of the image with a black border.
+    """Mirror where `flip` is true, then crop the old size out of the image with a black border.
 
-    `row` and `column` say where the cut starts in the bordered image: 0 to twice the padding.
+    `row` and `column` are the corner of the crop in the bordered image: 0 to twice the padding.
     """
     count, side = pixels.shape[:2]
     inside, width = slice(padding, padding + side), side + 2 * padding
-    # Each image stands here twice, as it is and mirrored, so that flip and crop together only
-    # choose where the rows of the result begin. Rows are then copied whole, which is faster than
-    # pixel by pixel.
+    # Each image is stored as it is and mirrored, so that flip and crop together only choose where
+    # the rows of the result begin. Whole rows are copied faster than single pixels.
     bordered = pixels.new_zeros(2, count, width, width, 3)
     bordered[0, :, inside, inside] = pixels
     bordered[1, :, inside, inside] = pixels.flip(2)
@@ -119,7 +118,7 @@ def _gather(pixels: Tensor, rows: Tensor, columns: Tensor, border: int) -> Tenso
     count, side = pixels.shape[:2]
     width = side + 2 * border
     bordered = pad(pixels, (0, 0, border, border, border, border))
-    # 32 bits are enough for the pixels of one piece of a batch, and take half the time.
+    # 32 bits suffice for the pixels of one piece of a batch, and take half the time.
     first = torch.arange(count, dtype=torch.int32, device=pixels.device).mul_(width * width)
     index = (rows * width).add_(first.view(-1, 1, 1)) + columns
     found = bordered.view(-1, 3).index_select(0, index.view(-1).to(torch.int64))

@@ -1,4 +1,4 @@
-"""Normalisation: mean and spread of the training images, and floats made with them."""
+"""Normalization by the mean and standard deviation of the training images."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ class Normalization:
 
     @classmethod
     def of(cls, images: NDArray[np.uint8]) -> Self:
-        """Measure images of shape (count, side, side, 3), in pieces, so they may stay on disk.
+        """Measure images of shape (count, side, side, 3) in pieces, so that they may stay on disk.
 
-        A channel that never changes has no spread to divide by and keeps a standard deviation of 1.
+        The standard deviation of a constant channel is taken as 1.
         """
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or not images.size:
             raise ValueError(
                 "images must be uint8 of shape (count, side, side, 3) with at least one image, "
                 f"not {images.dtype} of shape {images.shape}"
             )
-        # Counting the 256 values keeps everything exact until the last division.
+        # Counts of the 256 values are exact until the last division.
         counts = np.zeros((3, 256), dtype=np.int64)
         for chunk in _pieces(images):
             for channel in range(3):
@@ -53,13 +53,13 @@ class Normalization:
         return cls(_channels(mean), _channels(std))
 
     def scales_and_shifts(self) -> tuple[list[float], list[float]]:
-        """Return what a value from 0 to 255 is multiplied by, and what is added, by channel."""
+        """Return the factor and the summand of a value from 0 to 255, by channel."""
         pairs = list(zip(self.mean, self.std, strict=True))
         return [1 / (255 * std) for _, std in pairs], [-mean / std for mean, std in pairs]
 
 
 class Normalizer:
-    """A normalisation made ready for images of one size on one device."""
+    """A normalization prepared for images of one size on one device."""
 
     def __init__(self, normalization: Normalization, pixels: Tensor) -> None:
         """Prepare for pixels like these, (count, side, side, 3)."""
@@ -81,7 +81,7 @@ class Normalizer:
 def plain_views(
     images: Tensor, normalization: Normalization, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the uint8 images normalised and otherwise unchanged, channels-last: for evaluation."""
+    """Return the uint8 images normalized and otherwise unchanged, channels-last: for evaluation."""
     pixels = to_pixels(images)
     views = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)
     normalizer = Normalizer(normalization, pixels)
@@ -102,8 +102,8 @@ def _channels(values: NDArray[np.float64]) -> Channels:
 
 
 def _along_image(channels: list[float], pixels: Tensor) -> Tensor:
-    """Repeat three numbers for every pixel: processors work along one long row without a pause."""
+    """Repeat three numbers for every pixel: CPUs are fastest along one long row."""
     row = torch.empty(pixels.shape[1] * pixels.shape[2], 3, device=pixels.device)
     for channel, number in enumerate(channels):
-        row[:, channel].fill_(number)  # a scalar travels with the kernel, so no GPU is waited for
+        row[:, channel].fill_(number)  # unlike a copy, this waits for no GPU
     return row.view(-1)

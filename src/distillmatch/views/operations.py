@@ -1,4 +1,4 @@
-"""The sixteen operations of strong views, each on a whole batch, each as Pillow does it.
+"""The sixteen operations of strong views, each on a whole batch and equal to Pillow's.
 
 An operation takes uint8 pixels (count, side, side, 3) and one magnitude per image, and returns
 new pixels.
@@ -25,22 +25,22 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation and how its magnitude is drawn: `centre ± (low to high)`.
+    """An operation and how its magnitude is drawn: `center ± (low to high)`.
 
-    `signed` says whether the minus is drawn half of the time; `whole` that only whole numbers are
-    drawn, `high` among them. An operation without a magnitude has low and high 0.
+    With `signed` the sign is drawn too, with `whole` the magnitude is an integer up to and with
+    `high`. An operation without a magnitude has low and high 0.
     """
 
     function: Function
     low: float = 0.0
     high: float = 0.0
-    centre: float = 0.0
+    center: float = 0.0
     signed: bool = False
     whole: bool = False
 
     @property
     def span(self) -> float:
-        """What a number in [0, 1) is multiplied by."""
+        """The factor of a number in [0, 1)."""
         return self.high - self.low + self.whole
 
     def magnitude(self, share: Tensor, negative: Tensor) -> Tensor:
@@ -50,15 +50,15 @@ class Operation:
         size = share * self.span + self.low
         if self.signed:
             size = torch.where(negative, -size, size)
-        return size + self.centre
+        return size + self.center
 
     def extremes(self) -> tuple[float, ...]:
-        """Return the magnitudes farthest apart, with both signs where there are two; or nothing."""
+        """Return the largest and smallest magnitude, or nothing if there is none."""
         if self.low == self.high:
             return ()
         if self.signed:
-            return (self.centre - self.high, self.centre + self.high)
-        return (self.centre + self.low, self.centre + self.high)
+            return (self.center - self.high, self.center + self.high)
+        return (self.center + self.low, self.center + self.high)
 
 
 def identity(pixels: Tensor, _: Tensor) -> Tensor:
@@ -78,9 +78,8 @@ def autocontrast(pixels: Tensor, _: Tensor) -> Tensor:
     low = rows.amin(dim=1).view(count, side, 3).amin(dim=1).to(torch.float64)
     high = _brightest(pixels).to(torch.float64)
     flat = high == low
-    # float64, because Pillow's table is computed by Python, and the brightest value may fall
-    # a hair short of 255 there and be cut to 254.
-    # A number divided by a tensor would be multiplied by its reciprocal, which rounds twice.
+    # Pillow computes its table in float64, where the brightest value may be truncated to 254. A
+    # number divided by a tensor would be multiplied by its reciprocal, which rounds twice.
     scale = torch.full_like(low, 255.0) / torch.where(flat, 1.0, high - low)
     shift = (-low * scale).masked_fill_(flat, 0.0)
     scale = scale.masked_fill_(flat, 1.0)
@@ -98,7 +97,7 @@ def equalize(pixels: Tensor, _: Tensor) -> Tensor:
     histogram = histogram.scatter_add_(0, index, one.expand_as(index)).view(count * 3, 256)
     up_to = histogram.cumsum(dim=1, dtype=torch.int32)
     below = up_to - histogram
-    # The brightest value's pixels do not count towards the step between two levels.
+    # Pixels of the brightest value do not count for the step between two levels.
     brightest = _brightest(pixels).to(torch.int64)
     step = below.gather(1, brightest.view(-1, 1)).div_(255, rounding_mode="floor")
     table = (below + step // 2).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=255)
@@ -108,7 +107,7 @@ def equalize(pixels: Tensor, _: Tensor) -> Tensor:
 
 
 def solarize(pixels: Tensor, threshold: Tensor) -> Tensor:
-    """Invert the values from the threshold upwards."""
+    """Invert the values at and above the threshold."""
     # Whole values are below the threshold exactly when they are below the next whole number.
     limit = threshold.ceil().to(torch.int16).view(-1, 1, 1, 1)
     above = (pixels >= limit).to(torch.uint8)
@@ -128,15 +127,15 @@ def invert(pixels: Tensor, _: Tensor) -> Tensor:
 
 
 def contrast(pixels: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the grey of the mean luminance."""
+    """Blend with the gray of the mean luminance."""
     return to_bytes(change_contrast_(pixels.to(torch.float32), factor))
 
 
-def colour(pixels: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the grey version of the image."""
+def color(pixels: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the gray version of the image."""
     values = pixels.to(torch.float32)
-    grey = luminance(values).unsqueeze(3).expand_as(values).contiguous()
-    return to_bytes(blend_(values, grey, factor))
+    gray = luminance(values).unsqueeze(3).expand_as(values).contiguous()
+    return to_bytes(blend_(values, gray, factor))
 
 
 def brightness(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -154,22 +153,21 @@ def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
     smooth = rows[:, :-2] + rows[:, 1:-1]
     smooth += rows[:, 2:]
     smooth = smooth[:, :, :-6] + smooth[:, :, 3:-3] + smooth[:, :, 6:]
-    # A thirteenth of a whole number plus a half is never within 1/26 of a whole number,
-    # so rounding in float32 cannot change what is cut off.
+    # n / 13 + 1/2 is never within 1/26 of an integer, so rounding in float32 does no harm.
     smooth = smooth.add_(inner, alpha=4.0).mul_(1 / 13).add_(0.5).floor_()
     blend_(inner.unsqueeze(3), smooth.unsqueeze(3), factor)
     return to_bytes(rows).view_as(pixels)
 
 
 def _brightest(pixels: Tensor) -> Tensor:
-    """Return each channel's largest value, (count, 3); column by column first, which is faster."""
+    """Return each channel's largest value, (count, 3)."""
     count, side = pixels.shape[:2]
     columns = pixels.view(count, side, side * 3).amax(dim=1)
     return columns.view(count, side, 3).amax(dim=1)
 
 
 def _along_rows(channels: Tensor, side: int) -> Tensor:
-    """Repeat (count, 3) numbers along a row, (count, 1, 3 * side): CPUs are slow to broadcast 3."""
+    """Repeat (count, 3) numbers along a row, (count, 1, 3 * side): CPUs broadcast 3 slowly."""
     return channels.repeat(1, side).unsqueeze(1)
 
 
@@ -187,10 +185,10 @@ OPERATIONS = MappingProxyType(
         "solarize": Operation(solarize, 0.0, 256.0),
         "posterize": Operation(posterize, 4.0, 8.0, whole=True),
         "invert": Operation(invert),
-        "contrast": Operation(contrast, 0.1, 0.9, centre=1.0, signed=True),
-        "colour": Operation(colour, 0.1, 0.9, centre=1.0, signed=True),
-        "brightness": Operation(brightness, 0.1, 0.9, centre=1.0, signed=True),
-        "sharpness": Operation(sharpness, 0.1, 0.9, centre=1.0, signed=True),
+        "contrast": Operation(contrast, 0.1, 0.9, center=1.0, signed=True),
+        "color": Operation(color, 0.1, 0.9, center=1.0, signed=True),
+        "brightness": Operation(brightness, 0.1, 0.9, center=1.0, signed=True),
+        "sharpness": Operation(sharpness, 0.1, 0.9, center=1.0, signed=True),
     }
 )
-"""The operations by name, in the order in which they are numbered in a draw."""
+"""The operations by name, in the order of their numbers in a draw."""

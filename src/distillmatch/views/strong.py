@@ -1,7 +1,7 @@
-"""Strong views: jitter, two random operations, normalisation, and a square cut out.
+"""Strong views: jitter, two random operations, normalization, and a square cut out.
 
-Images that drew the same operation are brought together, so that each operation runs once on one
-slice of the batch. Draws are hashes, so the host knows the sorting without asking the GPU for it.
+Images that drew the same operation are sorted together, so that each operation runs once on a slice
+of the batch. Draws are hashes, so the host sorts without waiting for the GPU.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from distillmatch.views.draws import (
     uniform,
     whole,
 )
-from distillmatch.views.jitter import Jitter
 from distillmatch.views.normalization import Normalization, Normalizer
 from distillmatch.views.operations import OPERATIONS
+from distillmatch.views.photometry import Jitter
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +32,10 @@ class OperationDraw:
     share: Tensor
     negative: Tensor
 
-    def magnitudes(self) -> Tensor:
-        """Return every image's magnitude, whatever operation it drew: float32, (count,)."""
-        every = [op.magnitude(self.share, self.negative) for op in OPERATIONS.values()]
-        choice = to_device(self.choice, self.share.device)
-        return torch.stack(every).gather(0, choice.unsqueeze(0)).squeeze(0)
-
 
 @dataclass(frozen=True, eq=False)
 class StrongDraw:
-    """What was drawn for each strong view; the cut-out square's centre is at `row`, `column`."""
+    """The random numbers of strong views; the center of the cut-out is at `row`, `column`."""
 
     jitter: Jitter
     operations: tuple[OperationDraw, ...]
@@ -52,7 +46,7 @@ class StrongDraw:
 def draw_strong(
     key: int, positions: Tensor, side: int, device: torch.device | None = None
 ) -> StrongDraw:
-    """Draw the strong views of the images at these positions (on the CPU) for use on a device."""
+    """Draw the strong views of the images at these positions (on the CPU), for a device."""
     places = to_device(positions, device or positions.device)
     words = random_words(
         key,
@@ -81,11 +75,6 @@ def draw_strong(
     )
 
 
-def apply_strong(images: Tensor, draw: StrongDraw) -> Tensor:
-    """Return the drawn views as uint8 images, before normalisation and without the cut-out."""
-    return to_images(_apply(to_pixels(images), draw))
-
-
 def strong_views(
     images: Tensor,
     key: int,
@@ -94,10 +83,10 @@ def strong_views(
     dtype: torch.dtype = torch.float32,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Return one normalised strong view of each uint8 image, channels-last, on the same device.
+    """Return one normalized strong view of each uint8 image, channels-last, on the same device.
 
-    `positions` (int64, on the CPU) are the images' places in the sequence that the key stands for;
-    an image's view depends on the key and its position alone, not on the rest of the batch.
+    `positions` (int64, on the CPU) are the images' places in the sequence that the key stands for.
+    A view depends on the key and the position alone, not on the rest of the batch.
     """
     pixels = to_pixels(images)
     positions = positions_of(images, positions)
@@ -127,7 +116,7 @@ def _apply(pixels: Tensor, draw: StrongDraw) -> Tensor:
 
 
 def _apply_sorted(pixels: Tensor, draw: OperationDraw, order: Tensor) -> None:
-    """Apply to each group of equal choices its operation, in place; `order` is the sorting."""
+    """Apply each operation to the images that drew it, in place; `order` is the sorting."""
     counts = torch.bincount(draw.choice, minlength=len(OPERATIONS)).tolist()
     order = to_device(order, pixels.device)
     share, negative = draw.share[order], draw.negative[order]
@@ -140,17 +129,17 @@ def _apply_sorted(pixels: Tensor, draw: OperationDraw, order: Tensor) -> None:
 
 
 def _cut_out(views: Tensor, row: Tensor, column: Tensor) -> None:
-    """Set a square of half the side about each centre to zero, in place; parts outside are lost."""
+    """Set a square of half the side about each center to zero, in place."""
     count, side = views.shape[:2]
     rows = _outside(row, side).to(views.dtype).unsqueeze(2)
     columns = _outside(column, side).to(views.dtype).unsqueeze(2)
     columns = columns.expand(count, side, 3).reshape(count, 1, side * 3)
-    # A product with zeros and ones takes a fraction of the time of a masked fill on a CPU.
+    # On a CPU a product with zeros and ones is several times faster than a masked fill.
     views.view(count, side, side * 3).mul_(torch.maximum(rows, columns))
 
 
-def _outside(centre: Tensor, side: int) -> Tensor:
-    """Tell for each line of an image whether the square leaves it alone, (count, side)."""
+def _outside(center: Tensor, side: int) -> Tensor:
+    """Return which lines of each image lie outside the square, (count, side)."""
     size = side // 2
-    steps = torch.arange(side, device=centre.device) - (centre.view(-1, 1) - size // 2)
+    steps = torch.arange(side, device=center.device) - (center.view(-1, 1) - size // 2)
     return (steps < 0) | (steps >= size)

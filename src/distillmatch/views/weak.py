@@ -1,4 +1,4 @@
-"""Weak views: jitter, horizontal flip, crop with a black border, normalisation."""
+"""Weak views: jitter, horizontal flip, crop with a black border, normalization."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from torch import Tensor
 from distillmatch.views.batches import pieces, to_images, to_pixels
 from distillmatch.views.draws import Draw, coin, positions_of, random_words, to_device, whole
 from distillmatch.views.geometry import flip_and_crop
-from distillmatch.views.jitter import Jitter
 from distillmatch.views.normalization import Normalization, Normalizer
+from distillmatch.views.photometry import Jitter
 
 PADDING = 4
 
 
 @dataclass(frozen=True, eq=False)
 class WeakDraw:
-    """What was drawn for each weak view; a crop at row and column `padding` is the image itself."""
+    """The random numbers of weak views; row and column `padding` crop the image itself."""
 
     jitter: Jitter
     flip: Tensor
@@ -46,15 +46,6 @@ def draw_weak(key: int, positions: Tensor, padding: int = PADDING) -> WeakDraw:
     )
 
 
-def apply_weak(images: Tensor, draw: WeakDraw) -> Tensor:
-    """Return the drawn views as uint8 images, before normalisation."""
-    pixels = to_pixels(images)
-    result = torch.empty_like(pixels)
-    for piece in pieces(pixels):
-        result[piece] = _apply(pixels[piece], draw, piece)
-    return to_images(result)
-
-
 def weak_views(
     images: Tensor,
     key: int,
@@ -64,10 +55,10 @@ def weak_views(
     positions: Tensor | None = None,
     padding: int = PADDING,
 ) -> Tensor:
-    """Return one normalised weak view of each uint8 image, channels-last, on the same device.
+    """Return one normalized weak view of each uint8 image, channels-last, on the same device.
 
-    `positions` (int64, on the CPU) are the images' places in the sequence that the key stands for;
-    an image's view depends on the key and its position alone, not on the rest of the batch.
+    `positions` (int64, on the CPU) are the images' places in the sequence that the key stands for.
+    A view depends on the key and the position alone, not on the rest of the batch.
     """
     pixels = to_pixels(images)
     places = to_device(positions_of(images, positions), images.device)
@@ -75,12 +66,9 @@ def weak_views(
     normalizer = Normalizer(normalization, pixels)
     views = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)
     for piece in pieces(pixels):
-        normalizer.write(_apply(pixels[piece], draw, piece), views[piece])
+        jittered = draw.jitter.apply(pixels[piece], piece)
+        cropped = flip_and_crop(
+            jittered, draw.flip[piece], draw.row[piece], draw.column[piece], padding
+        )
+        normalizer.write(cropped, views[piece])
     return to_images(views)
-
-
-def _apply(pixels: Tensor, draw: WeakDraw, piece: slice) -> Tensor:
-    jittered = draw.jitter.apply(pixels, piece)
-    return flip_and_crop(
-        jittered, draw.flip[piece], draw.row[piece], draw.column[piece], draw.padding
-    )

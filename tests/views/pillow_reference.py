@@ -1,37 +1,30 @@
-"""The same views made image by image with Pillow: what tests and benchmarks compare against.
-
-Nothing that makes views for training imports this module.
-"""
+"""Views made image by image with Pillow: the slow reference of ours."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
 
 from distillmatch.views.normalization import Normalization
 from distillmatch.views.operations import OPERATIONS
-from distillmatch.views.strong import StrongDraw
+from distillmatch.views.strong import OperationDraw, StrongDraw
 from distillmatch.views.weak import WeakDraw
 
 Picture = Image.Image
 
 
-@dataclass(frozen=True)
-class JitterParameters:
-    """The jitter of one view."""
-
+class JitterParameters(NamedTuple):
     brightness: float
     contrast: float
     bright_first: bool
 
 
-@dataclass(frozen=True)
-class WeakParameters:
-    """Everything random in one weak view."""
-
+class WeakParameters(NamedTuple):
     jitter: JitterParameters
     flip: bool
     row: int
@@ -39,10 +32,7 @@ class WeakParameters:
     padding: int
 
 
-@dataclass(frozen=True)
-class StrongParameters:
-    """Everything random in one strong view: operations by name, each with its magnitude."""
-
+class StrongParameters(NamedTuple):
     jitter: JitterParameters
     operations: tuple[tuple[str, float], ...]
     row: int
@@ -50,33 +40,26 @@ class StrongParameters:
 
 
 def weak_parameters(draw: WeakDraw) -> list[WeakParameters]:
-    """Take a whole batch's draw apart into the parameters of each view."""
-    rows = zip(draw.flip.tolist(), draw.row.tolist(), draw.column.tolist(), strict=True)
-    return [
-        WeakParameters(jitter, flip, row, column, draw.padding)
-        for jitter, (flip, row, column) in zip(_jitters(draw), rows, strict=True)
-    ]
+    """Take a batch's draw apart into the parameters of each view."""
+    rows = zip(_jitters(draw), draw.flip.tolist(), *_places(draw), strict=True)
+    return [WeakParameters(*row, draw.padding) for row in rows]
 
 
 def strong_parameters(draw: StrongDraw) -> list[StrongParameters]:
-    """Take a whole batch's draw apart into the parameters of each view."""
+    """Take a batch's draw apart into the parameters of each view."""
     names = list(OPERATIONS)
     drawn = [
-        [
-            (names[choice], magnitude)
-            for choice, magnitude in zip(
-                operation.choice.tolist(), operation.magnitudes().tolist(), strict=True
-            )
-        ]
-        for operation in draw.operations
+        zip((names[c] for c in op.choice.tolist()), magnitudes(op).tolist(), strict=True)
+        for op in draw.operations
     ]
-    centres = zip(draw.row.tolist(), draw.column.tolist(), strict=True)
-    return [
-        StrongParameters(jitter, operations, row, column)
-        for jitter, operations, (row, column) in zip(
-            _jitters(draw), zip(*drawn, strict=True), centres, strict=True
-        )
-    ]
+    rows = zip(_jitters(draw), zip(*drawn, strict=True), *_places(draw), strict=True)
+    return [StrongParameters(*row) for row in rows]
+
+
+def magnitudes(draw: OperationDraw) -> Tensor:
+    """Return every image's magnitude, whatever operation it drew: float32, (count,)."""
+    every = [op.magnitude(draw.share, draw.negative) for op in OPERATIONS.values()]
+    return torch.stack(every).gather(0, draw.choice.unsqueeze(0)).squeeze(0)
 
 
 def weak_picture(picture: Picture, parameters: WeakParameters) -> Picture:
@@ -118,7 +101,7 @@ def strong_view(
 
 
 def normalized(picture: Picture, normalization: Normalization) -> NDArray[np.float32]:
-    """Turn a picture into normalised float32 values (3, side, side)."""
+    """Turn a picture into normalized float32 values (3, side, side)."""
     values = np.asarray(picture).transpose(2, 0, 1).astype(np.float32)
     values /= 255
     values -= np.asarray(normalization.mean, dtype=np.float32)[:, None, None]
@@ -155,7 +138,7 @@ PILLOW_OPERATIONS: dict[str, Callable[[Picture, float], Picture]] = {
     "posterize": lambda picture, bits: ImageOps.posterize(picture, int(bits)),
     "invert": lambda picture, _: ImageOps.invert(picture),
     "contrast": lambda picture, factor: ImageEnhance.Contrast(picture).enhance(factor),
-    "colour": lambda picture, factor: ImageEnhance.Color(picture).enhance(factor),
+    "color": lambda picture, factor: ImageEnhance.Color(picture).enhance(factor),
     "brightness": lambda picture, factor: ImageEnhance.Brightness(picture).enhance(factor),
     "sharpness": lambda picture, factor: ImageEnhance.Sharpness(picture).enhance(factor),
 }
@@ -163,12 +146,9 @@ PILLOW_OPERATIONS: dict[str, Callable[[Picture, float], Picture]] = {
 
 def _jitters(draw: WeakDraw | StrongDraw) -> list[JitterParameters]:
     drawn = draw.jitter
-    return [
-        JitterParameters(brightness, contrast, first)
-        for brightness, contrast, first in zip(
-            drawn.brightness.tolist(),
-            drawn.contrast.tolist(),
-            drawn.bright_first.tolist(),
-            strict=True,
-        )
-    ]
+    columns = (drawn.brightness.tolist(), drawn.contrast.tolist(), drawn.bright_first.tolist())
+    return [JitterParameters(*row) for row in zip(*columns, strict=True)]
+
+
+def _places(draw: WeakDraw | StrongDraw) -> tuple[list[int], list[int]]:
+    return draw.row.tolist(), draw.column.tolist()
