@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distillmatch.engine.descent import Descent
+from distillmatch.engine.optimizer import Descent
 from distillmatch.networks import BatchNorm, Parts, build_network, shared_device
 from distillmatch.networks.kernels import batch_statistics, parameters
 

@@ -8,7 +8,7 @@ from small_runs import engine_for, tiny
 from torch import Tensor, nn
 
 from distillmatch.engine import Engine
-from distillmatch.engine.averages import WeightAverage
+from distillmatch.engine.optimizer import WeightAverage
 from distillmatch.engine.steps import Step
 from distillmatch.methods import Training
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distillmatch.engine.loss_means import LossMeans
+from distillmatch.engine.outcome import LossMeans
 from distillmatch.errors import TrainingError
 
 ALONE = ("loss",)

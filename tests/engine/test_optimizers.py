@@ -10,8 +10,7 @@ import torch
 from small_runs import TESTS
 from torch import Tensor, nn
 
-from distillmatch.engine.adamw import AdamW
-from distillmatch.engine.descent import Descent
+from distillmatch.engine.optimizer import AdamW, Descent
 
 Weights = list[nn.Parameter]
 

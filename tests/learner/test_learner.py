@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from distillmatch import ContinualLearner
 from distillmatch.config import RunConfig
-from distillmatch.engine.device import Placement
-from distillmatch.engine.factory import NetworkFactory
+from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.errors import ConfigError, DistillMatchError, LearnerError, TrainingError
 from distillmatch.learner.learned import fresh_method, grow, task_info
 from distillmatch.methods import Batch

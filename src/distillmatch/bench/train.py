@@ -14,7 +14,7 @@ from distillmatch.engine import Engine
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.epochs import Epochs, Place
 from distillmatch.engine.evaluation import evaluate
-from distillmatch.engine.loss_means import LossMeans
+from distillmatch.engine.outcome import LossMeans
 from distillmatch.engine.steps import batches, training_mode
 from distillmatch.methods import Ask, Batch, TaskInfo, Training
 from distillmatch.methods.contract import terms_of, trainings_of

@@ -2,8 +2,7 @@
 
 from distillmatch.engine.device import Placement
 from distillmatch.engine.engine import Engine
-from distillmatch.engine.outcome import Judgement, TaskOutcome
-from distillmatch.engine.progress import NoProgress, Progress
+from distillmatch.engine.outcome import Judgement, NoProgress, Progress, TaskOutcome
 from distillmatch.engine.snapshot import Snapshot
 
 __all__ = [

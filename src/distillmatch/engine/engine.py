@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 from distillmatch.config import RunConfig
 from distillmatch.engine.batch_order import BatchOrder
 from distillmatch.engine.data import Labeled, TaskData, stored_in_batch
-from distillmatch.engine.device import Placement
+from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.engine.evaluation import evaluate
-from distillmatch.engine.factory import NetworkFactory
-from distillmatch.engine.outcome import TaskOutcome, Underway
-from distillmatch.engine.progress import Progress
+from distillmatch.engine.outcome import Progress, TaskOutcome, Underway
 from distillmatch.engine.snapshot import (
     Snapshot,
     restored_coreset,

@@ -1,15 +1,18 @@
-"""What comes of a task, and what has come of it so far."""
+"""How far a run is, and the outcome of a task: losses, outputs, times, pseudo-labels."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from distillmatch.engine.adamw import AdamW
-from distillmatch.engine.descent import Descent
+from distillmatch.engine.optimizer import AdamW, Descent
+from distillmatch.errors import TrainingError
 from distillmatch.methods import TaskInfo
 from distillmatch.methods.schedule import Schedule
 
@@ -93,3 +96,74 @@ class Underway:
     def begun(self) -> bool:
         """Whether anything of the task has been done."""
         return (self.trainings, self.epochs) != (0, 0)
+
+
+class LossMeans:
+    """Appends the mean loss of each epoch, and of its terms, to `means`, one epoch late.
+
+    If the losses of an epoch were read at its end, the device would have nothing to do until the
+    host has queued the next one's steps. So they are copied when they are there, and looked at
+    after those steps are queued. `where` names the training in an error.
+    """
+
+    def __init__(self, means: dict[str, list[float]], where: str) -> None:
+        self.means = means
+        self.where = where
+        self._names: tuple[str, ...] = ()
+        self._unread: tuple[Tensor, torch.cuda.Event | None] | None = None
+
+    def add(self, losses: Tensor, names: tuple[str, ...]) -> None:
+        """Take the losses of an epoch's steps, a row each; look at those of the epoch before."""
+        self.settle()
+        self._names = names
+        copied = losses.float()
+        if not losses.is_cuda:
+            self._unread = copied, None
+            return
+        kept = torch.empty(copied.shape, pin_memory=True)
+        kept.copy_(copied, non_blocking=True)
+        self._unread = kept, torch.cuda.current_stream().record_event()
+
+    def settle(self) -> None:
+        """Look at the losses that were taken last, or say where they stopped being numbers."""
+        if self._unread is None:
+            return
+        (losses, copied), self._unread = self._unread, None
+        if copied is not None:
+            copied.synchronize()
+        values = losses.numpy()
+        wrong = np.flatnonzero(~np.isfinite(values[:, 0]))
+        if len(wrong):
+            epoch = len(self.means.get("loss", ())) + 1
+            raise TrainingError(
+                f"the loss became {values[wrong[0], 0]} in {self.where}, epoch {epoch}, "
+                f"step {wrong[0] + 1}; a lower learning_rate may help"
+            )
+        for name, column in zip(self._names, values.T, strict=True):
+            self.means.setdefault(name, []).append(float(column.mean()))
+
+
+class Progress(Protocol):
+    """Told of finished work, in units of which `start` gives the total."""
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        """Begin to show; of a continued run, `done` is finished already."""
+
+    def advance(self, done: float, doing: str) -> None:
+        """Add finished work and say what was being done."""
+
+    def stop(self) -> None:
+        """Show no more."""
+
+
+class NoProgress:
+    """Says nothing."""
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        """Ignore the total."""
+
+    def advance(self, done: float, doing: str) -> None:
+        """Ignore the step."""
+
+    def stop(self) -> None:
+        """Have nothing to end."""

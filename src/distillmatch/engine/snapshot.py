@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distillmatch.engine.adamw import AdamW
-from distillmatch.engine.averages import WeightAverage
-from distillmatch.engine.descent import Descent
+from distillmatch.engine.optimizer import AdamW, Descent, WeightAverage
 from distillmatch.engine.outcome import Clock, Judgement, Losses, Underway
 from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.adamw import AdamW
-from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
-from distillmatch.engine.descent import Descent
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, why
+from distillmatch.engine.optimizer import AdamW, Descent, WeightAverage
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
 from distillmatch.methods.contract import map_answers, terms_of

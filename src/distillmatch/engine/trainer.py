@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.averages import WeightAverage
 from distillmatch.engine.data import TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.epochs import Epochs
-from distillmatch.engine.loss_means import LossMeans
-from distillmatch.engine.outcome import Judgement, Underway
-from distillmatch.engine.progress import NoProgress, Progress
+from distillmatch.engine.optimizer import WeightAverage
+from distillmatch.engine.outcome import Judgement, LossMeans, NoProgress, Progress, Underway
 from distillmatch.engine.snapshot import (
     Snapshot,
     restore_average,

@@ -8,7 +8,7 @@ import torch
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Snapshot
-from distillmatch.engine.factory import NetworkFactory
+from distillmatch.engine.device import NetworkFactory
 from distillmatch.engine.outcome import Underway
 from distillmatch.engine.snapshot import restore_method, take_snapshot
 from distillmatch.errors import ConfigError, LearnerError

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from distillmatch.config import RunConfig
 from distillmatch.engine import Judgement, Placement, Progress, Snapshot
 from distillmatch.engine.data import TaskData
-from distillmatch.engine.factory import NetworkFactory
+from distillmatch.engine.device import NetworkFactory
 from distillmatch.engine.trainer import Trainer
 from distillmatch.learner.environment import Environment
 from distillmatch.learner.explanation import Explanation, Label
