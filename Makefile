@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread a process, and none that spins while it waits: see docs/architecture.md.
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+# Small networks are fastest on one thread per process: see docs/architecture.md.
 export OMP_NUM_THREADS := 1
 export OMP_WAIT_POLICY := PASSIVE
 
@@ -27,14 +28,14 @@ clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	    { echo "Python 3.11 to 3.13 is needed, '$(PYTHON)' is another: make PYTHON=python3.12 ..."; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+	    { echo "expected Python 3.11 to 3.14, '$(PYTHON)' is another version: make PYTHON=python3.12 ..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[report]'
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[report]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev]'
 	touch $@ $(VENV)/.demo
