@@ -1,5 +1,4 @@
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,20 +157,3 @@ def test_other_places_hold_no_learner(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LearnerError, match="expected a folder for the learner, found a file"):
         small_learner(epochs=1).fit(*task(SHARK, count=2)).save(tmp_path / "file")
-
-
-def test_loading_imports_nothing_that_the_folder_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learner = small_learner("learner_methods:Weighted", epochs=1).fit(*task(SHARK, count=2))
-    learner.save(tmp_path / "it")
-    assert ContinualLearner.load(tmp_path / "it").classes_.tolist() == names_of(SHARK)
-    monkeypatch.delitem(sys.modules, "learner_methods")
-    with pytest.raises(
-        LearnerError,
-        match=r"may not decide what is imported.*learn --method learner_methods:Weighted",
-    ):
-        ContinualLearner.load(tmp_path / "it")
-    assert "learner_methods" not in sys.modules
-    loaded = ContinualLearner.load(tmp_path / "it", allow_import=True)
-    assert loaded.classes_.tolist() == names_of(SHARK)

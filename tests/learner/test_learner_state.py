@@ -118,7 +118,7 @@ def test_without_a_test_folder_some_images_are_held_out(world: Path, tmp_path: P
     second = learn(state, labeled=world / "april", held_out=0.2)
     assert second["test"]["old"] is None
     assert second["test"]["new"] is not None
-    third = learn(state, labeled=world / "april", held_out=0)
+    third = learn(state, labeled=world / "april", held_out=0, again=True)
     assert third["test"] is None
     assert (third["labeled"], third["returned"], third["added"]) == (10, names_of(TROUT), [])
 

@@ -3,11 +3,17 @@
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distillmatch.cli.options import Commands, add_field_option, add_state
+from distillmatch.cli.options import (
+    Commands,
+    add_allow_import,
+    add_field_option,
+    add_state,
+    allowed_imports,
+)
 from distillmatch.cli.progress import LiveProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
@@ -84,6 +90,12 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="forget a task that was interrupted, instead of continuing it",
     )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="learn a task that was learned already, or other images under its name",
+    )
+    add_allow_import(parser)
     parser.add_argument("--quiet", action="store_true", help="show no progress and no report")
     add_setting_options(parser)
     parser.set_defaults(run=run)
@@ -105,6 +117,8 @@ def run(arguments: argparse.Namespace) -> None:
             settings=settings_of(arguments),
             checkpoint_seconds=arguments.checkpoint_seconds,
             drop_unfinished=arguments.drop_unfinished,
+            again=arguments.again,
+            allow_import=allowed_imports(arguments),
             quiet=arguments.quiet,
         )
     except Interrupted as stop:
@@ -123,6 +137,8 @@ def learn_task(
     settings: dict[str, Any],
     checkpoint_seconds: float = 60.0,
     drop_unfinished: bool = False,
+    again: bool = False,
+    allow_import: Collection[str] = (),
     quiet: bool = False,
 ) -> "Explanation":
     """Learn one task with progress shown, write and print the report; return what it shows."""
@@ -151,12 +167,15 @@ def learn_task(
             checkpoint_seconds=checkpoint_seconds,
             tell=tell,
             drop_unfinished=drop_unfinished,
+            again=again,
+            allow_import=allow_import,
         )
     finally:
         if progress is not None:
             progress.stop()
     summary = read_state(state)
-    explanation = ContinualLearner.load(state, device="cpu").explain()
+    allowed = {*allow_import, *(settings.get(key, "") for key in ("method", "network"))}
+    explanation = ContinualLearner.load(state, device="cpu", allow_import=allowed).explain()
     page = write_learner_page(state, summary, explanation)
     if quiet:
         return explanation

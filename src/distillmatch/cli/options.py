@@ -99,11 +99,7 @@ def add_allow_import(group: "argparse._ActionsContainer") -> None:
 def add_state(parser: argparse.ArgumentParser) -> None:
     """Add the learner to be looked at, and whether its own code may be imported."""
     parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
-    parser.add_argument(
-        "--allow-import",
-        action="store_true",
-        help="import the method or network of your own (module:name) that the learner names",
-    )
+    add_allow_import(parser)
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,9 @@
 """The learner as a scikit-learn-style estimator."""
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -36,6 +39,10 @@ from distillmatch.methods import Method
 from distillmatch.methods.contract import logits_of
 from distillmatch.streams import Coreset
 from distillmatch.views import Normalization
+
+_starting = Lock()
+_learning: set[int] = set()
+"""Learners that learn a task just now; kept apart from them, so that they can be copied."""
 
 
 class ContinualLearner(Parameters):
@@ -94,6 +101,20 @@ class ContinualLearner(Parameters):
         A folder with a folder for each class needs no `labels`. Should anything go wrong, the
         learner is as it was before. With `checkpoint` the task can be continued.
         """
+        with self._alone():
+            self._learned = self._after(images, labels, unlabeled, name, progress, checkpoint)
+        return self
+
+    def _after(
+        self,
+        images: Any,
+        labels: Any,
+        unlabeled: Any,
+        name: str | None,
+        progress: Progress | None,
+        checkpoint: Keeper | None,
+    ) -> Learned:
+        """Return what is learned after a task."""
         before = self._learned_or_none()
         config, parameters = self._config(before), plain(self.get_params())
         items, found = labeled_images(images, labels)
@@ -112,8 +133,21 @@ class ContinualLearner(Parameters):
             known_rate=parameters["known_rate"],
             examples=parameters["examples"],
         )
-        self._learned = learn_task(before, config, given, progress, checkpoint)
-        return self
+        return learn_task(before, config, given, progress, checkpoint)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second task while one is being learned, whose result would be lost."""
+        with _starting:
+            if id(self) in _learning:
+                raise LearnerError(
+                    "this learner is learning a task in another thread; wait until it is done"
+                )
+            _learning.add(id(self))
+        try:
+            yield
+        finally:
+            _learning.discard(id(self))
 
     def fit(self, images: Any, labels: Any = None, unlabeled: Any = None) -> Self:
         """Forget everything, and learn a first task."""
@@ -196,13 +230,16 @@ class ContinualLearner(Parameters):
         write_learned(folder, plain(self.get_params()), learned)
 
     @classmethod
-    def load(cls, path: Path | str, device: str = "auto", *, allow_import: bool = False) -> Self:
-        """Read a learner from its folder, to go on with it on `device`.
+    def load(
+        cls, path: Path | str, device: str = "auto", *, allow_import: str | Collection[str] = ()
+    ) -> Self:
+        """Read a learner from its folder, to continue with it on `device`.
 
-        Nothing in the folder is run. A method or network of one's own (`module:name`) is imported
-        only with `allow_import`, or if its module has been imported already.
+        Nothing in the folder is run. A method or network of your own (`module:name`) is imported
+        only if `allow_import` names it.
         """
-        settings, learned = read_learned(Path(path).expanduser(), device, allow_import)
+        allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
+        settings, learned = read_learned(Path(path).expanduser(), device, allowed)
         learner = cls(**settings)
         learner._learned = learned
         return learner

@@ -7,8 +7,7 @@ on the disk, and the old weights go only then. So at any moment the folder holds
 import contextlib
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.learned import Learned, revived_method
 from distillmatch.learner.settings import run_config
+from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.machine import versions
@@ -37,8 +37,6 @@ Tell = Callable[[str], None]
 HEAD = "learner.json"
 FORMAT = "distillmatch learner"
 VERSION = 1
-LIBRARIES = ("torchvision", "timm")
-"""Where networks may come from that nobody chose for this folder alone."""
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
 """What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
@@ -116,8 +114,10 @@ def read_head(folder: Path, *, again: bool = True) -> dict[str, Any]:
     return record
 
 
-def read_learned(folder: Path, device: str, allow_import: bool) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and what was learned."""
+def read_learned(
+    folder: Path, device: str, allow_import: Collection[str]
+) -> tuple[dict[str, Any], Learned]:
+    """Return the parameters and what was learned; import only code that the user allowed."""
     record = read_head(folder)
     with _wholeness(folder):
         try:
@@ -127,8 +127,7 @@ def read_learned(folder: Path, device: str, allow_import: bool) -> tuple[dict[st
             tensors = _read_tensors(folder / record["weights"])
         body = record["learner"]
         settings = {**body["settings"], "device": device}
-        for name in ("method", "network"):
-            _refuse_import(folder, name, settings[name], allow_import)
+        refuse_code(settings, shown(folder / HEAD), allow_import)
         config = run_config(settings)
         snapshot = Snapshot(body["snapshot"], tensors)
         placement = Placement.of(config)
@@ -207,16 +206,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if f"weights-{checksum('', tensors)}.safetensors" != path.name:
         raise ValueError("the checksum of its weights differs")
     return tensors
-
-
-def _refuse_import(folder: Path, name: str, value: str, allowed: bool) -> None:
-    module, colon, _ = value.partition(":")
-    if colon and not allowed and module not in sys.modules and module not in LIBRARIES:
-        raise LearnerError(
-            f"{shown(folder)}: its {name} is '{value}', and a folder may not decide what is "
-            f"imported; import {module} first, or load with allow_import=True (predict and export "
-            f"--allow-import, learn --{name} {value})"
-        )
 
 
 @contextmanager

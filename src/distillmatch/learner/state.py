@@ -7,6 +7,7 @@ they are; the keys of mappings are strings):
     labeled_by_class,
     seen, kept, unreadable (unlabelled images), accepted (of them, or None where none was judged),
     accepted_by_class, unlabeled_in (the trainings that used them; absent in old records),
+    fingerprint (of the folders the task was learned from; "" where it came from Python),
     seconds (by training), losses (last mean of each training), values (epsilon, threshold),
     stored, stored_bytes (coreset), weights_bytes, known_threshold (of `reject`, or None),
     test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten
@@ -14,8 +15,9 @@ they are; the keys of mappings are strings):
           unknown: {label the learner never saw: images}}
 """
 
+import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,12 @@ from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.schema import LearnerCheckpoint
 from distillmatch.sources.images import ImageFile
-from distillmatch.sources.walk import shown
+from distillmatch.sources.walk import list_files, shown
 
 HELD_OUT = 0.1
 """Share of each class that is measured with where there is no test folder."""
+GENERIC = ("labeled", "labelled", "labels", "images", "train")
+"""Folder names that say nothing of the task: the folder above names it."""
 
 
 def learn(
@@ -52,6 +56,8 @@ def learn(
     checkpoint_seconds: float = 60.0,
     tell: Tell | None = None,
     drop_unfinished: bool = False,
+    again: bool = False,
+    allow_import: Collection[str] = (),
 ) -> dict[str, Any]:
     """Learn one task from folders of images, creating the learner in `state` or continuing it.
 
@@ -59,6 +65,10 @@ def learn(
     `labeled` (a tenth where not given), which is not kept. A task that was interrupted is continued
     by the same call, or, with `drop_unfinished`, begun anew. Whatever fails, the state is as it
     was. Returns the record.
+
+    Folders that were learned already are not learned a second time: their record is returned. Other
+    images under the name of a learned task are refused. `again` learns them in both cases.
+    Code of your own that the saved learner names (`module:name`) must be in `allow_import`.
     """
     tell = tell or (lambda sentence: None)
     if test is not None and held_out is not None:
@@ -72,9 +82,17 @@ def learn(
     if not checkpoint_seconds >= 0:
         raise LearnerError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds}")
     with alone_in(state, tell):
-        learner = _open(state, settings or {})
+        learner = _open(state, settings or {}, allow_import)
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
+        name = task_name(labeled) if name is None else name
+        fingerprint = _fingerprint(labeled, unlabeled)
+        if not again and (done := _learned_before(learner, name, fingerprint)):
+            tell(
+                f"task '{shown(done['name'])}' is learned already (number {done['number']}); "
+                "nothing was changed"
+            )
+            return done
         files, labels, tests = _read_folders(learner, labeled, test, held_out)
         before = {}
         if learner.__sklearn_is_fitted__() and tests is not None:
@@ -90,11 +108,12 @@ def learn(
                 files,
                 labels,
                 list(unlabeled),
-                name=shown(name or labeled.absolute().name),
+                name=shown(name),
                 progress=progress,
                 checkpoint=keeper,
             )
             record = learner.history_[-1]
+            record["fingerprint"] = fingerprint
             if tests is not None:
                 record["test"] = measure(learner, tests, record["added"], before)
             learner.write(state)
@@ -185,7 +204,47 @@ def _as_before(state: Path) -> str:
     return f"{shown(state)} is as it was before it, and the same command continues"
 
 
-def _open(state: Path, settings: dict[str, Any]) -> ContinualLearner:
+def task_name(labeled: Path) -> str:
+    """Return what a task is called by its folder: `march` for `march/labeled`, too."""
+    folder = labeled.expanduser().absolute()
+    return folder.parent.name if folder.name in GENERIC and folder.parent.name else folder.name
+
+
+def _fingerprint(labeled: Path, unlabeled: Sequence[Path]) -> str:
+    """Return what identifies a task: labeled files by content, unlabeled ones by name and size."""
+    digest = hashlib.sha256()
+    files, labels = class_folders(labeled.expanduser())
+    for file, label in sorted(zip(files, labels, strict=True), key=lambda pair: pair[0].where):
+        try:
+            with file.open() as opened:
+                content = hashlib.sha256(opened.read()).hexdigest()
+        except OSError as error:
+            raise LearnerError(f"{file.where}: {error.strerror or error}") from None
+        digest.update(repr((label, content)).encode("utf-8", "surrogateescape"))
+    for place in unlabeled:
+        if place.expanduser().is_dir():
+            found = [(file.name, file.size) for file in list_files(place.expanduser()).files]
+            digest.update(repr(sorted(found)).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:32]
+
+
+def _learned_before(
+    learner: ContinualLearner, name: str, fingerprint: str
+) -> dict[str, Any] | None:
+    """Return the record of the task that has this fingerprint; refuse another one of its name."""
+    history = learner.history_ if learner.__sklearn_is_fitted__() else []
+    for record in history:
+        if record.get("fingerprint") == fingerprint:
+            return record
+    if any(record.get("fingerprint") and record["name"] == shown(name) for record in history):
+        raise LearnerError(
+            f"a task '{shown(name)}' was learned from other images; give this one a name of its "
+            "own (--name), or learn it under the same name (--again, in Python again=True)"
+        )
+    return None
+
+
+def _open(state: Path, settings: dict[str, Any], allow_import: Collection[str]) -> ContinualLearner:
     """Return the learner of a state, or a new one in an empty folder."""
     given = {name: value for name, value in settings.items() if value is not None}
     if not (state / HEAD).exists():
@@ -199,8 +258,8 @@ def _open(state: Path, settings: dict[str, Any]) -> ContinualLearner:
     record = read_head(state)
     sweep(state, kept=record["weights"])
     saved = record["learner"]["settings"]
-    named = all(given.get(key) == saved[key] for key in ("method", "network") if ":" in saved[key])
-    learner = ContinualLearner.load(state, given.get("device", "auto"), allow_import=named)
+    allowed = {*allow_import, *(given[key] for key in ("method", "network") if key in given)}
+    learner = ContinualLearner.load(state, given.get("device", "auto"), allow_import=allowed)
     _forget_finished(state, len(record["learner"]["sizes"]))
     if isinstance(given.get("options"), dict):
         given["options"] = {**(saved["options"] or {}), **given["options"]}
