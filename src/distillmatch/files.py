@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EINVAL
+from errno import EBUSY, EINVAL
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +15,8 @@ from distillmatch.errors import DistillMatchError, explain_disk_errors
 
 if sys.platform != "win32":
     import fcntl
+
+LOCK_TRIES = 1000
 
 # To read it is to change it for a moment, which other threads would see: so this is done once.
 UMASK = os.umask(0)
@@ -68,18 +70,32 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
         file.write(data)
 
 
-def wait_for_lock(descriptor: int) -> None:
-    """Lock an open file or folder, as long as it is open, once no other process has it locked.
+@contextmanager
+def locked_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read and append, once no other process holds it; make it if need be.
 
-    Windows has no such locks, and some network file systems know none: there it goes without.
+    Windows has no such locks, and some network file systems have none: there nobody waits.
     """
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    for attempt in range(LOCK_TRIES):
+        with contextlib.ExitStack() as opened:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = opened.enter_context(path.open("a+b"))
+            except (FileExistsError, FileNotFoundError):
+                if attempt < LOCK_TRIES - 1:
+                    continue  # another process is done with it and removes its folder right now
+                raise
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):
+                    fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            if lies_at(file.fileno(), path):
+                yield file
+                return
+    raise OSError(EBUSY, os.strerror(EBUSY), str(path))
 
 
 def lies_at(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file or folder still has its name; who held it may have removed it."""
+    """Return whether an open file still has its name; another process may have removed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -17,7 +17,6 @@ from PIL import Image
 from distillmatch.errors import LearnerError
 from distillmatch.learner.environment import look_around
 from distillmatch.learner.inputs import SMALLEST, natural_side, open_images, read_images
-from distillmatch.sources import decoders
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
 
@@ -76,9 +75,7 @@ def test_files_in_the_environment_that_are_no_images_are_counted(tmp_path: Path)
         look_around(3, 16, 12, 1, 0)
 
 
-def test_a_pipe_among_images_is_counted_and_not_waited_for(
-    tmp_path: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_among_images_is_counted_and_not_waited_for(tmp_path: Path, pipe: Path) -> None:
     write_images(tmp_path / "few", PIXELS)
     files = sorted((tmp_path / "few").iterdir())
     lists: list[Any] = [[tmp_path / "few", pipe], [*files, (str(pipe), 3)]]
@@ -87,11 +84,6 @@ def test_a_pipe_among_images_is_counted_and_not_waited_for(
         assert (len(found.images), found.seen, found.unreadable) == (4, 5, 1)
     found = look_around(pipe, 16, 12, 1, 0)
     assert (len(found.images), found.seen, found.unreadable) == (0, 1, 1)
-    monkeypatch.setattr(decoders, "PROCESSES_FROM", 2)
-    monkeypatch.setattr(decoders, "_processors", lambda: 2)
-    for given in lists:
-        found = look_around(given, 16, 12, 1, 0)
-        assert (len(found.images), found.seen, found.unreadable) == (4, 5, 1)
 
 
 def test_what_lies_in_the_environment_and_is_no_file_is_counted(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from distillmatch.sources.decoding import decode_all
-from distillmatch.sources.images import BadImageError, ImageFile, decode_image
+from distillmatch.sources.decoding import decode_resumably
+from distillmatch.sources.images import BadImageError, decode_image
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -173,16 +173,17 @@ def test_many_images_keep_their_order_and_the_bad_are_told_apart(tmp_path: Path)
     files = []
     for number in range(50):
         path = tmp_path / f"{number}.png"
-        if number % 7 == 3:
-            path.write_bytes(b"")
-        else:
+        path.write_bytes(b"")
+        if number % 7 != 3:
             Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
-        files.append(ImageFile.at(str(path)))
-    with decode_all(files, 8, tmp_path / "cache", "testing") as decoded:
+        files.append(str(path))
+    with (
+        (tmp_path / "journal").open("a+b") as journal,
+        decode_resumably(files, 8, journal, "key", "testing") as decoded,
+    ):
         good = [number for number in range(50) if number % 7 != 3]
-        assert decoded.files.tolist() == good
-        assert decoded.images[:, 0, 0, 0].tolist() == good
+        assert decoded.good.tolist() == good
+        assert decoded.images[good, 0, 0, 0].tolist() == good
         assert [problem.split(":")[0] for problem in decoded.problems] == [
             str(tmp_path / f"{number}.png") for number in range(50) if number % 7 == 3
         ]
-    assert list((tmp_path / "cache").iterdir()) == []

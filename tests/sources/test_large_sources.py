@@ -1,4 +1,4 @@
-"""Folders of very many images: decoded once, in little memory, and on from where it stopped."""
+"""Folders of very many images: decoded once, in little memory, and resumed after a kill."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from PIL import Image
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import DiskError
-from distillmatch.sources import Dataset, decoders, folder
-from distillmatch.sources.decoders import WorkerProcess, decode_in_pieces
-from distillmatch.sources.decoding import IMAGES, JOURNAL
+from distillmatch.sources import Dataset, decoding, folder
+from distillmatch.sources.decoding import IMAGES, JOURNAL, decode_in_pieces
 from distillmatch.sources.images import ImageFile
-from distillmatch.sources.walk import FileTable, ScannedFolder, list_files
+from distillmatch.sources.walk import list_files, name_below
 
 COUNT, PIECE = 60, 16
 
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills and limit
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamConfig:
-    """Describe a folder of two classes of 30 images, of which one is none; pieces hold 16 files."""
+    """Describe a folder of two classes of 30 images, one of them bad; a piece has 16 files."""
     for name in ("a", "b"):
         (tmp_path / "data" / name).mkdir(parents=True)
         for number in range(COUNT // 2):
@@ -37,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamConfig:
                 tmp_path / "data" / name / f"{number:02}.png"
             )
     (tmp_path / "data" / "a" / "05.png").write_bytes(b"no image")
-    monkeypatch.setattr(decoders, "_CHUNK_BYTES", 0)
+    monkeypatch.setattr(decoding, "_PIECE_BYTES", 0)
     return StreamConfig(
         source="folder",
         data_dir=tmp_path / "data",
@@ -50,16 +48,16 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamConfig:
 KILLED = """
 import os, signal, sys
 from distillmatch.config import StreamConfig
-from distillmatch.sources import decoders, decoding, folder
-decoders._CHUNK_BYTES = 0
-add, pieces = decoding._Spool.add, int(sys.argv[2])
-def killing(spool, results):
-    global pieces
-    if pieces == 0:
+from distillmatch.sources import decoding, folder
+decoding._PIECE_BYTES = 0
+note, notes = decoding._note, 1 + int(sys.argv[2])
+def killing(journal, record):
+    global notes
+    if notes == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    pieces -= 1
-    add(spool, results)
-decoding._Spool.add = killing
+    notes -= 1
+    note(journal, record)
+decoding._note = killing
 folder.load(StreamConfig.from_yaml(sys.argv[1]))
 """
 
@@ -74,57 +72,42 @@ def killed_after(pieces: int, config: StreamConfig, tmp_path: Path) -> Path:
     return left
 
 
-def same(one: Dataset, other: Dataset) -> bool:
-    return one.fingerprint == other.fingerprint and one.problems == other.problems
+def assert_as_if_never_killed(dataset: Dataset, config: StreamConfig, tmp_path: Path) -> None:
+    other = folder.load(config.replace(cache_dir=tmp_path / "other cache"))
+    assert (dataset.fingerprint, dataset.problems) == (other.fingerprint, other.problems)
 
 
-def loaded_elsewhere(config: StreamConfig, tmp_path: Path) -> Dataset:
-    return folder.load(config.replace(cache_dir=tmp_path / "other cache"))
-
-
-def test_a_killed_build_goes_on_where_it_stopped(
-    config: StreamConfig, tmp_path: Path, decoded: list[int]
-) -> None:
-    killed_after(2, config, tmp_path)
-    dataset = folder.load(config)
-    assert len(decoded) == COUNT - 2 * PIECE
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    assert same(dataset, loaded_elsewhere(config, tmp_path))
-    assert len(dataset.train) + len(dataset.test) == COUNT - 1
-    assert [problem.split(": ")[0][-8:] for problem in dataset.problems] == ["a/05.png"]
+def leave_it(left: Path) -> None:
+    pass
 
 
 def cut_journal(left: Path) -> None:
     content = (left / JOURNAL).read_bytes()
-    (left / JOURNAL).write_bytes(content[:-7])
+    (left / JOURNAL).write_bytes(content[:-1])
 
 
-def cut_images(left: Path) -> None:
-    os.truncate(left / IMAGES, (left / IMAGES).stat().st_size - 7)
+def another_journal(left: Path) -> None:
+    (left / JOURNAL).write_bytes(b'{"version": 1}\n[]\n')
 
 
-def change_an_image(left: Path) -> None:
-    content = bytearray((left / IMAGES).read_bytes())
-    content[-1] ^= 1
-    (left / IMAGES).write_bytes(content)
-
-
-def more_images(left: Path) -> None:
+def half_a_piece(left: Path) -> None:
     with (left / IMAGES).open("ab") as file:
         file.write(b"half a piece")
 
 
 @pytest.mark.parametrize(
-    ("damage", "pieces"),
-    [(cut_journal, 1), (cut_images, 1), (change_an_image, 1), (more_images, 2)],
+    ("damage", "pieces"), [(leave_it, 2), (cut_journal, 1), (another_journal, 0), (half_a_piece, 2)]
 )
-def test_only_whole_pieces_are_believed(
+def test_a_killed_build_resumes_after_the_last_whole_piece(
     config: StreamConfig, tmp_path: Path, decoded: list[int], damage: Any, pieces: int
 ) -> None:
     damage(killed_after(2, config, tmp_path))
     dataset = folder.load(config)
     assert len(decoded) == COUNT - pieces * PIECE
-    assert same(dataset, loaded_elsewhere(config, tmp_path))
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert_as_if_never_killed(dataset, config, tmp_path)
+    assert len(dataset.train) + len(dataset.test) == COUNT - 1
+    assert [problem.split(": ")[0][-8:] for problem in dataset.problems] == ["a/05.png"]
 
 
 def test_pieces_of_a_folder_that_has_changed_are_not_used(
@@ -134,10 +117,10 @@ def test_pieces_of_a_folder_that_has_changed_are_not_used(
     Image.new("RGB", (8, 8)).save(tmp_path / "data" / "a" / "new.png")
     dataset = folder.load(config)
     assert len(decoded) == COUNT + 1
-    assert same(dataset, loaded_elsewhere(config, tmp_path))
+    assert_as_if_never_killed(dataset, config, tmp_path)
 
 
-def test_too_full_a_disk_is_said_before_the_work_begins(
+def test_a_disk_that_is_too_full_is_reported_before_the_work_begins(
     config: StreamConfig, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage("/")._replace(free=2 * COUNT * 192 - 1)
@@ -149,56 +132,7 @@ def test_too_full_a_disk_is_said_before_the_work_begins(
     assert len(folder.load(config).train) == 47
 
 
-def test_processes_decode_the_same_as_threads(
-    config: StreamConfig, tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by_threads = loaded_elsewhere(config, tmp_path)
-    assert len(decoded) == COUNT
-    monkeypatch.setattr(decoders, "PROCESSES_FROM", 1)
-    monkeypatch.setattr(decoders, "_processors", lambda: 2)
-    by_processes = folder.load(config)
-    assert len(decoded) == COUNT, "nothing is decoded in this process"
-    assert same(by_threads, by_processes)
-
-
-POISONED = """
-import json, os, sys
-from distillmatch.sources import decode_worker
-decode = decode_worker.decode_file
-def poisoned(file, side):
-    if "poison" in file.path:
-        os._exit(3)
-    if "unlucky" in file.path and not os.path.exists(file.path + ".tried"):
-        open(file.path + ".tried", "w").close()
-        os._exit(4)
-    return decode(file, side)
-decode_worker.decode_file = poisoned
-decode_worker.main()
-"""
-
-
-def test_an_image_that_ends_the_process_is_a_bad_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = subprocess.Popen
-
-    def poisoned(words: list[str], **options: Any) -> Any:
-        return start([words[0], "-c", POISONED, words[-1]], **options)
-
-    monkeypatch.setattr(subprocess, "Popen", poisoned)
-    names = ["a", "poison", "b", "unlucky", "new\nline", "poison again"]
-    for number, name in enumerate(names):
-        Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / name, "png")
-    process = WorkerProcess(4)
-    results = process.decode([str(tmp_path / name) for name in names])
-    process.end()
-    said = "decoding it ended the process that did so (exit code 3)"
-    assert [r if isinstance(r, str) else int(r[0, 0, 0]) for r in results] == [
-        *(0, said, 2, 3, 4, said)
-    ]
-
-
-def test_only_some_pieces_are_decoded_ahead(tmp_path: Path) -> None:
+def test_only_some_pieces_are_decoded_ahead() -> None:
     opened: list[int] = []
 
     def file(number: int) -> ImageFile:
@@ -215,36 +149,15 @@ def test_only_some_pieces_are_decoded_ahead(tmp_path: Path) -> None:
     assert sorted(opened) == list(range(200))
 
 
-def test_a_listed_file_takes_about_fifty_bytes() -> None:
-    count, each = 200, 1_000
-    tracemalloc.start()
-    folders = []
-    for number in range(count):
-        names = b"".join(b"image-%08d.jpeg\0" % n for n in range(each))
-        stamps = np.full((each, 3), number, np.int64)
-        folders.append(ScannedFolder(f"/images/class-{number:04}", f"{number}/", names, stamps))
-    table = FileTable(folders)
-    folders.clear()
-    size = tracemalloc.get_traced_memory()[0] / len(table)
-    tracemalloc.stop()
-    assert size < 64
-    # By name the folders come as 0/, 1/, 10/, 100/ and so on.
-    assert table[2_017].path == "/images/class-0010/image-00000017.jpeg"
-    assert table[2_017].name == "10/image-00000017.jpeg"
-    assert table[199_999].path == "/images/class-0099/image-00000999.jpeg"
-
-
-def test_the_table_is_what_the_folders_hold(tmp_path: Path) -> None:
+def test_files_are_listed_folder_after_folder_by_name(tmp_path: Path) -> None:
     for name in ("b/1", "b/a/2", "a", "b.c/3", "ü/ä\n", "b/0"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    files = list(list_files(tmp_path).files)
-    assert [file.name for file in files] == ["a", "b.c/3", "b/0", "b/1", "b/a/2", "ü/ä\n"]
-    for file in files:
-        assert Path(file.path).read_text() == file.name
-        status = Path(file.path).stat()
-        assert (file.size, file.modified) == (status.st_size, status.st_mtime_ns)
+    files = list_files(tmp_path).files
+    names = [name_below(tmp_path, file) for file in files]
+    assert names == ["a", "b.c/3", "b/0", "b/1", "b/a/2", "ü/ä\n"]
+    assert [Path(file).read_text() for file in files] == names
 
 
 LIMITED = """

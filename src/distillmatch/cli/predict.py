@@ -103,7 +103,7 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
             yield from _from(sys.stdin.buffer, end)
         elif Path(name).is_dir():
             found = list_files(Path(name))
-            yield from (file.path for file in found.files)
+            yield from found.files
             problems = found.problems
             if not found.files and not problems:
                 problems = [f"{shown(name)}: no files there"]

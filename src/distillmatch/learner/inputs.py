@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from distillmatch.errors import LearnerError, kind_of
-from distillmatch.sources.decoders import decode_in_pieces
+from distillmatch.sources.decoding import decode_in_pieces
 from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_file, square
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import show_progress
@@ -130,8 +130,7 @@ def is_special(path: Path) -> bool:
 def file_at(path: Path) -> ImageFile:
     """Return the image in a file that was named; what is no file is refused when it is read."""
     file = ImageFile.at(str(path))
-    # The empty path: a process that opens files by their paths must not wait for this one either.
-    return file._replace(open=_refuse, path="") if is_special(path) else file
+    return file._replace(open=_refuse) if is_special(path) else file
 
 
 def files_below(folder: Path, *, with_strangers: bool = False) -> list[ImageFile]:
@@ -144,8 +143,8 @@ def files_below(folder: Path, *, with_strangers: bool = False) -> list[ImageFile
     refused = listing.unlisted if with_strangers else listing.problems
     if refused:
         raise LearnerError(refused[0])
-    files = [ImageFile.at(file.path) for file in listing.files]
-    return files + [file_at(Path(path)) for path in listing.strangers]
+    files = [ImageFile.at(path) for path in listing.files]
+    return files + [file_at(Path(path)) for path in listing.special]
 
 
 def _from_path(path: Path, what: str) -> list[ImageFile]:

@@ -46,7 +46,7 @@ def class_folders(root: Path) -> tuple[list[ImageFile], list[Label]]:
         raise LearnerError(
             f"{shown(root)}: expected one folder of images for each class, found none"
         )
-    files = [ImageFile.at(file.path) for group in groups for file in group.files]
+    files = [ImageFile.at(path) for group in groups for path in group.files]
     labels: list[Label] = [group.name for group in groups for _ in group.files]
     _refuse_unknown(labels)
     return files, labels

@@ -35,7 +35,7 @@ from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.schema import LearnerCheckpoint
 from distillmatch.sources.images import ImageFile
-from distillmatch.sources.walk import list_files, shown
+from distillmatch.sources.walk import list_files, name_below, shown
 
 HELD_OUT = 0.1
 """Share of each class that is measured with where there is no test folder."""
@@ -222,8 +222,10 @@ def _fingerprint(labeled: Path, unlabeled: Sequence[Path]) -> str:
             raise LearnerError(f"{file.where}: {error.strerror or error}") from None
         digest.update(repr((label, content)).encode("utf-8", "surrogateescape"))
     for place in unlabeled:
-        if place.expanduser().is_dir():
-            found = [(file.name, file.size) for file in list_files(place.expanduser()).files]
+        root = place.expanduser()
+        if root.is_dir():
+            files_below = list_files(root).files
+            found = [(name_below(root, file), Path(file).stat().st_size) for file in files_below]
             digest.update(repr(sorted(found)).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
 

@@ -1,183 +1,149 @@
-"""Decoding many files into one file of images, with little memory, and on from where it stopped.
+"""Decode many image files in threads, and resume after the process was killed."""
 
-Images go into a spool, piece after piece. A spool with a journal outlives the process: for each
-piece the journal has a checksum and which of the files were no images, so that whoever comes after
-a killed process goes on behind the last piece that is whole.
-"""
-
-import hashlib
 import json
+import os
 import shutil
-import tempfile
+import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.errors import DiskError, explain_disk_errors
+from distillmatch.errors import DiskError
 from distillmatch.files import size_shown
-from distillmatch.sources.decoders import Result, decode_in_pieces, piece_size
-from distillmatch.sources.images import ImageFile
+from distillmatch.sources.images import ImageFile, decode_file, where
 from distillmatch.terminal import show_progress
 
-VERSION = 1
+Result = NDArray[np.uint8] | str
+"""An image, or the reason why there is none."""
+
+VERSION = 2
 IMAGES, JOURNAL = "images", "journal"
+_PIECE_BYTES = 16 * 2**20
+_BATCH = 32
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What came of a list of files: `images[i]` is file `files[i]`; `problems` has the others."""
+    """The outcome of a list of files.
+
+    Attributes:
+        images: `images[i]` is the image of file `i`; it is undefined if the file is bad.
+        good: the numbers of the files that are images.
+        problems: a sentence for each of the others.
+    """
 
     images: NDArray[np.uint8]
-    files: NDArray[np.intp]
+    good: NDArray[np.intp]
     problems: tuple[str, ...]
 
 
-@contextmanager
-def decode_all(
-    files: Sequence[ImageFile], side: int, folder: Path, doing: str
-) -> Iterator[Decoded]:
-    """Decode many files; the images lie in a nameless file in `folder`.
+def piece_size(side: int) -> int:
+    """Return how many images are decoded before the next are started, which bounds the memory."""
+    return min(1024, max(16, _PIECE_BYTES // (side * side * 3)))
 
-    The file, and with it the images, is gone when the block ends, however it ends.
-    """
-    with explain_disk_errors(doing, folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as images:
-            yield _decode(files, side, _Spool(images, side), doing)
+
+@contextmanager
+def decode_in_pieces(
+    files: Sequence[ImageFile | str], side: int, start: int = 0
+) -> Iterator[Iterator[list[Result]]]:
+    """Yield the results of all files, or paths, from number `start` on, piece after piece."""
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    size = piece_size(side)
+
+    def decode(batch: Sequence[ImageFile | str]) -> list[Result]:
+        return [decode_file(file, side) for file in batch]
+
+    def pieces() -> Iterator[list[Result]]:
+        ahead: deque[list[Any]] = deque()
+        for first in range(start, len(files), size):
+            piece = files[first : first + size]
+            batches = [piece[cut : cut + _BATCH] for cut in range(0, len(piece), _BATCH)]
+            ahead.append([pool.submit(decode, batch) for batch in batches])
+            if len(ahead) == 2:
+                yield [result for batch in ahead.popleft() for result in batch.result()]
+        for started in ahead:
+            yield [result for batch in started for result in batch.result()]
+
+    pool = ThreadPoolExecutor(min(16, max(2, workers or 1)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the result says what is wrong with a file
+            yield pieces()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def decode_resumably(
-    files: Sequence[ImageFile], side: int, folder: Path, key: str, doing: str
+    files: Sequence[ImageFile | str], side: int, journal: BinaryIO, key: str, doing: str
 ) -> Iterator[Decoded]:
-    """Decode many files, going on from what an earlier process left in `folder` under this key."""
-    with explain_disk_errors(doing, folder):
-        head = {"version": VERSION, "key": key, "files": len(files), "piece": piece_size(side)}
-        with (folder / IMAGES).open("a+b") as images, (folder / JOURNAL).open("a+b") as journal:
-            spool = _Spool(images, side, journal)
-            spool.continue_from(head)
-            _check_room(folder, len(files), spool, doing)
-            yield _decode(files, side, spool, doing)
+    """Decode files, continuing what the journal says of another process under the same key.
+
+    The images lie in a file beside the journal. A line of the journal is written once the images
+    that it is about are on the disk.
+    """
+    folder, size, image_bytes = Path(journal.name).parent, piece_size(side), side * side * 3
+    bad = _resume(journal, {"version": VERSION, "key": key, "files": len(files), "piece": size})
+    done = min(len(bad) * size, len(files))
+    _check_room(folder, (2 * len(files) - done) * image_bytes, doing)
+    with (folder / IMAGES).open("r+b" if (folder / IMAGES).exists() else "w+b") as images:
+        with (
+            decode_in_pieces(files, side, done) as pieces,
+            show_progress(doing, len(files), done=done) as progress,
+        ):
+            for results in pieces:
+                images.seek(done * image_bytes)
+                for result in results:
+                    images.write(bytes(image_bytes) if isinstance(result, str) else result.data)
+                images.flush()
+                os.fsync(images.fileno())
+                bad.append({done + n: one for n, one in enumerate(results) if isinstance(one, str)})
+                _note(journal, list(bad[-1].items()))
+                done += len(results)
+                progress(done)
+        reasons = {number: reason for piece in bad for number, reason in piece.items()}
+        shape = (len(files), side, side, 3)
+        yield Decoded(
+            np.memmap(images, np.uint8, "r", shape=shape) if files else np.empty(shape, np.uint8),
+            np.delete(np.arange(len(files)), list(reasons)),
+            tuple(f"{where(files[n])}: {reason}" for n, reason in sorted(reasons.items())),
+        )
 
 
-@dataclass
-class _Spool:
-    """Images one after another in a file, and what is known of the files they came from."""
-
-    images: BinaryIO
-    side: int
-    journal: BinaryIO | None = None
-    seen: int = 0
-    good: list[NDArray[np.intp]] = field(default_factory=list)
-    bad: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def image_bytes(self) -> int:
-        """The bytes of one image."""
-        return self.side * self.side * 3
-
-    @property
-    def count(self) -> int:
-        """The images decoded so far."""
-        return self.seen - len(self.bad)
-
-    def continue_from(self, head: dict[str, Any]) -> None:
-        """Believe of the journal what its checksums confirm; drop what comes after."""
-        assert self.journal is not None
-        self.journal.seek(0)
-        self.images.seek(0)
-        whole = 0
-        for number, line in enumerate(self.journal):
-            record = _record(line)
-            if record is None or (number == 0 and record != head):
-                break
-            if number and not self._confirm(record):
-                break
-            whole += len(line)
-        self.journal.truncate(whole)
-        self.images.truncate(self.count * self.image_bytes)
-        if not whole:
-            self._note(head)
-
-    def add(self, results: Sequence[Result]) -> None:
-        """Write a piece down: its images, then what the journal has to say of it."""
-        pixels = [result for result in results if not isinstance(result, str)]
-        reasons = {str(n): r for n, r in enumerate(results) if isinstance(r, str)}
-        digest = hashlib.blake2b(digest_size=16)
-        for image in pixels:
-            digest.update(image.data)
-            self.images.write(image.data)
-        self.images.flush()
-        record = {"files": len(results), "bad": reasons, "digest": digest.hexdigest()}
-        if self.journal is not None:
-            self._note(record)
-        self._count(record)
-
-    def array(self) -> NDArray[np.uint8]:
-        """Return the images, mapped from the file."""
-        shape = (self.count, self.side, self.side, 3)
-        if not self.count:
-            return np.empty(shape, dtype=np.uint8)
-        return np.memmap(self.images, dtype=np.uint8, mode="r", shape=shape)
-
-    def _confirm(self, record: dict[str, Any]) -> bool:
-        """Compare a piece in the file with its checksum, and count it if it is as it was."""
-        try:
-            size = (record["files"] - len(record["bad"])) * self.image_bytes
-            content = self.images.read(size)
-            if hashlib.blake2b(content, digest_size=16).hexdigest() != record["digest"]:
-                return False
-            self._count(record)
-        except (KeyError, TypeError, ValueError):
-            return False
-        return True
-
-    def _count(self, record: dict[str, Any]) -> None:
-        count, bad = record["files"], {int(n): reason for n, reason in record["bad"].items()}
-        numbers = np.arange(self.seen, self.seen + count, dtype=np.intp)
-        self.good.append(np.delete(numbers, list(bad)))
-        self.bad |= {self.seen + n: reason for n, reason in bad.items()}
-        self.seen += count
-
-    def _note(self, record: dict[str, Any]) -> None:
-        assert self.journal is not None
-        self.journal.write(json.dumps(record).encode() + b"\n")
-        self.journal.flush()
+def _resume(journal: BinaryIO, head: dict[str, Any]) -> list[dict[int, str]]:
+    """Return the bad files of each finished piece; drop what the journal has beyond them."""
+    journal.seek(0)
+    lines = [line for line in journal if line.endswith(b"\n")]
+    try:
+        bad = [{int(number): str(reason) for number, reason in json.loads(x)} for x in lines[1:]]
+        same = json.loads(lines[0]) == head
+    except (IndexError, ValueError, TypeError):
+        same = False
+    if same:
+        journal.truncate(sum(map(len, lines)))
+        return bad
+    journal.truncate(0)
+    _note(journal, head)
+    return []
 
 
-def _decode(files: Sequence[ImageFile], side: int, spool: _Spool, doing: str) -> Decoded:
-    """Decode what is missing in a spool."""
-    with (
-        decode_in_pieces(files, side, spool.seen) as pieces,
-        show_progress(doing, len(files), done=spool.seen) as progress,
-    ):
-        for results in pieces:
-            spool.add(results)
-            progress(spool.seen)
-    good = np.concatenate([np.empty(0, np.intp), *spool.good])
-    problems = tuple(f"{files[n].where}: {reason}" for n, reason in sorted(spool.bad.items()))
-    return Decoded(spool.array(), good, problems)
+def _note(journal: BinaryIO, record: object) -> None:
+    journal.write(json.dumps(record).encode() + b"\n")
+    journal.flush()
 
 
-def _check_room(folder: Path, files: int, spool: _Spool, doing: str) -> None:
-    """Refuse to begin what cannot end well: the images are written here and then into the cache."""
-    needed = (2 * files - spool.count) * spool.image_bytes
+def _check_room(folder: Path, needed: int, doing: str) -> None:
+    """Refuse to start if the disk is too full: the images are written here, then to the cache."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskError(
             f"no space left on the disk of {folder.parent} while {doing}: that takes "
             f"{size_shown(needed)}, {size_shown(needed - free)} more than is free"
         )
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if line.endswith(b"\n") and isinstance(record, dict) else None

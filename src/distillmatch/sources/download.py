@@ -1,17 +1,15 @@
-"""Downloading one published file: with progress, taken up again when broken off, md5-checked."""
+"""Download one published file: with progress, resumable, checked by its md5."""
 
 import hashlib
 import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from distillmatch.errors import SourceError, explain_disk_errors
-from distillmatch.files import lies_at, wait_for_lock
+from distillmatch.files import locked_file
 from distillmatch.terminal import show_progress
 
 TIMEOUT = 30.0
@@ -30,39 +28,44 @@ def file_md5(path: Path) -> str:
 
 
 def download(url: str, path: Path, md5: str, instead: str) -> None:
-    """Bring `url` to `path`, unless it is there; `instead` says what a user without network can do.
+    """Download `url` to `path`, unless it is there; one of several processes does it.
 
-    What has come so far is kept beside it with the ending `.part`, and the next call goes on there;
-    where nothing has come, nothing is left.
+    What has arrived is kept beside it with the ending `.part`, and the next call resumes there.
+    `instead` tells a user without network what to do.
     """
     part = path.with_name(f"{path.name}.part")
-    doing = f"downloading {url}"
-    with explain_disk_errors(doing, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone_with(part) as file:
-            if path.exists():
-                return
-            for _ in range(_TRIES):
-                if _fetch_rest(url, file, instead):
-                    break
-            else:
-                raise SourceError(
-                    f"{doing} broke off after {file.tell():,} bytes; "
-                    f"start again to go on from there, or {instead}"
-                )
-            file.flush()
-            os.fsync(file.fileno())
-            found = file_md5(part)
-            if found != md5:
-                file.truncate(0)
-                raise SourceError(
-                    f"{url}: expected md5 {md5}, downloaded {found}; start again, or {instead}"
-                )
-            part.replace(path)
+    with explain_disk_errors(f"downloading {url}", path), locked_file(part) as file:
+        try:
+            if not path.exists():
+                _fetch(url, file, md5, instead)
+                part.replace(path)
+        finally:
+            if file.seek(0, os.SEEK_END) == 0:
+                part.unlink(missing_ok=True)
+
+
+def _fetch(url: str, file: BinaryIO, md5: str, instead: str) -> None:
+    """Bring all of `url` into a file that may hold a part of it."""
+    for _ in range(_TRIES):
+        if _fetch_rest(url, file, instead):
+            break
+    else:
+        raise SourceError(
+            f"downloading {url} broke off after {file.tell():,} bytes; start again to resume, "
+            f"or {instead}"
+        )
+    file.flush()
+    os.fsync(file.fileno())
+    found = file_md5(Path(file.name))
+    if found != md5:
+        file.truncate(0)
+        raise SourceError(
+            f"{url}: expected md5 {md5}, downloaded {found}; start again, or {instead}"
+        )
 
 
 def _fetch_rest(url: str, file: BinaryIO, instead: str) -> bool:
-    """Append what is missing; return whether the file is whole now."""
+    """Append what is missing; return whether the file is complete now."""
     have = file.seek(0, os.SEEK_END)
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -101,38 +104,19 @@ def _append(
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read(_BLOCK)
-    except OSError as error:  # told apart from the errors of the disk
+    except OSError as error:  # of the network, not of the disk
         raise ConnectionError(str(error)) from error
 
 
 def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    """Say whether a server that was asked for the rest sends the rest, not all from the start."""
+    """Return whether the server sends the rest that it was asked for, and not all."""
     sent = response.headers.get("Content-Range", "")
     return response.status == _PARTIAL_CONTENT and sent.startswith(f"bytes {have}-")
 
 
 def _ends_there(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> bool:
-    """Say whether there is no rest because all has come; otherwise start from nothing."""
+    """Return whether nothing is missing; otherwise drop what is there."""
     if error.headers.get("Content-Range") == f"bytes */{have}":
         return True
     file.truncate(0)
     return False
-
-
-@contextmanager
-def _alone_with(part: Path) -> Iterator[BinaryIO]:
-    """Open the part once no other process downloads the same file; an empty one is removed.
-
-    Where there are no locks, two downloads at once end in a wrong md5, not in bad data.
-    """
-    while True:
-        with part.open("ab") as file:
-            wait_for_lock(file.fileno())
-            if not lies_at(file.fileno(), part):
-                continue
-            try:
-                yield file
-            finally:
-                if file.seek(0, os.SEEK_END) == 0:
-                    part.unlink(missing_ok=True)
-            return

@@ -1,8 +1,8 @@
-"""Own images: `folder/<class>/*` for labels, a test folder, folders of unlabelled images.
+"""Own images: `folder/<class>/*` with labels, a test folder, folders of unlabeled images.
 
 Without a test folder a fifth of every class is held out as the test part: the images whose names
-have the smallest hashes, so that the choice depends on no seed and stays when images are added.
-Whatever cannot be used is a problem, named with its path: it ends the load, or it is left out.
+have the smallest hashes, so the choice depends on no seed and stays when images are added. Whatever
+cannot be used is a problem that names its path: it ends the load, or it is left out.
 """
 
 import hashlib
@@ -12,40 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
-from distillmatch.sources.cache import (
-    Contents,
-    Selection,
-    cache_folder,
-    cache_key,
-    read_cache,
-    workshop,
-    write_cache,
-)
+from distillmatch.sources.cache import Contents, Selection, cache_key, load_cached
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.sources.decoding import Decoded, decode_resumably
-from distillmatch.sources.images import ImageFile
+from distillmatch.sources.decoding import Decoded
 from distillmatch.sources.registry import CheckedSource
 from distillmatch.sources.tree_file import Branches, check_branches, class_tree, read_branches
-from distillmatch.sources.walk import FileTable, FoundFile, list_files, shown
+from distillmatch.sources.walk import list_files, name_below, shown
 
 SIDE = 32
 HELD_OUT = 5
 """One image in so many becomes a test image where there is no test folder."""
 
 _LABELED, _TEST, _UNLABELED = range(3)
-_ANY_NAME = ("utf-8", "surrogateescape")
-_DOING = "decoding the images into the cache"
 
 
 def _load(config: StreamConfig) -> Dataset:
-    """Load a user's own images, or what they were cached as if nothing has changed since."""
+    """Load a user's own images, from the cache if nothing has changed."""
     folders = _Folders.of(config)
     side = config.image_size or SIDE
     found = _find(folders)
@@ -55,19 +44,21 @@ def _load(config: StreamConfig) -> Dataset:
         branches = read_branches(tree)
         check_branches(branches, [group.name for group in found.labeled], tree)
     place = cache_key(*map(str, folders), side, branches is not None)
-    cache = cache_folder(config) / f"folder-{place}.images"
-    key = cache_key(side, branches, found.digest())
-    dataset = read_cache(cache, key)
-    if dataset is None:
-        files = _ImageFiles(found.files())
-        with workshop(cache, _DOING) as folder:
-            dataset = read_cache(cache, key)
-            if dataset is None:
-                with decode_resumably(files, side, folder, key, _DOING) as decoded:
-                    contents = _arrange(config, found, decoded, branches)
-                    dataset = write_cache(cache, key, decoded.images, contents, _DOING)
+    key = cache_key(side, branches, *found.stamps(), found.problems)
+
+    def arrange(decoded: Decoded) -> Contents:
+        return _arrange(config, folders.labeled, found, decoded, branches)
+
+    dataset = load_cached(
+        config,
+        f"folder-{place}",
+        key,
+        side,
+        lambda: (found.files, arrange),
+        "decoding the images into the cache",
+    )
     if config.bad_images == "stop":
-        _stop_at(dataset.problems)
+        _refuse_problems(dataset.problems)
     return dataset
 
 
@@ -78,7 +69,7 @@ class _Folders(NamedTuple):
 
     @classmethod
     def of(cls, config: StreamConfig) -> "_Folders":
-        """Return the configured folders, each there and none inside another."""
+        """Return the configured folders; refuse missing ones, and one inside another."""
         if config.data_dir is None:
             raise ConfigError(
                 "data_dir must be given with source 'folder': a folder with one folder a class"
@@ -88,11 +79,10 @@ class _Folders(NamedTuple):
         given += [("unlabeled_dirs", folder) for folder in config.unlabeled_dirs]
         paths = [(key, path.expanduser().absolute()) for key, path in given]
         for key, path in paths:
-            _refuse_unless_listed(key, path)
+            _check_folder(key, path)
         for (key, one), (other_key, other) in combinations(paths, 2):
-            if one.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(
-                one.resolve()
-            ):
+            pair = one.resolve(), other.resolve()
+            if pair[0].is_relative_to(pair[1]) or pair[1].is_relative_to(pair[0]):
                 raise ConfigError(
                     f"{other_key} must lie apart from {key}, or images would count twice: "
                     f"{other} and {one}"
@@ -104,8 +94,7 @@ class _Folders(NamedTuple):
         )
 
 
-def _refuse_unless_listed(key: str, path: Path) -> None:
-    """Refuse a path that is no folder, or one whose entries the system keeps back."""
+def _check_folder(key: str, path: Path) -> None:
     try:
         if not path.is_dir():
             came = "a file" if path.is_file() else "nothing"
@@ -121,74 +110,36 @@ def _refuse_unless_listed(key: str, path: Path) -> None:
 load = CheckedSource(_load, _Folders.of)
 
 
-class ClassFolder(NamedTuple):
-    """The images of one class, in the training or in the test folder."""
+class Group(NamedTuple):
+    """The files of one class, or of one folder of unlabeled images."""
 
     path: str
     name: str
-    files: "FoundFiles"
-
-
-class FoundFiles(Sequence[FoundFile]):
-    """Some files of tables, one after another, each made an object only when it is asked for."""
-
-    def __init__(self, chosen: Sequence[tuple[FileTable, NDArray[np.int64]]]) -> None:
-        self.chosen = chosen
-        self.ends = np.cumsum([len(rows) for _, rows in chosen], dtype=np.int64)
-
-    def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
-
-    @overload
-    def __getitem__(self, number: int) -> FoundFile: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[FoundFile]: ...
-    def __getitem__(self, number: int | slice) -> FoundFile | list[FoundFile]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        number = range(len(self))[number]
-        which = int(np.searchsorted(self.ends, number, side="right"))
-        table, rows = self.chosen[which]
-        return table[int(rows[number - (self.ends[which] - len(rows))])]
-
-
-class _ImageFiles(Sequence[ImageFile]):
-    """Found files as what is decoded."""
-
-    def __init__(self, found: FoundFiles) -> None:
-        self.found = found
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    @overload
-    def __getitem__(self, number: int) -> ImageFile: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[ImageFile]: ...
-    def __getitem__(self, number: int | slice) -> ImageFile | list[ImageFile]:
-        if isinstance(number, slice):
-            return [ImageFile.at(file.path) for file in self.found[number]]
-        return ImageFile.at(self.found[number].path)
+    files: list[str]
+    stamps: list[str]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """All that was found, before any image is opened."""
+    """Everything that was found, before any image is opened."""
 
-    labeled: tuple[ClassFolder, ...]
-    test: tuple[ClassFolder, ...]
-    unlabeled: tuple[FileTable, ...]
-    problems: tuple[str, ...]
+    labeled: list[Group]
+    test: list[Group]
+    unlabeled: list[Group]
+    problems: list[str]
 
-    def files(self) -> FoundFiles:
-        """Return every file to decode: labelled, then test, then unlabelled."""
-        chosen = [pair for group in (*self.labeled, *self.test) for pair in group.files.chosen]
-        return FoundFiles(chosen + [(table, np.arange(len(table))) for table in self.unlabeled])
+    @property
+    def files(self) -> list[str]:
+        """The files to decode: labeled, then test, then unlabeled."""
+        return [file for group in self.groups for file in group.files]
 
-    def digest(self) -> str:
-        """Return a hash that tells one state of the folders from another."""
-        tables = {id(table): table for table, _ in self.files().chosen}
-        return cache_key(*(table.digest() for table in tables.values()), self.problems)
+    @property
+    def groups(self) -> list[Group]:
+        return [*self.labeled, *self.test, *self.unlabeled]
+
+    def stamps(self) -> list[str]:
+        """Return what changes when any file does."""
+        return [stamp for group in self.groups for stamp in group.stamps]
 
 
 def _find(folders: _Folders) -> _Found:
@@ -197,7 +148,7 @@ def _find(folders: _Folders) -> _Found:
         raise SourceError(
             f"{folders.labeled}: expected one folder of images for each class, found none"
         )
-    test: tuple[ClassFolder, ...] = ()
+    test: list[Group] = []
     if folders.test:
         test, more = find_classes(folders.test)
         problems += more
@@ -208,63 +159,60 @@ def _find(folders: _Folders) -> _Found:
                     f"{shown(group.path)}: expected a class of {folders.labeled}, "
                     f"which has no '{group.name}'"
                 )
-    unlabeled: list[FileTable] = []
+    unlabeled = []
     for folder in folders.unlabeled:
         listing = list_files(folder)
-        unlabeled.append(listing.files)
+        stamps = [one.stamp for one in listing.folders]
+        unlabeled.append(Group(str(folder), "", listing.files, stamps))
         problems += listing.problems
-        if not len(listing.files):
-            problems.append(f"{folder}: a folder of unlabelled images without any")
-    return _Found(labeled, test, tuple(unlabeled), tuple(problems))
+        if not unlabeled[-1].files:
+            problems.append(f"{folder}: a folder of unlabeled images without any")
+    return _Found(labeled, test, unlabeled, problems)
 
 
-def find_classes(root: Path) -> tuple[tuple[ClassFolder, ...], list[str]]:
-    """Return the class folders in order of their names, and what is wrong in there.
+def find_classes(root: Path) -> tuple[list[Group], list[str]]:
+    """Return the class folders in order of their names, and what is wrong in them.
 
     Names that differ only in letter case or in how accents are encoded are the same name.
     """
-    files, folders, problems, *_ = list_files(root)
-    of_folder: dict[str, list[NDArray[np.int64]]] = {
-        folder: [] for folder in folders if Path(folder).parent == root
-    }
-    skipped = len(str(root).rstrip(os.sep)) + 1
-    start = 0
-    for (folder, _), end in zip(files.folders, files.ends.tolist(), strict=True):
-        first = folder[skipped:].partition(os.sep)[0]
-        if first:
-            of_folder[str(root / first)].append(np.arange(start, end))
-        else:
-            problems += [
-                f"{shown(files[number].path)}: not in the folder of a class"
-                for number in range(start, end)
-            ]
-        start = end
-    classes: dict[str, ClassFolder] = {}
-    groups = (
-        ClassFolder(path, _name(path), FoundFiles([(files, rows) for rows in inside]))
-        for path, inside in of_folder.items()
-    )
-    for group in sorted(groups, key=lambda group: (group.name, group.path)):
+    listing = list_files(root)
+    problems = listing.problems
+    groups: dict[str, Group] = {}
+    for folder in listing.folders:
+        first = Path(folder.path).relative_to(root).parts[:1]
+        if not first:
+            problems += [f"{shown(file)}: not in the folder of a class" for file in folder.files]
+            continue
+        path = str(root / first[0])
+        name = unicodedata.normalize("NFC", shown(first[0]))
+        group = groups.setdefault(path, Group(path, name, [], []))
+        group.files.extend(folder.files)
+        group.stamps.append(folder.stamp)
+    classes: dict[str, Group] = {}
+    for group in sorted(groups.values(), key=lambda group: (group.name, group.path)):
         twin = classes.setdefault(_same(group.name), group)
         if twin is not group:
             problems.append(f"{shown(group.path)}: the same class name as {shown(twin.path)}")
         elif not group.files:
             problems.append(f"{shown(group.path)}: a class without images")
-    return tuple(classes.values()), problems
+    return list(classes.values()), problems
 
 
 def _arrange(
-    config: StreamConfig, found: _Found, decoded: Decoded, branches: Branches | None
+    config: StreamConfig, root: Path, found: _Found, decoded: Decoded, branches: Branches | None
 ) -> Contents:
     """Make both parts of what could be decoded; a class with nothing left is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(found.labeled)}
-    runs = [(_LABELED, number_of[_same(g.name)], len(g.files)) for g in found.labeled]
-    runs += [(_TEST, number_of[_same(g.name)], len(g.files)) for g in found.test]
-    runs += [(_UNLABELED, UNKNOWN, len(table)) for table in found.unlabeled]
-    part, label, lengths = np.array(runs, dtype=np.int64).T
-    kind_of_row = np.repeat(part, lengths)[decoded.files]
-    label_of_row = np.repeat(label, lengths)[decoded.files]
-    kept = np.unique(label_of_row[kind_of_row == _LABELED])
+    labels = [
+        *range(len(found.labeled)),
+        *(number_of[_same(group.name)] for group in found.test),
+        *(UNKNOWN for _ in found.unlabeled),
+    ]
+    kinds = [_LABELED] * len(found.labeled) + [_TEST] * len(found.test)
+    kinds += [_UNLABELED] * len(found.unlabeled)
+    sizes = [len(group.files) for group in found.groups]
+    label, kind = (np.repeat(values, sizes)[decoded.good] for values in (labels, kinds))
+    kept = np.unique(label[kind == _LABELED])
     problems = [*found.problems, *decoded.problems]
     for number, group in enumerate(found.labeled):
         if group.files and number not in kept:
@@ -272,29 +220,28 @@ def _arrange(
     problems.sort()
     if not len(kept):
         if config.bad_images == "stop":
-            _stop_at(problems)
+            _refuse_problems(problems)
         raise SourceError(
             f"{config.data_dir}: expected images in the folders of classes, found none"
         )
-
     if config.test_dir is None:
-        files = found.files()
-        labeled = np.flatnonzero(kind_of_row == _LABELED)  # class after class
-        for rows in np.split(labeled, np.flatnonzero(np.diff(label_of_row[labeled])) + 1):
-            names = [files[int(file)].name for file in decoded.files[rows]]
-            kind_of_row[_held_out(rows, names)] = _TEST
+        files = found.files
+        for number in kept:
+            rows = np.flatnonzero((kind == _LABELED) & (label == number))
+            names = [name_below(root, files[file]) for file in decoded.good[rows]]
+            kind[_held_out(rows, names)] = _TEST
     new_number = np.full(len(found.labeled) + 1, UNKNOWN, dtype=np.int64)
     new_number[kept] = np.arange(len(kept))
-    label_of_row = new_number[label_of_row]  # the last entry serves UNKNOWN
+    label = new_number[label]  # the last entry is for UNKNOWN
 
     def select(wanted: NDArray[np.bool_]) -> Selection:
-        return Selection(np.flatnonzero(wanted), label_of_row[wanted])
+        return Selection(decoded.good[wanted], label[wanted])
 
     class_names = tuple(found.labeled[number].name for number in kept)
     return Contents(
         name="folder",
-        train=select(kind_of_row != _TEST),
-        test=select((kind_of_row == _TEST) & (label_of_row != UNKNOWN)),
+        train=select(kind != _TEST),
+        test=select((kind == _TEST) & (label != UNKNOWN)),
         class_names=class_names,
         tree=None if branches is None else class_tree(branches, class_names),
         label_fraction=1.0 if config.unlabeled_dirs else 0.2,
@@ -307,20 +254,15 @@ def _held_out(rows: NDArray[np.intp], names: Sequence[str]) -> NDArray[np.intp]:
     if len(rows) < 2:
         return rows[:0]
     count = max(1, round(len(rows) / HELD_OUT))
-    hashes = [hashlib.sha256(name.encode(*_ANY_NAME)).digest() for name in names]
-    by_hash = sorted(range(len(rows)), key=hashes.__getitem__)
-    return rows[by_hash[:count]]
+    hashes = [hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest() for name in names]
+    return rows[sorted(range(len(rows)), key=hashes.__getitem__)[:count]]
 
 
-def _stop_at(problems: Sequence[str]) -> None:
-    """Refuse to go on with files that cannot be used."""
+def _refuse_problems(problems: Sequence[str]) -> None:
+    """Refuse files that cannot be used."""
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise SourceError(f"{problems[0]}{more}; leave such files out with --bad-images skip")
-
-
-def _name(path: str) -> str:
-    return unicodedata.normalize("NFC", shown(Path(path).name))
 
 
 def _same(name: str) -> str:

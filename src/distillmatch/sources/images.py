@@ -41,16 +41,15 @@ class BadImageError(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image yet to be decoded: what to call it, how to open it, and its path if it has one."""
+    """An image yet to be decoded: what messages call it, and how to open it."""
 
     where: str
     open: Callable[[], BinaryIO]
-    path: str | None = None
 
     @classmethod
     def at(cls, path: str) -> "ImageFile":
         """Return the image in the file at `path`."""
-        return cls(shown(path), partial(_open, path), path)
+        return cls(shown(path), partial(_open, path))
 
 
 def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
@@ -68,12 +67,18 @@ def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
     except Image.DecompressionBombError:
         raise BadImageError(_too_large()) from None
     except Exception as error:  # Pillow lets all kinds of exceptions through for damaged files
-        reason = str(error) or type(error).__name__
-        raise BadImageError(f"the image is damaged ({reason})") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BadImageError(f"the image is damaged ({shown(reason)})") from None
 
 
-def decode_file(file: ImageFile, side: int) -> NDArray[np.uint8] | str:
-    """Return the image that a file holds, or the reason why there is none."""
+def where(file: ImageFile | str) -> str:
+    """Return what messages call a file, or the file at a path."""
+    return shown(file) if isinstance(file, str) else file.where
+
+
+def decode_file(file: ImageFile | str, side: int) -> NDArray[np.uint8] | str:
+    """Return the image in a file, or at a path, or the reason why there is none."""
+    file = ImageFile.at(file) if isinstance(file, str) else file
     try:
         with file.open() as opened:
             return decode_image(opened, side)
