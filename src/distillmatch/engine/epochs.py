@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from distillmatch.concurrency import companion_stream
 from distillmatch.engine.data import Draft, Epoch, TaskData
 from distillmatch.engine.scoring import CapturedAnswers
 from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Ask, Training
-from distillmatch.networks.kernels.streams import stream_beside
 
 AHEAD = 2
 """Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
@@ -44,7 +44,7 @@ class Epochs:
         self.begun = False
         self.stream: torch.cuda.Stream | None = None
         if data.placement.captures:
-            self.stream = stream_beside(torch.cuda.current_stream(), "views")
+            self.stream = companion_stream(torch.cuda.current_stream(), "views")
         self.steps_done: deque[torch.cuda.Event] = deque(maxlen=2)
         self.drafts: dict[Place, Future[Draft]] = {}
         self.fetcher: ThreadPoolExecutor | None = None

@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from distillmatch.networks.kernels import parameters as kernel
+from distillmatch.networks.acceleration import descend
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
 class Descent:
-    """torch's descent, two launches of ours on CUDA; the rate is where a captured step can find it.
+    """torch's SGD, by kernels where there are any; its rate is a tensor that a graph can read.
 
     An object of torch.optim brings torch's compiler with it, which takes seconds to import and is
     not used; the function that it calls does not. Velocities are 0 at first, from which a step
@@ -57,9 +57,8 @@ class Descent:
                 weights.append(weight)
                 gradients.append(weight.grad)
                 velocities.append(velocity)
-        if kernel.descends(weights, gradients, velocities):
-            how = self.rate, self.momentum, self.weight_decay, self.clip
-            kernel.descend(weights, gradients, velocities, *how)
+        how = self.rate, self.momentum, self.weight_decay, self.clip
+        if descend(weights, gradients, velocities, *how):
             return
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)

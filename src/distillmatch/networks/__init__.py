@@ -2,8 +2,6 @@
 
 from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.initial_weights import InitialWeights, named_generator
-from distillmatch.networks.kernels.parts import MOST_PARTS
-from distillmatch.networks.kernels.sharing import shared_device
 from distillmatch.networks.names import Head, build_network, check_network, parse_network
 from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.normalization import (
@@ -17,7 +15,6 @@ from distillmatch.networks.pretrained import PretrainedWeights, weights_digest
 from distillmatch.networks.wide_resnet import WideResNet
 
 __all__ = [
-    "MOST_PARTS",
     "BatchNorm",
     "DeconfHead",
     "Detector",
@@ -35,6 +32,5 @@ __all__ = [
     "named_generator",
     "parse_network",
     "separate_statistics",
-    "shared_device",
     "weights_digest",
 ]

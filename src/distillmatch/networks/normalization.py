@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distillmatch.networks.kernels.streams import Counters
-
 
 class Parts(NamedTuple):
     """Parts of a batch, in their order, each of which is normalized by its own statistics."""
@@ -41,7 +39,6 @@ class BatchNorm(nn.Module):
         self.epsilon = epsilon
         self.moves_statistics = True
         self.parts: Parts | None = None
-        self.counters = Counters()  # of our kernels
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))

@@ -1,13 +1,11 @@
 """Wide residual networks (Zagoruyko and Komodakis, 2016), the pre-activation kind."""
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module
 
-from distillmatch.networks.convolution import Convolution, rounded_weights
+from distillmatch.networks.acceleration import backbone_features
 from distillmatch.networks.initial_weights import InitialWeights, initialize
 from distillmatch.networks.normalization import BatchNorm
 
@@ -33,7 +31,7 @@ class WideResNet(nn.Module):
         super().__init__()
         blocks = (depth - 4) // 6
         self.feature_count = 64 * width
-        self.first = Convolution(3, 16, 3, 1)
+        self.first = convolution(3, 16, 3, 1)
         groups: list[nn.Module] = []
         channels = 16
         for group_channels, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
@@ -46,80 +44,26 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
-        layers = _layers(self)
-        with rounded_weights(_convolutions(layers)):
-            written_out = self._written_out(images, layers)
-            if written_out is not None:
-                features: Tensor = written_out.features(self, images)
-                return features
-            maps: Tensor = self.first(images)
-            shortcut: Tensor | None = None
-            for block in self.blocks:
-                maps, shortcut = block(maps, shortcut)
+        features = backbone_features(self, images)
+        if features is not None:
+            return features
+        maps: Tensor = self.first(images)
+        shortcut: Tensor | None = None
+        for block in self.blocks:
+            maps, shortcut = block(maps, shortcut)
         assert shortcut is not None
         activated = self.last_norm.add_and_activate(maps, shortcut)[1]
         return activated.mean(dim=(2, 3))
 
-    def _written_out(self, images: Tensor, layers: Sequence[nn.Module]) -> ModuleType | None:
-        """Return the module that goes through the whole network by kernels of ours, if one can.
-
-        Otherwise, and where someone watches single layers, these are called one by one.
-        """
-        if (
-            self.first.rounded is None
-            or any(
-                _is_watched(layer) or _is_parametrized(layer)
-                for layer in layers
-                if layer is not self
-            )
-            or module._has_any_global_hook()  # type: ignore[no-untyped-call]
-        ):
-            return None
-        from distillmatch.networks.kernels import frozen, trained  # noqa: PLC0415  CUDA alone
-
-        ways: tuple[ModuleType, ...] = (trained, frozen)
-        return next((way for way in ways if way.takes(self, images)), None)
-
     @property
-    def convolutions(self) -> list[Convolution]:
+    def convolutions(self) -> list[nn.Conv2d]:
         """All convolutions, in order."""
-        return _convolutions(_layers(self))
+        return [layer for layer in self.modules() if isinstance(layer, nn.Conv2d)]
 
     @property
     def norms(self) -> list[BatchNorm]:
         """All normalizations, in order."""
-        return [layer for layer in _layers(self) if isinstance(layer, BatchNorm)]
-
-
-def _layers(network: nn.Module) -> list[nn.Module]:
-    """Return what `modules` does, in the same order; every forward asks, and torch takes longer."""
-    found: list[nn.Module] = []
-    waiting: list[nn.Module | None] = [network]
-    while waiting:
-        layer = waiting.pop()
-        if layer is not None:
-            found.append(layer)
-            waiting.extend(reversed(layer._modules.values()))
-    return found
-
-
-def _convolutions(layers: Sequence[nn.Module]) -> list[Convolution]:
-    return [layer for layer in layers if isinstance(layer, Convolution)]
-
-
-def _is_parametrized(layer: nn.Module) -> bool:
-    """Tell whether a layer is a convolution whose weight is made of others."""
-    return isinstance(layer, Convolution) and "weight" not in layer._parameters
-
-
-def _is_watched(layer: nn.Module) -> bool:
-    """Tell whether someone is to be called when a layer is."""
-    return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-    )
+        return [layer for layer in self.modules() if isinstance(layer, BatchNorm)]
 
 
 class Block(nn.Module):
@@ -132,11 +76,11 @@ class Block(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
         self.norm1 = BatchNorm(channels_in)
-        self.conv1 = Convolution(channels_in, channels_out, 3, stride)
+        self.conv1 = convolution(channels_in, channels_out, 3, stride)
         self.norm2 = BatchNorm(channels_out)
-        self.conv2 = Convolution(channels_out, channels_out, 3, 1)
+        self.conv2 = convolution(channels_out, channels_out, 3, 1)
         same_shape = channels_in == channels_out and stride == 1
-        self.shortcut = None if same_shape else Convolution(channels_in, channels_out, 1, stride)
+        self.shortcut = None if same_shape else convolution(channels_in, channels_out, 1, stride)
 
     def forward(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor]:
         """Take what the block before left to be added, and leave the same for the next."""
@@ -146,3 +90,8 @@ class Block(nn.Module):
             maps, activated = self.norm1.add_and_activate(maps, shortcut)
         kept = maps if self.shortcut is None else self.shortcut(activated)
         return self.conv2(self.norm2.activate(self.conv1(activated))), kept
+
+
+def convolution(channels_in: int, channels_out: int, side: int, stride: int) -> nn.Conv2d:
+    """Make a square convolution without bias, its input padded by half of its side."""
+    return nn.Conv2d(channels_in, channels_out, side, stride, padding=side // 2, bias=False)

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from distillmatch.concurrency import shared_device
 from distillmatch.errors import ConfigError
-from distillmatch.networks import shared_device
 from distillmatch.runs.interruption import STOPPING, Interrupted, StopRequest
 from distillmatch.runs.writer import THREAD as WRITER_THREAD
 

@@ -1,1 +1,0 @@
-"""Kernels for CUDA, and ways through a network made of them."""

@@ -1,0 +1,271 @@
+"""Our CUDA kernels beside torch's own operations in float32."""
+
+import pytest
+import torch
+from slow import activated_by_parts
+from torch import Tensor
+from torch.nn import functional
+
+from distillmatch.networks import BatchNorm, Parts, acceleration, build_network, separate_statistics
+
+pytestmark = pytest.mark.gpu
+torch.backends.cudnn.deterministic = True  # as the engine sets it
+
+SHAPES = [
+    (16, 32, 40, None),
+    (32, 16, 33, Parts((20, 13), 1)),
+    (48, 8, 7, Parts((3, 4), 2)),
+    (128, 8, 320, Parts((192, 128), 1)),
+    (64, 16, 519, Parts((256, 192, 71), 3)),
+    (16, 32, 19, Parts((4, 9, 1, 5), 2)),
+    (32, 16, 19, Parts((4, 9, 1, 5), 0)),
+    (640, 4, 6, None),
+]
+few_channels = pytest.mark.parametrize(
+    ("channels_in", "channels_out", "side"),
+    [
+        (3, 16, 32), (16, 16, 32), (16, 32, 32), (32, 32, 32), (64, 64, 16),
+        (3, 16, 64), (16, 16, 64), (16, 32, 64), (32, 32, 64),
+    ],
+)  # fmt: skip
+
+
+def maps(count: int, channels: int, side: int, seed: int) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    drawn = torch.randn(count, channels, side, side, device="cuda", generator=generator)
+    return drawn.bfloat16().to(memory_format=torch.channels_last)
+
+
+def plain(norm: BatchNorm, inputs: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute in float32 by torch, part by part."""
+    summed = inputs if shortcut is None else (inputs + shortcut).bfloat16()
+    summed = summed.float()
+    return summed, activated_by_parts(summed, norm.parts, norm.tensors)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(("channels", "side", "count", "parts"), SHAPES)
+def test_normalization_by_our_kernels_is_torchs_with_relu_and_sum(
+    channels: int, side: int, count: int, parts: Parts | None, adds: bool
+) -> None:
+    from distillmatch.fast import batch_statistics
+
+    results = []
+    for fused in (True, False):
+        norm = BatchNorm(channels).cuda()
+        norm.parts = parts
+        with torch.no_grad():
+            norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
+            norm.bias.copy_(torch.linspace(-1, 1, channels))
+        inputs = 2 * maps(count, channels, side, 1) + 1
+        shortcut = maps(count, channels, side, 2) if adds else None
+        given, of_sum = maps(count, channels, side, 3), maps(count, channels, side, 4)
+        gradients: list[Tensor | None]
+        if fused:
+            assert batch_statistics.takes(channels, count, inputs.device)
+            activated, made = batch_statistics.normalize(inputs, shortcut, norm)
+            gradients = list(batch_statistics.take_back(given, of_sum, made, norm))
+        else:
+            inputs.requires_grad_()
+            summed, activated = plain(norm, inputs, shortcut)
+            torch.autograd.backward([activated, summed], [given.float(), of_sum.float()])
+            gradients = [inputs.grad, norm.weight.grad, norm.bias.grad]
+        results.append([activated.detach(), norm.running_mean, norm.running_var, *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is not None and theirs is not None
+        scale = float(theirs.float().abs().max())
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.02, atol=0.01 * scale)
+
+
+@pytest.mark.parametrize(
+    ("count", "inside", "outside", "side", "kernel", "stride"),
+    [
+        (320, 3, 16, 32, 3, 1), (64, 16, 32, 32, 3, 1), (320, 32, 32, 32, 3, 1),
+        (64, 32, 64, 32, 3, 2), (64, 64, 64, 16, 3, 1), (33, 128, 128, 8, 3, 1),
+        (64, 16, 32, 32, 1, 1), (64, 64, 128, 16, 1, 2), (5, 80, 96, 7, 3, 1),
+        (320, 64, 64, 16, 3, 1), (320, 128, 128, 8, 3, 1), (2, 128, 128, 8, 3, 1),
+        (1, 3, 16, 32, 3, 1), (1, 32, 32, 32, 3, 1), (7, 64, 64, 16, 3, 1),
+        (33, 3, 16, 64, 3, 1), (33, 16, 32, 64, 3, 1), (33, 32, 32, 64, 3, 1),
+        (33, 64, 64, 32, 3, 1), (33, 128, 128, 16, 3, 1),
+        (320, 32, 64, 32, 3, 2), (320, 64, 128, 16, 3, 2), (200, 64, 128, 16, 3, 2),
+        (320, 16, 32, 32, 1, 1), (320, 32, 64, 32, 1, 2), (320, 64, 128, 16, 1, 2),
+        (64, 3, 16, 8, 3, 1), (64, 16, 16, 8, 3, 1), (64, 16, 32, 8, 3, 2), (64, 32, 64, 4, 3, 2),
+        (9, 3, 16, 21, 3, 1), (9, 16, 48, 21, 3, 2), (9, 48, 96, 11, 3, 2), (9, 48, 96, 11, 1, 2),
+        (1, 640, 320, 4, 3, 1), (3, 10, 6, 9, 3, 1), (3, 10, 6, 9, 1, 1), (130, 5, 7, 1, 3, 1),
+    ],
+)  # fmt: skip
+def test_the_weight_gradient_is_that_of_a_float32_convolution(
+    count: int, inside: int, outside: int, side: int, kernel: int, stride: int
+) -> None:
+    from distillmatch.fast import cuda_weight_gradient
+    from distillmatch.fast.weight_gradient import weight_gradient
+
+    inputs = maps(count, inside, side, 1)
+    weight = torch.zeros(outside, inside, kernel, kernel, device="cuda", dtype=torch.float64)
+    weight.requires_grad_()
+    output = functional.conv2d(inputs.double(), weight, stride=stride, padding=kernel // 2)
+    gradient = maps(count, outside, output.shape[2], 2)
+    output.backward(gradient.double())  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    scale = float(weight.grad.abs().max())
+    ours = weight_gradient(inputs, gradient, kernel, stride)
+    by_cudnn = kernel == 3 and not cuda_weight_gradient.takes(inputs, gradient, kernel, stride)
+    rtol, atol = (2**-8, 2**-8 * scale) if by_cudnn else (1e-4, 1e-5 * scale)
+    torch.testing.assert_close(ours.double(), weight.grad, rtol=rtol, atol=atol)
+    assert torch.equal(ours, weight_gradient(inputs, gradient, kernel, stride))
+
+
+def test_weight_gradients_of_usual_sizes_are_made_by_the_kernel_that_reads_once() -> None:
+    from distillmatch.fast.cuda_weight_gradient import takes
+
+    assert takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 3, 1)
+    assert takes(maps(4, 128, 8, 1), maps(4, 128, 8, 2), 3, 1)
+    assert not takes(maps(3, 128, 8, 1), maps(3, 128, 8, 2), 3, 1)
+    assert not takes(maps(3, 32, 16, 1), maps(3, 32, 16, 2), 3, 1)
+    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 1, 1)
+    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 16, 2), 3, 2)
+    assert not takes(maps(3, 32, 32, 1).half(), maps(3, 32, 32, 2).half(), 3, 1)
+    assert not takes(maps(0, 32, 32, 1), maps(0, 32, 32, 2), 3, 1)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_weight_gradients_in_float16_are_torchs_own(kernel: int, stride: int) -> None:
+    from distillmatch.fast.weight_gradient import weight_gradient
+
+    inputs, gradient = maps(5, 16, 16, 1), maps(5, 32, 16 // stride, 2)
+    ours = weight_gradient(inputs.half(), gradient.half(), kernel, stride)
+    assert ours.dtype == torch.float32
+    expected = weight_gradient(inputs, gradient, kernel, stride)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(ours, expected, rtol=2**-9, atol=2**-9 * scale)
+
+
+@pytest.mark.parametrize("count", [64, 320])
+def test_weight_gradients_are_the_same_to_the_bit_beside_other_runs(count: int) -> None:
+    from distillmatch.concurrency import shared_device
+    from distillmatch.fast.weight_gradient import weight_gradient
+
+    inputs, gradient = maps(count, 32, 32, 1), maps(count, 64, 16, 2)
+    for kernel in (1, 3):
+        alone = weight_gradient(inputs, gradient, kernel, 2)
+        with shared_device():
+            assert torch.equal(weight_gradient(inputs, gradient, kernel, 2), alone)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_networks_gradients_are_as_near_to_float32_as_those_of_torch_in_half_precision(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = torch.randn(96, 3, 32, 32, device="cuda")
+    labels = torch.arange(96, device="cuda") % 10
+
+    def gradients(half: bool) -> Tensor:
+        network = build_network("wrn-16-2", 10, generator=torch.Generator().manual_seed(seed))
+        network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with (
+            torch.autocast("cuda", torch.bfloat16, enabled=half),
+            separate_statistics(network, [64, 32]),
+        ):
+            logits = network(images.to(memory_format=torch.channels_last))
+        functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+    exact, ours = gradients(False), gradients(True)
+    monkeypatch.setattr(acceleration, "_fast", lambda: None)
+    theirs = gradients(True)
+    assert not torch.equal(ours, theirs), "the kernels were not used"
+    error, usual = (ours - exact).norm() / exact.norm(), (theirs - exact).norm() / exact.norm()
+    assert error < 1.25 * usual, (float(error), float(usual))
+
+
+def test_two_backward_passes_agree_to_the_bit() -> None:
+    network = build_network("wrn-16-2", 10, generator=torch.Generator().manual_seed(1))
+    network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.randn(64, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+    seen = []
+    for _ in range(3):
+        network.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = network(images)
+        logits.square().sum().backward()
+        seen.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
+    for again in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], again, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 7, 320])
+@few_channels
+def test_few_channels_are_convolved_as_in_float32(
+    channels_in: int, channels_out: int, count: int, side: int
+) -> None:
+    from distillmatch.fast.convolution import convolve, takes
+
+    inputs = maps(count, channels_in, side, seed=1)
+    gradient = maps(count, channels_out, side, seed=2)
+    weight = maps(channels_out, channels_in, 3, seed=3) / 8
+    assert takes(inputs, weight, 1)
+    expected = functional.conv2d(inputs.float(), weight.float(), padding=1)
+    ours = convolve(inputs, weight)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(ours.float(), expected, rtol=2**-7, atol=0.02)
+    assert torch.equal(ours, convolve(inputs, weight))
+    assert takes(gradient, weight, 1, transposed=True)
+    expected = functional.conv_transpose2d(gradient.float(), weight.float(), padding=1)
+    ours = convolve(gradient, weight, transposed=True)
+    torch.testing.assert_close(ours.float(), expected, rtol=2**-7, atol=0.02)
+
+
+def test_a_convolution_is_the_same_to_the_bit_however_many_images_are_convolved_with_it() -> None:
+    from distillmatch.fast.convolution import convolve
+
+    inputs, weight = maps(50, 32, 32, seed=1), maps(32, 32, 3, seed=2)
+    assert torch.equal(convolve(inputs, weight)[:3], convolve(inputs[:3], weight))
+
+
+def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() -> None:
+    from distillmatch.fast.convolution import takes
+
+    weight = maps(32, 32, 3, seed=1)
+    assert takes(maps(2, 32, 32, seed=2), weight, 1)
+    assert not takes(maps(2, 32, 32, seed=2), weight, 2)
+    assert not takes(maps(2, 32, 16, seed=2), weight, 1)
+    assert not takes(maps(0, 32, 32, seed=2), weight, 1)
+    assert not takes(maps(2, 32, 32, seed=2).half(), weight.half(), 1)
+    assert not takes(maps(2, 64, 32, seed=2), maps(64, 64, 3, seed=1), 1)
+    assert not takes(maps(2, 32, 32, seed=2), maps(32, 32, 1, seed=1), 1)
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distillmatch.fast import compiled
+    from distillmatch.fast import convolution as kernel
+
+    def broken(*given: object) -> None:
+        raise RuntimeError("error: no such option")
+
+    kernel._kernel.cache_clear()
+    monkeypatch.setattr(compiled, "load_kernels", broken)
+    with pytest.warns(UserWarning, match=r"cuDNN's convolution is used: error: no such option"):
+        assert not kernel.takes(maps(2, 32, 32, seed=2), maps(32, 32, 3, seed=1), 1)
+    kernel._kernel.cache_clear()
+
+
+def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distillmatch.fast import compiled, cuda_weight_gradient
+    from distillmatch.fast.weight_gradient import weight_gradient
+
+    def broken(*given: object) -> None:
+        raise OSError("no compiler")
+
+    inputs, gradient = maps(4, 32, 32, seed=1), maps(4, 32, 32, seed=2)
+    usual = weight_gradient(inputs, gradient, 3, 1)
+    cuda_weight_gradient._kernels.cache_clear()
+    monkeypatch.setattr(compiled, "load_kernels", broken)
+    with pytest.warns(UserWarning, match=r"cuDNN's is used: no compiler"):
+        ours = weight_gradient(inputs, gradient, 3, 1)
+    cuda_weight_gradient._kernels.cache_clear()
+    scale = float(usual.abs().max())
+    torch.testing.assert_close(ours, usual, rtol=2**-8, atol=2**-8 * scale)
