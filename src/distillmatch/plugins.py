@@ -1,30 +1,37 @@
-"""Finding what a user adds: by the name of an installed entry point, or as `module:name`."""
+"""Find what users add: by the name of an installed entry point, or as `module:name`."""
 
 import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from distillmatch.errors import ConfigError
 
 CODE_KEYS = ("source", "method", "network")
-"""The keys of configurations whose values can name code, as `module:name`."""
+"""The keys of configurations whose values can name code as `module:name`."""
 LIBRARIES = ("torchvision", "timm")
-"""What stands before the colon in the name of a network that comes from a library."""
+"""The part before the colon in the name of a network from a library."""
 METHODS = "distillmatch.methods"
-"""The entry point group of methods, whose names can be known without loading any."""
+"""The entry point group of methods; their names are known without loading any."""
 
 
 def plugin_names(group: str) -> tuple[str, ...]:
     """Return the names registered in an entry point group."""
-    return tuple(sorted({point.name for point in entry_points(group=group)}))
+    return tuple(sorted(_plugins(group, tuple(sys.path))))
+
+
+@cache
+def _plugins(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return a group's entry points by name; looking through the path takes 50 ms."""
+    return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
 
 
 def refuse_unknown(name: str, names: Collection[str], kind: str) -> None:
-    """Refuse a name that is not installed; what is given as `module:name` is found when loaded."""
+    """Refuse a name that is not installed; `module:name` is looked for when it is loaded."""
     if ":" not in name and name not in names:
         raise ConfigError(
             f"{kind} must be one of {', '.join(names)}, or your own as module:name, not '{name}'"
@@ -32,9 +39,9 @@ def refuse_unknown(name: str, names: Collection[str], kind: str) -> None:
 
 
 def refuse_code(values: Mapping[str, Any], where: str, allowed: Collection[str] = ()) -> None:
-    """Refuse what a file names of one's own code, unless the user allowed that very name.
+    """Refuse code that a file names, alone or in a list, unless the user allowed that very name.
 
-    Values are looked at alone and in lists; `where` is the file.
+    `where` is the file.
     """
     for key in CODE_KEYS:
         given = values.get(key)
@@ -57,7 +64,7 @@ def find_plugin(group: str, name: str, kind: str) -> Callable[..., Any]:
     if ":" in name:
         return _from_module(name, kind)
     refuse_unknown(name, plugin_names(group), kind)
-    point = next(iter(entry_points(group=group, name=name)))
+    point = _plugins(group, tuple(sys.path))[name]
     with _explained_import(point.module, name, kind):
         loaded = point.load()
     return _callable(loaded, name, kind)
@@ -79,7 +86,7 @@ def _from_module(name: str, kind: str) -> Callable[..., Any]:
 
 @contextmanager
 def _explained_import(module: str, name: str, kind: str) -> Iterator[None]:
-    """Turn what stops the import of a user's module, or its early end, into one sentence."""
+    """Turn what stops the import of a user's module into one sentence, SystemExit too."""
     try:
         yield
     except (Exception, SystemExit) as error:

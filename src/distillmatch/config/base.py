@@ -1,25 +1,25 @@
-"""What all configuration objects share: frozen, typed, wrong values refused in one sentence."""
+"""The base of all configurations: frozen, typed, wrong values refused in one sentence."""
 
-import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from distillmatch.config.yaml_files import read_yaml
 from distillmatch.errors import ConfigError, kind_of
-from distillmatch.files import read_text
 from distillmatch.plugins import refuse_code
+
+
+def _refuse_impossible(path: Any) -> Any:
+    """An empty text would be the current folder, which nobody means by it."""
+    if path == "" or "\0" in str(path):
+        raise PydanticCustomError("path_type", "not a path")
+    return path
+
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
@@ -28,6 +28,7 @@ Decay = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Switch = Annotated[bool, Field(strict=True)]
+Place = Annotated[Path, BeforeValidator(_refuse_impossible)]
 
 
 def impossible(key: str, sentence: str) -> PydanticCustomError:
@@ -38,7 +39,7 @@ def impossible(key: str, sentence: str) -> PydanticCustomError:
 
 
 class Config(BaseModel):
-    """What all configuration objects share: frozen, no unknown keys, errors in one sentence."""
+    """A frozen set of typed options that refuses unknown keys and wrong values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -48,23 +49,11 @@ class Config(BaseModel):
         except ValidationError as error:
             raise ConfigError(_sentence(error.errors()[0], type(self))) from None
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_impossible_paths(cls, value: Any, info: ValidationInfo) -> Any:
-        """An empty text would be the current folder, which nobody means by it."""
-        key = str(info.field_name)
-        given = value if isinstance(value, list | tuple) else (value,)
-        if _takes_path(cls.model_fields[key].annotation):
-            for path in given:
-                if path == "" or "\0" in str(path):
-                    raise impossible(key, f"must be a path, not {path!r}")
-        return value
-
     @classmethod
     def from_mapping(cls, values: object, where: str, allow_import: Collection[str] = ()) -> Self:
-        """Build the object from what a file held; `where` names the file in error messages.
+        """Build the configuration from the content of a file, which messages call `where`.
 
-        Code of one's own that the file names, as `module:name`, must be in `allow_import`.
+        Your own code that the file names, as `module:name`, must be in `allow_import`.
         """
         if not isinstance(values, dict):
             came = "nothing" if values is None else kind_of(values)
@@ -77,24 +66,20 @@ class Config(BaseModel):
 
     @classmethod
     def from_yaml(cls, path: Path | str, allow_import: Collection[str] = ()) -> Self:
-        """Read the object from a YAML file; keys may be written with dashes or underscores."""
+        """Read the configuration from a YAML file; keys may have dashes or underscores."""
         return cls.from_mapping(read_yaml(Path(path)), str(path), allow_import)
 
     def to_yaml(self) -> str:
-        """Return the whole configuration as YAML that `from_yaml` reads back."""
+        """Return the whole configuration as YAML that `from_yaml` reads."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some values changed, checked as a whole."""
-        return type(self)(**{**self._kept(changes), **changes})
-
-    def _kept(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Return the values that stay as they are when others change."""
-        return self.model_dump()
+        return type(self)(**{**self.model_dump(), **changes})
 
 
 def with_underscores(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what a file held, its keys with underscores for dashes; both at once are refused."""
+    """Return a mapping with underscores for dashes in its keys; refuse a key that has both."""
     named: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
@@ -104,99 +89,11 @@ def with_underscores(values: Mapping[Any, Any]) -> dict[str, Any]:
     return named
 
 
-def read_yaml(path: Path) -> object:
-    """Return what a YAML file holds, or say in one sentence why it cannot be read."""
-    try:
-        text = read_text(path)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: expected a text file in UTF-8") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    try:
-        return parse_yaml(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = error.problem if isinstance(error, _Refused) else "not valid YAML"
-        raise ConfigError(f"{path}{where}: {problem}") from None
-
-
-MOST_VALUES = 100_000
-"""Values of a YAML file with all its aliases written out; more are meant to harm."""
-
-
-class _Refused(yaml.MarkedYAMLError):
-    """A key that is given twice, of which Python would keep the last, or far too many values."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses keys that are given twice, and reads `1e-3` as a number.
-
-    YAML 1.1 takes that for text because it has no point.
-    """
-
-    def get_single_node(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().get_single_node()
-        if node is not None and _written_out(node, {}) > MOST_VALUES:
-            raise _Refused(problem="far too many values", problem_mark=node.start_mark)
-        return node
-
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        lines: dict[tuple[str, str], int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            first = lines.get((key.tag, key.value))
-            if first is not None:
-                raise _Refused(
-                    problem=f"key '{key.value}' is given twice, first in line {first}",
-                    problem_mark=key.start_mark,
-                )
-            lines[key.tag, key.value] = key.start_mark.line + 1
-        return node
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
-
-def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values below a node, those of an alias each time."""
-    if id(node) not in known:
-        known[id(node)] = MOST_VALUES + 1  # of a node that contains itself
-        below: list[yaml.Node] = []
-        if isinstance(node, yaml.MappingNode):
-            below = [part for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            below = node.value
-        known[id(node)] = 1 + sum(_written_out(one, known) for one in below)
-    return known[id(node)]
-
-
-def parse_yaml(text: str) -> object:
-    """Return what YAML text says."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except ValueError as error:  # of a date that there is none of, 2020-13-45
-        raise yaml.YAMLError(str(error)) from None
-    except RecursionError:
-        raise _Refused(problem="nested too deeply") from None
-
-
 def allowed_values(annotation: object) -> tuple[object, ...]:
     """Return the values of a field that is a choice from a list, else nothing."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(value for part in get_args(annotation) for value in allowed_values(part))
-
-
-def _takes_path(annotation: object) -> bool:
-    """Tell whether a field's values are paths, alone or in a list."""
-    return annotation is Path or any(map(_takes_path, get_args(annotation)))
 
 
 _EXPECTED = {
@@ -217,7 +114,7 @@ _EXPECTED = {
 
 
 def _sentence(error: ErrorDetails, config: type[Config]) -> str:
-    """Say one validation error so that its key, the wrong value and the right ones are named."""
+    """Name the key of a validation error, the wrong value and the right ones."""
     context = error.get("ctx", {})
     if error["type"] == "impossible":
         return f"{context['key']} {context['sentence']}"

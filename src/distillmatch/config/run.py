@@ -1,6 +1,5 @@
 """The configuration of a run: a stream, a method with its options, and the training."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -11,6 +10,7 @@ from distillmatch.config.base import (
     CountOrZero,
     Decay,
     NotNegative,
+    Place,
     Positive,
     Share,
     Switch,
@@ -21,16 +21,15 @@ from distillmatch.config.stream import DEFAULT_TASKS, LOCATION_KEYS, StreamConfi
 
 OptionValue = bool | int | float | str
 PLACE_KEYS = ("device", "precision", "resident_bytes")
-"""Where a run is computed: results of one configuration agree wherever they come from."""
+"""Where a run is computed, which does not change what its result stands for."""
 UNRECORDED_KEYS = (*LOCATION_KEYS, "resident_bytes")
-"""What a result does not record: where things lie on a disk or in memory."""
+"""What a result does not record: places on a disk or in memory."""
 
 
 class MethodOptions(Config):
-    """The options of one method; a method of your own declares a subclass with fields of its own.
+    """The options of one method; your own method declares a subclass with its own fields.
 
-    Fields are described by `pydantic.Field(default, description=...)` and may be numbers, texts,
-    switches and choices from a list.
+    A field is `pydantic.Field(default, description=...)`: a number, text, switch or `Literal`.
     """
 
 
@@ -47,7 +46,7 @@ class RunConfig(StreamConfig):
         "wrn-28-2",
         description="wrn-DEPTH-WIDTH, torchvision:NAME, timm:NAME, or your own module:name",
     )
-    pretrained: Path | None = Field(
+    pretrained: Place | None = Field(
         None, description="file of weights that every network's backbone starts from"
     )
     epochs: Count = Field(
@@ -65,7 +64,7 @@ class RunConfig(StreamConfig):
         "images alike)",
     )
     strong_labels: Switch = Field(
-        False, description="learn labels by a strong view of their image as much as by the weak one"
+        False, description="learn labels from a strong view of their image, too"
     )
     learning_rate: Positive | None = Field(
         None, description="initial learning rate (default: the paper's for the method)"
@@ -80,8 +79,8 @@ class RunConfig(StreamConfig):
     weight_decay: NotNegative = Field(5e-4, description="weight decay")
     weight_averaging: Decay | None = Field(
         None,
-        description="decay a step of the average of the weights that the classifier ends a task "
-        "with (default: no average)",
+        description="end a task with the moving average of the classifier's weights, of this decay "
+        "per step (default: no average)",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
@@ -89,13 +88,13 @@ class RunConfig(StreamConfig):
     )
     resident_bytes: CountOrZero | None = Field(
         None,
-        description="most bytes of a task's images that stay on the device; of more, what a "
-        "step needs is fetched (default: a quarter of a GPU's memory, 2 GiB on a CPU)",
+        description="most bytes of a task's images that stay on the device; more are fetched when "
+        "needed (default: a quarter of a GPU's memory, 2 GiB on a CPU)",
     )
 
     @property
     def recipe_points(self) -> Recipe:
-        """What the recipe says of each point."""
+        """The points of the recipe."""
         return RECIPES[self.recipe]
 
     @model_validator(mode="before")
@@ -124,7 +123,7 @@ class RunConfig(StreamConfig):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes this run another one than others: not the machine, not its folders."""
+        """Return what distinguishes this run from others: neither the machine nor its folders."""
         values = self.model_dump(mode="json", exclude={*UNRECORDED_KEYS, *PLACE_KEYS})
         if self.order == "parent":
             values["tasks"] = None

@@ -1,20 +1,19 @@
 """The configuration of a stream: where the images come from, and the setting they are put in."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from distillmatch.config.base import Config, Count, CountOrZero, Share, impossible
+from distillmatch.config.base import Config, Count, CountOrZero, Place, Share, impossible
 from distillmatch.config.recipe import RecipeName
 
 TaskOrder = Literal["random", "parent"]
 UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task", "none"]
 Splits = Literal["hashed", "authors"]
-DEFAULT_TASKS = 10
 BadImages = Literal["skip", "stop"]
+DEFAULT_TASKS = 10
 LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
-"""Where on a machine things lie. Results leave them out; what lay there, the fingerprint tells."""
+"""Where on a machine things lie. Results leave them out: the fingerprint names the images."""
 
 
 class StreamConfig(Config):
@@ -23,21 +22,21 @@ class StreamConfig(Config):
     source: str = Field(
         "shapes", description="where the images come from: a source's name, or your own module:name"
     )
-    data_dir: Path | None = Field(None, description="folder of the source's files")
-    test_dir: Path | None = Field(None, description="own images: folder of labeled test images")
-    unlabeled_dirs: tuple[Path, ...] = Field(
-        (), description="own images: folders of unlabeled images, nested as they come"
+    data_dir: Place | None = Field(None, description="folder of the source's files")
+    test_dir: Place | None = Field(None, description="own images: folder of labeled test images")
+    unlabeled_dirs: tuple[Place, ...] = Field(
+        (), description="own images: folders of unlabeled images, nested in any way"
     )
-    tree: Path | None = Field(
+    tree: Place | None = Field(
         None, description="own images: YAML file, super-class to parent to list of classes"
     )
     image_size: Annotated[int, Field(strict=True, ge=8, le=512)] | None = Field(
         None, description="side in pixels for sources that can choose it"
     )
     bad_images: BadImages = Field(
-        "stop", description="own images: what to do about files that are no usable image"
+        "stop", description="own images: stop at files that are no usable image, or skip them"
     )
-    cache_dir: Path | None = Field(
+    cache_dir: Place | None = Field(
         None, description="where decoded images are kept for later starts"
     )
     order: TaskOrder = Field(
@@ -49,20 +48,20 @@ class StreamConfig(Config):
         None, description="number of tasks (default: 10; with order parent, one per parent class)"
     )
     task_sizes: tuple[Count, ...] | None = Field(
-        None, description="classes in each task, where they are not to be equal"
+        None, description="number of classes in each task, for tasks of different sizes"
     )
     class_order: tuple[str, ...] | None = Field(
         None, description="class names in the order they are learned, instead of a shuffle"
     )
     unlabeled: UnlabeledKind = Field(
         "uniform",
-        description="classes that the environment shows during a task (none: nothing)",
+        description="classes of the unlabeled images during a task (none: no unlabeled images)",
     )
     random_classes: Count | None = Field(
         None, description="classes in a task's stream with unlabeled random (default: 20)"
     )
     unlabeled_per_task: CountOrZero | None = Field(
-        None, description="at most so many unlabeled images a task"
+        None, description="at most this many unlabeled images a task"
     )
     labels_per_class: Count | None = Field(
         None, description="labeled images of each class (default: a fifth of the class)"
@@ -103,10 +102,9 @@ class StreamConfig(Config):
             raise impossible(
                 "random_classes", f"goes with unlabeled 'random' only, not '{self.unlabeled}'"
             )
-        if self.order == "parent" and self.task_sizes is not None:
-            raise impossible("task_sizes", "goes with order 'random' only, not 'parent'")
-        if self.order == "parent" and self.class_order is not None:
-            raise impossible("class_order", "goes with order 'random' only, not 'parent'")
+        for key in ("task_sizes", "class_order"):
+            if self.order == "parent" and getattr(self, key) is not None:
+                raise impossible(key, "goes with order 'random' only, not 'parent'")
         if self.splits == "authors" and self.seed >= 2**32:
             raise impossible(
                 "seed", f"must be less than 2**32 with splits 'authors', not {self.seed}"
@@ -115,11 +113,7 @@ class StreamConfig(Config):
         if sizes is not None and self.tasks not in (None, len(sizes)):
             raise impossible("task_sizes", f"lists {len(sizes)} tasks but tasks is {self.tasks}")
         if self.source != "folder" and ":" not in self.source:
-            for key in ("test_dir", "tree"):
-                if getattr(self, key) is not None:
+            for key in ("test_dir", "tree", "unlabeled_dirs"):
+                if getattr(self, key) not in (None, ()):
                     raise impossible(key, f"goes with source 'folder' only, not '{self.source}'")
-            if self.unlabeled_dirs:
-                raise impossible(
-                    "unlabeled_dirs", f"goes with source 'folder' only, not '{self.source}'"
-                )
         return self

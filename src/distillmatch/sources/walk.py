@@ -108,9 +108,8 @@ def name_below(root: Path, path: str) -> str:
 
 def shown(path: str | Path) -> str:
     """Return a path that can be printed on one line, whatever bytes its name is made of."""
-    text = os.fsencode(path).decode("utf-8", "replace")
     return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(path)
     )
 
 

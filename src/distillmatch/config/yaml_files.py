@@ -1,0 +1,90 @@
+"""YAML that is safe to read: no key twice, no bombs, `1e-3` is a number."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from distillmatch.errors import ConfigError
+from distillmatch.files import read_text
+
+MOST_VALUES = 100_000
+"""The most values of a file, those of an alias counted each time; more are meant to harm."""
+
+
+def read_yaml(path: Path) -> object:
+    """Return what a YAML file holds, or say in one sentence why it cannot be read."""
+    try:
+        return parse_yaml(read_text(path))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: expected a text file in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = error.problem if isinstance(error, _Refused) else "not valid YAML"
+        raise ConfigError(f"{path}{where}: {problem}") from None
+
+
+def parse_yaml(text: str) -> object:
+    """Return what YAML text says, or raise `yaml.YAMLError`."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ValueError as error:  # of a date that does not exist, such as 2020-13-45
+        raise yaml.YAMLError(str(error)) from None
+    except RecursionError:
+        raise _Refused(problem="nested too deeply") from None
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """Valid YAML that is refused all the same."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses keys that are given twice and alias bombs.
+
+    Reads `1e-3` as a number, which YAML 1.1 takes for text because it has no point.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _count_values(node, {}) > MOST_VALUES:
+            raise _Refused(problem="far too many values", problem_mark=node.start_mark)
+        return node
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            first = lines.get((key.tag, key.value))
+            if first is not None:
+                raise _Refused(
+                    problem=f"key '{key.value}' is given twice, first in line {first}",
+                    problem_mark=key.start_mark,
+                )
+            lines[key.tag, key.value] = key.start_mark.line + 1
+        return node
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count the values below a node, those of an alias each time."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES + 1  # for a node that contains itself
+        below: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            below = node.value
+        known[id(node)] = 1 + sum(_count_values(one, known) for one in below)
+    return known[id(node)]
