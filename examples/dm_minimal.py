@@ -12,7 +12,7 @@ from torch import nn
 from distillmatch import RunConfig, build_stream, load_source, losses
 from distillmatch.engine.batch_order import batch_sizes
 from distillmatch.methods.detector import EPSILONS, perturbed_scores
-from distillmatch.methods.forward import Group, forward_groups
+from distillmatch.methods.forward import forward_groups
 from distillmatch.networks import build_network, by_batch_statistics, named_generator
 from distillmatch.randomness import permutation
 from distillmatch.streams import experience
@@ -92,7 +92,7 @@ class DistillMatch:
         beside = accepted.byte().argsort(descending=True, stable=True)[: ceil(TPR * len(u))]
         again, mask = torch.arange(len(beside)) % len(x), accepted[beside].view(-1, 1, 1, 1)
         joined = torch.where(mask, u[beside], x[again])  # labeled images fill what is left
-        groups = [Group(u, s) if len(s) else Group(), Group(x, joined), Group(x, u)]
+        groups = [[u, s] if len(s) else [], [x, joined], [x, u]]
         agreeing, alone, both = forward_groups(net, groups, self.seen)
         weak = both[len(x) :].index_copy(0, beside, alone[len(x) :])
         total = cross_entropy(alone[: len(x)], y, self.weights)  # eq. 6

@@ -105,11 +105,11 @@ class Wrong(NamedTuple):
     past: Tensor
 
 
-class AnswersOneRow(Plain):
+class GivesOneRow(Plain):
     keeps_past = True
 
-    def ask_past(self, images: Tensor, task: TaskInfo) -> Any:
-        return Wrong(super().ask_past(images, task).past[:1])
+    def past_outputs(self, images: Tensor, task: TaskInfo) -> Any:
+        return Wrong(super().past_outputs(images, task).past[:1])
 
 
 class DrawsWhenAsked(Plain):
@@ -131,7 +131,7 @@ class DrawsWhenAsked(Plain):
         (OtherTerms, "must have the same terms in every step"),
         (Forgets, "resumed ends with other weights"),
         (ChangesTheFrozen, "changes the network 'past'"),
-        (AnswersOneRow, "a row for each image"),
+        (GivesOneRow, "a row for each image"),
         (DrawsWhenAsked, "resumed ends with other weights|changes a network when it is called"),
         (int, "must be a subclass of distillmatch.methods.Method"),
     ],

@@ -227,7 +227,7 @@ from typing import NamedTuple
 import torch
 from distillmatch.methods.base import Base
 
-class Answers(NamedTuple):
+class Rows(NamedTuple):
     a: object
 
 class Broken(Base):
@@ -242,16 +242,16 @@ class Broken(Base):
     def logits(self, images):
         {logits}
 
-    def ask(self, images, task):
-        {ask}
+    def frozen(self, images, task):
+        {frozen}
 """
 SOUND = {
     "training": "return [one]",
     "loss": "return right",
     "logits": "return super().logits(images)",
-    "ask": "return Answers(images)",
+    "frozen": "return Rows(images)",
 }
-ASKED = "return [replace(one, ask_labeled=self.ask)]"
+FROZEN = "return [replace(one, frozen_labeled=self.frozen)]"
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,12 @@ ASKED = "return [replace(one, ask_labeled=self.ask)]"
         ({"loss": "return {'loss': right, 'other': right}"}, "'loss'"),
         ({"loss": "return torch.ones(2)"}, "not a tensor of shape (2,): take a sum or"),
         ({"loss": "return torch.ones(())"}, "weights, and it does not"),
-        ({"training": ASKED, "ask": "return None"}, "ask must return a NamedTuple of tensors"),
-        ({"training": ASKED, "ask": "return Answers(1)"}, "and 'a' is an int"),
-        ({"training": ASKED, "ask": "return Answers(images[:1])"}, "'a' has a shape of (1, "),
+        (
+            {"training": FROZEN, "frozen": "return None"},
+            "frozen must return a NamedTuple of tensors",
+        ),
+        ({"training": FROZEN, "frozen": "return Rows(1)"}, "and 'a' is an int"),
+        ({"training": FROZEN, "frozen": "return Rows(images[:1])"}, "'a' has a shape of (1, "),
         ({"logits": "pass"}, "of at least 20 outputs, not None"),
         ({"logits": "return super().logits(images)[:, :2]"}, "outputs, not a shape of ("),
         ({"logits": "return super().logits(images)[1:]"}, "outputs, not a shape of ("),

@@ -221,7 +221,7 @@ def _check_training(engine: Engine, training: Training, task: TaskInfo, where: s
         if _digest(engine.method.networks[name]) != digest:
             raise CheckError(
                 f"{where}: training '{training.name}' changes the network '{name}': freeze it by "
-                "frozen_copy, and ask it through ask_labeled and ask_unlabeled"
+                "frozen_copy, and run it in frozen_labeled and frozen_unlabeled"
             )
 
 

@@ -286,25 +286,6 @@ def test_labeled_images_of_past_tasks_come_back_through_the_coreset_alone(capaci
     assert sorted(past) == sorted(last["coreset"]) and len(past) == capacity
 
 
-def test_the_unlabeled_images_are_asked_about_once_to_count_pseudo_labels_and_to_judge_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    passes: list[tuple[int, str]] = []
-    inner = TaskData._pass
-
-    def counted(data: TaskData, ask: Any, over: Any, views: int) -> Any:
-        passes.append((data.info.number, over))
-        return inner(data, ask, over, views)
-
-    monkeypatch.setattr(TaskData, "_pass", counted)
-    outcomes = list(engine_for(tiny(method="dm")).run())
-    assert [outcome.judgement is not None for outcome in outcomes] == [False, True, True]
-    assert [passed for passed in passes if passed[1] == "unlabeled"] == [
-        (1, "unlabeled"),
-        (2, "unlabeled"),
-    ]
-
-
 class Pulled(Method):
     """Cross entropy and a pull of the weights towards nothing, as terms of one loss."""
 

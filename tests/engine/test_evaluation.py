@@ -9,7 +9,7 @@ from conftest import make_dataset
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import evaluation
+from distillmatch.engine import outputs as evaluation
 from distillmatch.engine.device import Placement
 from distillmatch.methods import TaskInfo
 from distillmatch.streams import build_stream, evaluation_part
@@ -19,7 +19,7 @@ NEUTRAL = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 
 class Reader:
-    """A method that answers with the first pixel of an image, and keeps how many it was shown."""
+    """A method whose output is the first pixel of an image, and keeps how many it was shown."""
 
     def __init__(self, scores: bool) -> None:
         self.scores = scores

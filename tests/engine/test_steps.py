@@ -12,7 +12,7 @@ from distillmatch.engine.data import Epoch
 from distillmatch.methods import Batch
 
 
-class Answers(NamedTuple):
+class Outputs(NamedTuple):
     """Logits, a score of each image, and what no network was asked."""
 
     past: Tensor
@@ -20,9 +20,9 @@ class Answers(NamedTuple):
     nothing: Tensor | None = None
 
 
-def answers(count: int, generator: torch.Generator) -> Answers:
+def outputs(count: int, generator: torch.Generator) -> Outputs:
     logits = torch.randn(count, 7, generator=generator)
-    return Answers(logits, torch.rand(count, generator=generator))
+    return Outputs(logits, torch.rand(count, generator=generator))
 
 
 def drawn(seed: int, strong: bool) -> Batch:
@@ -39,15 +39,15 @@ def drawn(seed: int, strong: bool) -> Batch:
         unlabeled=images(6),
         strong=images(6) if strong else None,
         strong_images=images(5) if strong else None,
-        labeled_answers=answers(5, generator),
-        unlabeled_answers=answers(6, generator),
+        labeled_outputs=outputs(5, generator),
+        unlabeled_outputs=outputs(6, generator),
         truth=torch.randint(7, (6,), generator=generator),
     )
 
 
 def tensors(batch: Batch) -> list[Tensor]:
     views = [batch.images, batch.labels, batch.unlabeled, batch.strong, batch.strong_images]
-    found = [*views, *batch.labeled_answers, *batch.unlabeled_answers, batch.truth]
+    found = [*views, *batch.labeled_outputs, *batch.unlabeled_outputs, batch.truth]
     return [one for one in found if one is not None]
 
 
@@ -70,7 +70,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("strong", [True, False])
-def test_labels_and_answers_are_copied_by_one_launch_a_type_and_images_one_by_one(
+def test_labels_and_outputs_are_copied_by_one_launch_a_type_and_images_one_by_one(
     strong: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "JOINT_COPY", 100)
@@ -95,8 +95,8 @@ def test_an_epoch_is_cut_into_the_batches_of_its_steps_with_all_that_is_of_them(
         unlabeled=unlabeled,
         strong=-unlabeled,
         strong_images=-labeled,
-        labeled_answers=Answers(labeled + 100, labeled),
-        unlabeled_answers=Answers(unlabeled + 100, unlabeled),
+        labeled_outputs=Outputs(labeled + 100, labeled),
+        unlabeled_outputs=Outputs(unlabeled + 100, unlabeled),
         truth=unlabeled.long(),
     )
     first, second = steps.batches(epoch)
@@ -108,5 +108,5 @@ def test_an_epoch_is_cut_into_the_batches_of_its_steps_with_all_that_is_of_them(
         assert batch.strong_images is not None
         assert batch.strong_images.tolist() == [-one for one in rows]
         assert batch.past.tolist() == [one + 100 for one in [*rows, *others]]
-        assert batch.labeled_answers.score.tolist() == rows
-        assert batch.unlabeled_answers.nothing is None
+        assert batch.labeled_outputs.score.tolist() == rows
+        assert batch.unlabeled_outputs.nothing is None

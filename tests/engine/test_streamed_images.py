@@ -63,7 +63,7 @@ def mapped(tmp_path: Any) -> Dataset:
 def test_fetched_images_are_learned_to_the_same_last_bit(
     mapped: Dataset, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Small pieces to ask about, so that an epoch of a tiny task has several parts.
+    # Small pieces, so that an epoch of a tiny task has several parts.
     monkeypatch.setattr(Placement, "scoring_batch", 8)
     config = tiny(**{"task_sizes": (2, 4), "label_fraction": 0.5, **options})
     parts = []
@@ -144,28 +144,6 @@ def test_a_pass_over_a_set_is_cut_and_put_together_again(mapped: Dataset) -> Non
     for limit in (None, 0):
         asked = config.replace(resident_bytes=limit)
         data: TaskData = Engine(asked, mapped, stream).task_data(0)
-        found.append(data.ask(mean_of, "unlabeled", 2).mean)
+        found.append(data.run(mean_of, "unlabeled", 2).mean)
     assert len(found[0]) == 2 * len(stream.tasks[0].unlabeled) > 128
     assert torch.equal(found[0], found[1])
-
-
-@pytest.mark.parametrize("views", [1, 3, 4])
-def test_views_of_a_small_set_are_the_same_whether_asked_about_at_once_or_one_by_one(
-    views: int, mapped: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(task_sizes=(6,))
-    data = Engine(config, mapped, build_stream(mapped, config)).task_data(0)
-    count = len(data.sets["labeled"])
-    asked: dict[int, list[int]] = {}
-    found = []
-    for size in (1, 2 * count, 100 * count):
-        monkeypatch.setattr(Placement, "scoring_batch", size)
-
-        def mean(images: torch.Tensor, task: TaskInfo, size: int = size) -> Mean:
-            asked.setdefault(size, []).append(len(images))
-            return mean_of(images, task)
-
-        found.append(data.ask(mean, "labeled", views).mean)
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
-    assert len(set(found[0].tolist())) > views * count // 2, "no two views are the same"
-    assert asked[2 * count][0] == min(views, 2) * count and asked[100 * count] == [views * count]

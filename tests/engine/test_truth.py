@@ -85,7 +85,7 @@ class Watched:
         trainings = keep(method.trainings)
         for name in ("end_task", "logits", "familiarity", "judge"):
             setattr(method, name, keep(getattr(method, name)))
-        hooks = ("loss", "ask_labeled", "ask_unlabeled", "before", "after")
+        hooks = ("loss", "frozen_labeled", "frozen_unlabeled", "before", "after")
 
         def kept_trainings(task: TaskInfo) -> list[Training]:
             made = trainings(task)
@@ -169,10 +169,10 @@ def test_the_truth_cannot_be_reached_from_a_method_in_the_middle_of_a_run(
     assert {Batch, TaskData, TaskInfo, Training, RunConfig} <= kinds, "the walk went everywhere"
     assert any(thing is watched.engine.method.classifier for thing, _ in watched.in_reach())
     batches = [thing for thing in watched.given if isinstance(thing, Batch)]
-    assert any(batch.unlabeled_answers is not None for batch in batches)
+    assert any(batch.unlabeled_outputs is not None for batch in batches)
     for batch in batches:
         assert batch.truth is None
-        said = [one for one in batch.unlabeled_answers or () if one is not None]
+        said = [one for one in batch.unlabeled_outputs or () if one is not None]
         assert all(one.is_floating_point() for one in said)
     handed = [thing for thing in watched.given if isinstance(thing, TaskData)]
     assert handed and all(data.truth is None for data in handed)

@@ -134,8 +134,8 @@ def test_without_new_classes_global_distillation_follows_the_past_model() -> Non
         images,
         labels,
         unlabeled,
-        labeled_answers=training.ask_labeled(images, info),
-        unlabeled_answers=training.ask_unlabeled(unlabeled, info),
+        labeled_outputs=training.frozen_labeled(images, info),
+        unlabeled_outputs=training.frozen_unlabeled(unlabeled, info),
     )
     both = torch.cat([images, unlabeled])
     student, past = method.classifier(both), method.networks["past"](both)

@@ -13,7 +13,7 @@ from test_paper_step import TASK, batch_of, method_in_third_task, training_of
 from torch import Tensor, nn
 
 from distillmatch.engine.batch_order import batch_sizes
-from distillmatch.methods.forward import Group, forward_groups
+from distillmatch.methods.forward import forward_groups
 from distillmatch.networks import build_network, by_batch_statistics, frozen_statistics
 
 
@@ -34,13 +34,14 @@ def test_groups_are_forwards_of_their_own_of_which_the_first_update_the_statisti
     updating: int | None,
 ) -> None:
     one, other = network(), network()
-    groups = [Group(drawn(4, 0), drawn(3, 1)), Group(), Group(drawn(5, 2)), Group(None)]
+    groups: list[list[Tensor | None]] = [[drawn(4, 0), drawn(3, 1)], [], [drawn(5, 2)], [None]]
     found = forward_groups(one, groups, 3, updating)
     assert [logits.shape for logits in found] == [(7, 3), (0, 3), (5, 3), (0, 3)]
     for number, group in enumerate(groups):
-        if not len(group):
+        images = [one for one in group if one is not None]
+        if not images:
             continue
-        given = torch.cat(group.images)
+        given = torch.cat(images)
         if updating is not None and number >= updating:
             with frozen_statistics(other):
                 expected = other(given)

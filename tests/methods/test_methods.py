@@ -64,11 +64,11 @@ class Counted:
 
     truth = None
 
-    def ask(self, ask: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
+    def run(self, frozen: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
         generator = torch.Generator().manual_seed(9)
         images = torch.randn(5, 3, 8, 8, generator=generator, dtype=torch.float64)
         with torch.no_grad():
-            return ask(images, TASK)
+            return frozen(images, TASK)
 
     def count(self, over: str) -> int:
         return 5 if over == "unlabeled" else 7
@@ -86,9 +86,9 @@ def test_class_weights_count_labels_and_accepted_pseudo_labels(recipe: str, met:
     method: Any = method_in_third_task(recipe, method="dm")
     method.values |= {"epsilon": 0.0, "threshold": -9.0}
     method.balance(Counted(), TASK)
-    answers = Counted().ask(method.ask_unlabeled, "unlabeled")
+    outputs = Counted().run(method.unlabeled_outputs, "unlabeled")
     counts = [0.0, 0, 0, 0, 0, 4, 3]
-    for row in answers.past[:, :5].tolist():
+    for row in outputs.past[:, :5].tolist():
         counts[row.index(max(row))] += met
     smoothed = [count + 1 for count in counts]
     expected = [min(10.0, sum(smoothed) / 7 / count) for count in smoothed]
@@ -190,9 +190,9 @@ class HeldOut:
     def label_counts(self, over: str) -> Tensor:
         return torch.ones(3)
 
-    def ask(self, ask: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
+    def run(self, frozen: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
         assert over == "second-half"
-        return ask(self.images.repeat(views, 1, 1, 1), FIRST)
+        return frozen(self.images.repeat(views, 1, 1, 1), FIRST)
 
 
 @pytest.mark.parametrize(("rate", "reached"), [(0.5, 0.5), (0.05, 0.05), (0.95, 0.95)])

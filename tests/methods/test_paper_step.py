@@ -55,15 +55,16 @@ def batch_of(
 ) -> Batch:
     """What the engine would give; networks of the method that the training names go by batches."""
     labeled, unlabeled = images(5, 1), images(6 * training.unlabeled, 2)
-    frozen = [method.networks[name] for name in training.asked_by_batch] if method else []
+    frozen = [method.networks[name] for name in training.by_batch] if method else []
     with torch.no_grad(), by_batch_statistics(frozen, [6]):
         return Batch(
             images=labeled,
             labels=torch.tensor(labels),
             unlabeled=unlabeled,
             strong=images(6, 3) if training.strong else None,
-            labeled_answers=training.ask_labeled and training.ask_labeled(labeled, task),
-            unlabeled_answers=training.ask_unlabeled and training.ask_unlabeled(unlabeled, task),
+            labeled_outputs=training.frozen_labeled and training.frozen_labeled(labeled, task),
+            unlabeled_outputs=training.frozen_unlabeled
+            and training.frozen_unlabeled(unlabeled, task),
         )
 
 

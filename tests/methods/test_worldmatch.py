@@ -85,9 +85,9 @@ def test_newness_accepts_all_but_what_the_new_classes_network_is_sure_of() -> No
     certain = [max(plain.softmax(row[5:])) for row in rows(network, given, False)]
     threshold = sorted(certain)[3]
     method.values["threshold"] = -threshold
-    answers = method.ask_unlabeled(given, TASK)
-    assert answers.score is not None
-    accepted = method.accepts(answers, TASK, None).tolist()
+    outputs = method.unlabeled_outputs(given, TASK)
+    assert outputs.score is not None
+    accepted = method.pseudo_labels(outputs, TASK, None).accepted.tolist()
     assert accepted == [one <= threshold + 1e-12 for one in certain]
     assert training.name == "classifier"
 

@@ -13,10 +13,10 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.epochs import Epochs, Place
-from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.outcome import LossMeans
+from distillmatch.engine.outputs import evaluate
 from distillmatch.engine.steps import batches, training_mode
-from distillmatch.methods import Ask, Batch, TaskInfo, Training
+from distillmatch.methods import Batch, Frozen, TaskInfo, Training
 from distillmatch.methods.contract import terms_of, trainings_of
 from distillmatch.methods.schedule import Schedule
 from distillmatch.sources import Dataset
@@ -170,7 +170,7 @@ class _Prepared:
 
 
 def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
-    """Time the loop that one would write first: each step makes its views and asks its models."""
+    """Time the loop that one would write first: views and frozen outputs in each step."""
     prepared = _Prepared(config, dataset)
     training, data, placement = prepared.training, prepared.data, prepared.engine.placement
     labeled, unlabeled = data.sets[training.labeled], data.sets["unlabeled"]
@@ -184,9 +184,9 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
     )
     counter = 0
 
-    def answers(ask: Ask | None, images: torch.Tensor) -> Any:
+    def outputs(frozen: Frozen | None, images: torch.Tensor) -> Any:
         with torch.no_grad():
-            return None if ask is None else ask(images, prepared.task)
+            return None if frozen is None else frozen(images, prepared.task)
 
     def step() -> None:
         nonlocal counter
@@ -211,8 +211,8 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
             weak,
             strong,
             strong_images,
-            answers(training.ask_labeled, images),
-            answers(training.ask_unlabeled, weak),
+            outputs(training.frozen_labeled, images),
+            outputs(training.frozen_unlabeled, weak),
         )
         terms = terms_of(training, batch, prepared.task)
         optimizer.zero_grad()

@@ -1,7 +1,6 @@
 """A task's data: image sets, the order of an epoch, and its views, made in parts that fit."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
@@ -14,15 +13,15 @@ from torch import Tensor, nn
 
 from distillmatch.engine.batch_order import BatchOrder, Draw, LastBatches, Sizes, batch_sizes
 from distillmatch.engine.device import Placement
-from distillmatch.engine.scoring import (
-    ask_in_pieces,
+from distillmatch.engine.outputs import (
+    frozen_outputs,
     joined,
     piece_size,
     pieces_of,
     steps_in_piece,
 )
 from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
-from distillmatch.methods import Ask, ImageSet, TaskInfo, Training, count_labels
+from distillmatch.methods import Frozen, ImageSet, TaskInfo, Training, count_labels
 from distillmatch.randomness import permutation
 from distillmatch.sources.rows import ImageRows
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
@@ -80,8 +79,8 @@ class Epoch:
     unlabeled: Tensor
     strong: Tensor | None
     strong_images: Tensor | None
-    labeled_answers: Any = None
-    unlabeled_answers: Any = None
+    labeled_outputs: Any = None
+    unlabeled_outputs: Any = None
     truth: Tensor | None = None
 
     @property
@@ -92,17 +91,17 @@ class Epoch:
     @property
     def tensors(self) -> list[Tensor]:
         """All that the steps read."""
-        answers = [*(self.labeled_answers or ()), *(self.unlabeled_answers or ())]
+        outputs = [*(self.labeled_outputs or ()), *(self.unlabeled_outputs or ())]
         views = [self.images, self.labels, self.unlabeled, self.strong, self.strong_images]
-        return [one for one in (*views, self.truth, *answers) if one is not None]
+        return [one for one in (*views, self.truth, *outputs) if one is not None]
 
 
 class TaskData:
     """One task's labelled, stored and unlabelled images, and everything drawn from them.
 
     All draws are functions of the seed, the task, the training and the epoch: there is no state
-    that an interruption could lose. `networks` are the method's, of which frozen ones may be asked
-    to normalize by batches. `truth` is about the unlabeled images, where a method needs it.
+    that an interruption could lose. `networks` are the method's, of which frozen ones may
+    normalize by batches. `truth` is about the unlabeled images, where a method needs it.
     Images stay on the device if they take at most `resident_bytes`; how an epoch is cut into parts
     changes nothing about its views.
     """
@@ -155,7 +154,6 @@ class TaskData:
             "unlabeled": Images(of_unlabeled, np.arange(len(of_unlabeled))),
         }
         self.truth = None if truth is None else placement.tensor(truth)
-        self._answered: dict[tuple[Ask, ImageSet, int, tuple[str, ...]], Any] | None = None
         # An epoch in parts asks for its order and its round again and again.
         self._permutation = lru_cache(maxsize=3)(permutation)
 
@@ -193,10 +191,10 @@ class TaskData:
         self,
         training: Training,
         draft: Draft,
-        ask_labeled: Callable[[Tensor, Sizes], Any] | None = None,
-        ask_unlabeled: Callable[[Tensor, Sizes], Any] | None = None,
+        of_labeled: Callable[[Tensor, Sizes], Any] | None = None,
+        of_unlabeled: Callable[[Tensor, Sizes], Any] | None = None,
     ) -> Epoch:
-        """Make the views of a part of an epoch, and ask frozen networks about them."""
+        """Make the views of a part of an epoch, and the outputs of frozen networks for them."""
         chosen, number, steps = self.sets[training.labeled], draft.number, draft.steps
         assert chosen.labels is not None
         pixels = chosen.store.deliver(draft.images)
@@ -225,76 +223,39 @@ class TaskData:
             unlabeled=unlabeled,
             strong=strong,
             strong_images=strong_images,
-            labeled_answers=None if ask_labeled is None else ask_labeled(images, draft.sizes),
-            unlabeled_answers=ask_unlabeled and ask_unlabeled(unlabeled, draft.unlabeled_sizes),
+            labeled_outputs=of_labeled and of_labeled(images, draft.sizes),
+            unlabeled_outputs=of_unlabeled and of_unlabeled(unlabeled, draft.unlabeled_sizes),
             truth=truth,
         )
 
-    @contextmanager
-    def remembering(self) -> Iterator[None]:
-        """Make each pass within the block once: no network may change there."""
-        self._answered = {}
-        try:
-            yield
-        finally:
-            self._answered = None
-
-    def ask(self, ask: Ask, over: ImageSet, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
-        """Ask about weak views of every image of a set, outside of training."""
-        asked = ask, over, views, by_batch
-        answers = None if self._answered is None else self._answered.get(asked)
-        if answers is None:
-            if by_batch:
-                answers = self._pass_by_batches(ask, over, views, self.frozen(by_batch))
-            else:
-                answers = self._pass(ask, over, views)
-            if self._answered is not None:
-                self._answered[asked] = answers
-        return answers
-
-    def frozen(self, names: tuple[str, ...]) -> list[nn.Module]:
-        """Return the frozen networks of these names, of which some may not be there yet."""
-        return [self.networks[name] for name in names if name in self.networks]
-
-    def _pass(self, ask: Ask, over: ImageSet, views: int) -> Any:
-        """Ask about every image of a set; of a small one about several views at once."""
-        chosen = self.sets[over]
-        passes = []
-        together = max(1, self._piece_size() // max(1, len(chosen)))
-        for first in range(0, views, together):
-            for part in self._passed(len(chosen)):
-                pixels = chosen.store.deliver(chosen.fetch(np.arange(part.start, part.stop)))
-                several = [
-                    self._weak(pixels, f"pass over {over}", view, "pass", part.start)
-                    for view in range(first, min(first + together, views))
-                ]
-                passes.append(ask_in_pieces(ask, torch.cat(several), self.info, self.placement))
-        return joined(passes)
-
-    def _pass_by_batches(
-        self, ask: Ask, over: ImageSet, views: int, frozen: list[nn.Module]
+    def run(
+        self, frozen: Frozen, over: ImageSet, views: int = 1, by_batch: tuple[str, ...] = ()
     ) -> Any:
-        """Ask frozen networks that normalize by batches, in pieces of whole batches."""
-        chosen = self.sets[over]
-        batches = batch_sizes(len(chosen), self.unlabeled_batch)
-        passes = []
+        """Return outputs of frozen networks for weak views of every image of a set."""
+        chosen, networks = self.sets[over], self.frozen(by_batch)
+        batches = batch_sizes(len(chosen), self.unlabeled_batch) if by_batch else []
+        outputs = []
         for view in range(views):
             start = 0
             for sizes in pieces_of(len(chosen), batches, self._piece_size()):
                 rows = np.arange(start, start + sum(sizes))
                 pixels = chosen.store.deliver(chosen.fetch(rows))
                 weak = self._weak(pixels, f"pass over {over}", view, "pass", start)
-                given = self.info, self.placement, sizes, frozen
-                passes.append(ask_in_pieces(ask, weak, *given))
+                where = self.info, self.placement, sizes if by_batch else (), networks
+                outputs.append(frozen_outputs(frozen, weak, *where))
                 start += len(rows)
-        return joined(passes)
+        return joined(outputs)
+
+    def frozen(self, names: tuple[str, ...]) -> list[nn.Module]:
+        """Return the frozen networks of these names, of which some may not be there yet."""
+        return [self.networks[name] for name in names if name in self.networks]
 
     def count(self, over: ImageSet) -> int:
         """Return how many images a set holds."""
         return len(self.sets[over])
 
     def labels(self, over: ImageSet) -> Tensor:
-        """Return the classes of a labelled set's images, in the order in which they are scored."""
+        """Return the classes of a labelled set's images, in the order of their outputs."""
         labels = self.sets[over].labels
         assert labels is not None, "the unlabelled set has no labels"
         return labels
@@ -302,14 +263,6 @@ class TaskData:
     def label_counts(self, over: ImageSet) -> Tensor:
         """Return how many images of each seen class a labelled set holds."""
         return count_labels(self.labels(over), self.info.seen)
-
-    def _passed(self, count: int) -> Iterator[range]:
-        """Cut a pass over a set as an epoch is cut; one over no images has an empty part."""
-        size = self._piece_size()
-        fitting = self.limit // VIEWS_SHARE // self._view_bytes() // size
-        step = max(1, fitting) * size
-        for start in range(0, max(1, count), step):
-            yield range(start, min(start + step, count))
 
     def _piece_size(self) -> int:
         return piece_size(self.placement.scoring_batch, self.sets["unlabeled"].store.side)

@@ -9,8 +9,8 @@ from distillmatch.config import RunConfig
 from distillmatch.engine.batch_order import BatchOrder
 from distillmatch.engine.data import Labeled, TaskData, stored_in_batch
 from distillmatch.engine.device import NetworkFactory, Placement
-from distillmatch.engine.evaluation import evaluate
 from distillmatch.engine.outcome import Progress, TaskOutcome, Underway
+from distillmatch.engine.outputs import evaluate
 from distillmatch.engine.snapshot import (
     Snapshot,
     restored_coreset,
@@ -85,7 +85,7 @@ class Engine:
         self.trainer.progress.stop()
 
     def task_info(self, number: int) -> TaskInfo:
-        """Return what a method is told of a task before it starts."""
+        """Return what a method knows of a task before it starts."""
         return TaskInfo(
             number=number,
             sizes=self.stream.task_sizes[: number + 1],

@@ -10,9 +10,9 @@ from torch import nn
 
 from distillmatch.concurrency import companion_stream
 from distillmatch.engine.data import Draft, Epoch, TaskData
-from distillmatch.engine.scoring import CapturedAnswers
+from distillmatch.engine.outputs import CapturedOutputs
 from distillmatch.engine.stores import StreamedStore
-from distillmatch.methods import Ask, Training
+from distillmatch.methods import Frozen, Training
 
 AHEAD = 2
 """Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
@@ -37,9 +37,9 @@ class Epochs:
         self.data = data
         self.training = training
         self.ranges = data.parts(training)
-        self.ask_labeled = self._captured(training.ask_labeled)
-        frozen = data.frozen(training.asked_by_batch)
-        self.ask_unlabeled = self._captured(training.ask_unlabeled, frozen)
+        self.frozen_labeled = self._captured(training.frozen_labeled)
+        frozen = data.frozen(training.by_batch)
+        self.frozen_unlabeled = self._captured(training.frozen_unlabeled, frozen)
         self.prepared: tuple[Place, Epoch] | None = None
         self.begun = False
         self.stream: torch.cuda.Stream | None = None
@@ -119,12 +119,12 @@ class Epochs:
         return fetcher.submit(self.data.draft, self.training, place.epoch, self.ranges[place.part])
 
     def _views(self, draft: Draft) -> Epoch:
-        return self.data.views(self.training, draft, self.ask_labeled, self.ask_unlabeled)
+        return self.data.views(self.training, draft, self.frozen_labeled, self.frozen_unlabeled)
 
     def _captured(
-        self, ask: Ask | None, by_batch: Sequence[nn.Module] = ()
-    ) -> CapturedAnswers | None:
-        if ask is None:
+        self, function: Frozen | None, by_batch: Sequence[nn.Module] = ()
+    ) -> CapturedOutputs | None:
+        if function is None:
             return None
         given = self.data.info, self.data.placement, self.training.name
-        return CapturedAnswers(ask, *given, by_batch)
+        return CapturedOutputs(function, *given, by_batch)

@@ -20,7 +20,7 @@ from distillmatch.engine.graphs import CapturedWork, why
 from distillmatch.engine.optimizer import AdamW, Descent, WeightAverage
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
-from distillmatch.methods.contract import map_answers, terms_of
+from distillmatch.methods.contract import map_outputs, terms_of
 
 STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
@@ -177,8 +177,8 @@ def batches(epoch: Epoch) -> Iterator[Batch]:
             unlabeled=epoch.unlabeled[unlabeled],
             strong=None if epoch.strong is None else epoch.strong[unlabeled],
             strong_images=None if epoch.strong_images is None else epoch.strong_images[labeled],
-            labeled_answers=map_answers(itemgetter(labeled), epoch.labeled_answers),
-            unlabeled_answers=map_answers(itemgetter(unlabeled), epoch.unlabeled_answers),
+            labeled_outputs=map_outputs(itemgetter(labeled), epoch.labeled_outputs),
+            unlabeled_outputs=map_outputs(itemgetter(unlabeled), epoch.unlabeled_outputs),
             truth=None if epoch.truth is None else epoch.truth[unlabeled],
         )
 
@@ -243,7 +243,7 @@ def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     for part in fields(batch):
         value = getattr(batch, part.name)
         if isinstance(value, tuple):
-            changed[part.name] = map_answers(change, value)
+            changed[part.name] = map_outputs(change, value)
         elif value is not None:
             changed[part.name] = change(value)
     return replace(batch, **changed)

@@ -133,12 +133,11 @@ class Trainer:
         """Run one training, or what is left of it."""
         underway = self.underway
         judges = type(self.method).judge is not Method.judge
-        with data.remembering():
-            if training.before is not None:
-                training.before(data, task)
-            if judges and training.ask_unlabeled is not None and underway.judgement is None:
-                answers = data.ask(training.ask_unlabeled, "unlabeled")
-                underway.judgement = self._judged(answers, task, data, truth)
+        if training.before is not None:
+            training.before(data, task)
+        if judges and training.frozen_unlabeled is not None and underway.judgement is None:
+            outputs = data.run(training.frozen_unlabeled, "unlabeled", by_batch=training.by_batch)
+            underway.judgement = self._judged(outputs, task, data, truth)
         resumed, self._resumed = self._resumed, None
         steps = self.steps_of(training, task, resumed)
         optimization = steps.step.optimization
@@ -168,9 +167,9 @@ class Trainer:
             training.after(data, task)
 
     def _judged(
-        self, answers: Any, task: TaskInfo, data: TaskData, truth: Truth
+        self, outputs: Any, task: TaskInfo, data: TaskData, truth: Truth
     ) -> Judgement | None:
-        judged = self.method.judge(answers, task, data.truth)
+        judged = self.method.judge(outputs, task, data.truth)
         if judged is None:
             return None
         labels, accepted = judged
@@ -179,7 +178,7 @@ class Trainer:
     def _refuse_ruin(self, training: Training, data: TaskData, task: TaskInfo) -> None:
         """Refuse a network that the last step ruined: the losses are those before each step.
 
-        Weights that are still numbers may be so large that no answer is one, so it is asked too.
+        Finite weights may be so large that no output is finite, so a few images are tried too.
         """
         network = training.network
         weights = [one for one in network.state_dict().values() if one.is_floating_point()]
@@ -194,7 +193,7 @@ class Trainer:
         if not sound:
             raise TrainingError(
                 f"in task {task.number + 1} the {training.name} ended without finite weights or "
-                "answers; a lower learning_rate may help"
+                "outputs; a lower learning_rate may help"
             )
 
     def _advance(self, work: float, doing: str) -> None:

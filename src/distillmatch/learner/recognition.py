@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distillmatch.engine import Judgement, Placement
 from distillmatch.engine.data import TaskData
-from distillmatch.engine.scoring import piece_size
+from distillmatch.engine.outputs import piece_size
 from distillmatch.learner.explanation import Example, Label
 from distillmatch.learner.inputs import Pixels
 from distillmatch.losses import threshold_at_tpr
@@ -97,12 +97,12 @@ def calibrated_threshold(
     def score(images: Tensor, task: TaskInfo) -> Familiarity:
         return Familiarity(method.familiarity(images, task))
 
-    of_labeled = data.ask(score, held_out_images(data), CALIBRATION_VIEWS).score
+    of_labeled = data.run(score, held_out_images(data), CALIBRATION_VIEWS).score
     if of_labeled is None:
         return None
     scores = [of_labeled]
     if judgement is not None and judgement.accepted.any():
-        of_all = data.ask(score, "unlabeled").score
+        of_all = data.run(score, "unlabeled").score
         scores.append(of_all[torch.from_numpy(judgement.accepted).to(of_all.device)])
     return min(float(threshold_at_tpr(some, rate)) for some in scores)
 

@@ -1,10 +1,9 @@
 """Methods: one file each, which says what is learned and by which loss; how is the engine's."""
 
+from distillmatch.methods.forward import Batch, Logits
 from distillmatch.methods.method import (
-    Ask,
-    Batch,
+    Frozen,
     ImageSet,
-    Logits,
     Method,
     NetworkBuilder,
     Passes,
@@ -31,8 +30,8 @@ from distillmatch.methods.schedule import (
 
 __all__ = [
     "TEMPERATURE",
-    "Ask",
     "Batch",
+    "Frozen",
     "ImageSet",
     "Logits",
     "Method",

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from distillmatch.methods.method import Batch, Method, TaskInfo
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import Method, TaskInfo
 from distillmatch.methods.parts import label_loss
 
 

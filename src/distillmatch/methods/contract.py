@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from distillmatch.errors import ConfigError, kind_of
-from distillmatch.methods.method import Ask, Batch, Method, TaskInfo, Training
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import Frozen, Method, TaskInfo, Training
 
 
 def trainings_of(method: Method, task: TaskInfo) -> list[Training]:
@@ -60,10 +61,10 @@ def logits_of(method: Method, images: Tensor, seen: int) -> Tensor:
     return given
 
 
-def answers_of(ask: Ask, images: Tensor, task: TaskInfo) -> Any:
-    """Return what is answered about images: a NamedTuple of tensors with a row for each image."""
-    given = ask(images, task)
-    name = getattr(ask, "__name__", "ask")
+def outputs_of(frozen: Frozen, images: Tensor, task: TaskInfo) -> Any:
+    """Return the outputs of frozen networks: a NamedTuple of tensors, a row for each image."""
+    given = frozen(images, task)
+    name = getattr(frozen, "__name__", "a function of frozen networks")
     expected = f"{name} must return a NamedTuple of tensors with a row for each image"
     if not (isinstance(given, tuple) and hasattr(given, "_fields")):
         raise ConfigError(f"{expected}, not {kind_of(given)}")
@@ -79,11 +80,11 @@ def answers_of(ask: Ask, images: Tensor, task: TaskInfo) -> Any:
     return given
 
 
-def map_answers(change: Callable[[Tensor], Tensor], answers: Any) -> Any:
-    """Return the answers with each tensor changed; what is not there stays so."""
-    if answers is None:
+def map_outputs(change: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    """Return the outputs with each tensor changed; what is not there stays so."""
+    if outputs is None:
         return None
-    return type(answers)(*(None if rows is None else change(rows) for rows in answers))
+    return type(outputs)(*(None if rows is None else change(rows) for rows in outputs))
 
 
 def _about(method: Method, sentence: str) -> str:

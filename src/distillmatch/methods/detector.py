@@ -66,13 +66,13 @@ class FamiliarityDetector:
         def try_all(images: Tensor, task: TaskInfo) -> Scores:
             return Scores(perturbed_scores(self.past, images, task.seen, tried))
 
-        means = passes.ask(try_all, held_out).scores.mean(dim=0).tolist()
+        means = passes.run(try_all, held_out).scores.mean(dim=0).tolist()
         values["epsilon"] = epsilon_of(recipe, means)
 
         def score(images: Tensor, task: TaskInfo) -> Scores:
             return Scores(perturbed_scores(self.past, images, task.seen, [values["epsilon"]]))
 
-        scores = passes.ask(score, held_out, CALIBRATION_VIEWS).scores[:, 0]
+        scores = passes.run(score, held_out, CALIBRATION_VIEWS).scores[:, 0]
         values["threshold"] = float(threshold_at_tpr(scores, rate))
 
     def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:

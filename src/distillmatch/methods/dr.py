@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from distillmatch.losses import new_task_distillation, per_task_distillation
-from distillmatch.methods.e2e import past_factor
-from distillmatch.methods.method import Batch, TaskInfo, Training
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import TaskInfo, Training
 from distillmatch.methods.parts import TEMPERATURE, label_loss
 from distillmatch.methods.teacher import Taught, teacher_logits
 
@@ -16,7 +16,8 @@ class DistillationAndRetrospection(Taught):
         """Train the new task's teacher, then the classifier; in the first task the latter alone."""
         if not task.past:
             return [self.training(task)]
-        main = self.training(task, ask_labeled=self.ask_both, ask_unlabeled=self.ask_both)
+        outputs = self.teacher_outputs
+        main = self.training(task, frozen_labeled=outputs, frozen_unlabeled=outputs)
         return [self.teacher_training(task, calibrated=False), main] if task.new else [main]
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
@@ -25,7 +26,7 @@ class DistillationAndRetrospection(Taught):
         terms = {"labels": label_loss(logits, batch.labels)}
         if task.past:
             distilled = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
-            terms["distillation"] = past_factor(self) * distilled
+            terms["distillation"] = self.distillation_factor * distilled
         if task.past and task.new:
             terms["new task"] = (task.new / task.seen) * new_task_distillation(
                 teacher_logits(batch), logits.weak, task.past, task.seen, TEMPERATURE

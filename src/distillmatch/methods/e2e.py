@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from distillmatch.losses import per_task_distillation
-from distillmatch.methods.method import Batch, TaskInfo, Training
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import TaskInfo, Training
 from distillmatch.methods.parts import (
     TEMPERATURE,
     Baseline,
@@ -30,15 +31,9 @@ class EndToEnd(Baseline):
         terms = {"labels": label_loss(logits, batch.labels, self.weights)}
         if task.past:
             distilled = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
-            terms["distillation"] = past_factor(self) * distilled
+            terms["distillation"] = self.distillation_factor * distilled
         return terms
 
     def labels(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Return the cross entropy; unlabeled images take part in the batch statistics alone."""
         return label_loss(self.forward(batch, task), batch.labels, self.weights)
-
-
-def past_factor(method: Baseline) -> float:
-    """Return what E2E and DR multiply the distillation of past tasks by."""
-    squared = method.recipe.distillation_factor == "temperature squared"
-    return TEMPERATURE**2 if squared else 1.0

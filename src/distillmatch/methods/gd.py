@@ -13,8 +13,9 @@ from distillmatch.losses import (
     past_distillation,
     soft_global_distillation,
 )
-from distillmatch.methods.method import Batch, Logits, TaskInfo, Training
-from distillmatch.methods.parts import TEMPERATURE, fine_tuned_training, fine_tuning, label_loss
+from distillmatch.methods.forward import Batch, Logits
+from distillmatch.methods.method import TaskInfo, Training
+from distillmatch.methods.parts import TEMPERATURE, fine_tuned_training, fine_tuning, label_sum
 from distillmatch.methods.teacher import Taught, TwoTeachers, teacher_logits
 
 
@@ -28,27 +29,21 @@ class GlobalDistillation(Taught):
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
-        asks: dict[str, Any] = {}
-        if task.past:
-            asks = {"ask_labeled": self.ask_both, "ask_unlabeled": self.ask_about_unlabeled}
-        main = fine_tuned_training(self, task, before=self.balance_without_coreset, **asks)
+        frozen: dict[str, Any] = {"frozen_unlabeled": self.ensemble_outputs}
+        with_past = {"frozen_labeled": self.teacher_outputs, **frozen} if task.past else {}
+        before = self.balance_without_coreset
+        main = fine_tuned_training(self, task, before=before, **with_past)
         tuned = fine_tuning(
-            self,
-            task,
-            self.labels_and_ensemble,
-            self.balance,
-            unlabeled=True,
-            ask_unlabeled=self.ask_about_unlabeled,
+            self, task, self.fine_tuning_loss, self.balance, unlabeled=True, **frozen
         )
         if not (task.past and task.new):
             return [main, *tuned]
-        teacher = self.teacher_training(task, calibrated=self.options.calibration)
-        return [teacher, main, *tuned]
+        return [self.teacher_training(task, calibrated=self.options.calibration), main, *tuned]
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return cross entropy with Q, distillation of the past, distillation of the new task."""
         logits = self.forward(batch, task)
-        terms = {"labels and Q": self.of_labels_and_ensemble(logits, batch, task)}
+        terms = {"labels and Q": self.labels_and_ensemble(logits, batch, task)}
         if task.past:
             terms["distillation"] = (task.past / task.seen) * past_distillation(
                 batch.past, logits.weak, task.past, TEMPERATURE
@@ -59,28 +54,24 @@ class GlobalDistillation(Taught):
             )
         return terms
 
-    def labels_and_ensemble(self, batch: Batch, task: TaskInfo) -> Tensor:
+    def fine_tuning_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Return the loss of fine-tuning, which keeps Q."""
-        return self.of_labels_and_ensemble(self.forward(batch, task), batch, task)
+        return self.labels_and_ensemble(self.forward(batch, task), batch, task)
 
-    def of_labels_and_ensemble(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
+    def labels_and_ensemble(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
         """Return cross entropy and soft global distillation, divided together by all images."""
-        labels = label_loss(logits, batch.labels, self.weights)
+        labels = label_sum(logits, batch.labels, self.weights)
         if not task.past:
-            return labels
-        target = batch.unlabeled_answers.target
-        total = labels * len(batch.labels) + soft_global_distillation(logits.unlabeled, target)
-        return total / len(logits.weak)
+            return labels / len(batch.labels)
+        ensemble = soft_global_distillation(logits.unlabeled, batch.unlabeled_outputs.target)
+        return (labels + ensemble) / len(logits.weak)
 
-    def ask_about_unlabeled(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
-        """Ask both teachers about images, and make their target Q."""
-        answers = self.ask_both(images, task)
-        if answers.new is None:
-            target = answers.past[:, : task.past].softmax(dim=1)
-        else:
-            of_new = answers.past if self.recipe.new_class_share == "past" else answers.new
-            target = ensemble_target(
-                answers.past[:, : task.past].softmax(dim=1),
-                of_new[:, task.past : task.seen].softmax(dim=1),
-            )
-        return answers._replace(target=target)
+    def ensemble_outputs(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
+        """Return the logits of both teachers, and their target Q."""
+        outputs = self.teacher_outputs(images, task)
+        past = outputs.past[:, : task.past].softmax(dim=1)
+        if outputs.new is None:
+            return outputs._replace(target=past)
+        of_new = outputs.past if self.recipe.new_class_share == "past" else outputs.new
+        new = of_new[:, task.past : task.seen].softmax(dim=1)
+        return outputs._replace(target=ensemble_target(past, new))

@@ -17,7 +17,7 @@ A method says what is learned and by which loss; the engine says how. Most metho
                 )
             return terms
 
-`distillmatch.checks.check_method` tells whether a method keeps to the contract.
+`distillmatch.checks.check_method` checks a method against the contract.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.config import RECIPES, MethodOptions, Recipe, RunConfig
-from distillmatch.methods.forward import Group, forward_groups
+from distillmatch.methods.forward import Batch, Logits, joint_logits
 from distillmatch.methods.schedule import Schedule, main_schedule
 from distillmatch.networks import Head, InitialWeights
 
@@ -67,43 +67,16 @@ class TaskInfo:
 
 
 class Past(NamedTuple):
-    """What the frozen copy of the last classifier answers about images."""
+    """Logits of the frozen copy of the last classifier."""
 
     past: Tensor
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one step learns from.
-
-    `images` are weak views of labeled images, `labels` their classes; `unlabeled` are weak views of
-    unlabeled images, of which there may be none. `strong` are strong views of the same unlabeled
-    images and `strong_images` of the same labeled ones, where the training asks for them. What
-    frozen networks answer about the weak views is in `labeled_answers` and `unlabeled_answers`:
-    what the training's `ask_labeled` and `ask_unlabeled` return. `truth` has the true classes of
-    unlabeled images, for methods with `needs_truth` alone.
-    """
-
-    images: Tensor
-    labels: Tensor
-    unlabeled: Tensor
-    strong: Tensor | None = None
-    strong_images: Tensor | None = None
-    labeled_answers: Any = None
-    unlabeled_answers: Any = None
-    truth: Tensor | None = None
-
-    @property
-    def past(self) -> Tensor:
-        """The past classifier's logits of labeled and then of unlabeled images."""
-        return torch.cat([self.labeled_answers.past, self.unlabeled_answers.past])
 
 
 Terms = Tensor | dict[str, Tensor]
 """A loss: one number, or named terms that are added up and logged."""
 Loss = Callable[[Batch, TaskInfo], Terms]
-Ask = Callable[[Tensor, TaskInfo], Any]
-"""Asks frozen networks about images; returns a NamedTuple of tensors with a row for each image."""
+Frozen = Callable[[Tensor, TaskInfo], Any]
+"""Runs frozen networks on images; returns a NamedTuple of tensors with a row for each image."""
 
 
 class Passes(Protocol):
@@ -112,18 +85,20 @@ class Passes(Protocol):
     truth: Tensor | None
     """The true classes of unlabeled images, for methods with `needs_truth` alone."""
 
-    def ask(self, ask: Ask, over: ImageSet, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
-        """Ask about `views` weak views of every image of a set; the rows of one view are together.
+    def run(
+        self, frozen: Frozen, over: ImageSet, views: int = 1, by_batch: tuple[str, ...] = ()
+    ) -> Any:
+        """Return the outputs of frozen networks for `views` weak views of every image of a set.
 
-        Return what `ask` returns, with a row for each view. The frozen networks that `by_batch`
-        names normalize by batches as large as a step's.
+        The rows of one view are together. The networks that `by_batch` names normalize by batches
+        as large as a step's.
         """
 
     def count(self, over: ImageSet) -> int:
         """Return the number of images in a set."""
 
     def labels(self, over: ImageSet) -> Tensor:
-        """Return the classes of a labeled set's images, in the order in which they are asked."""
+        """Return the classes of a labeled set's images, in the order of their outputs."""
 
     def label_counts(self, over: ImageSet) -> Tensor:
         """Return the number of images of each seen class in a labeled set."""
@@ -137,13 +112,13 @@ class Training:
     """One network trained by one loss for some epochs.
 
     `before` and `after` are called around it. A run that is resumed inside a task calls `before`
-    again, of the training it stopped in and of those before it: it may count and ask the task's
-    data and frozen networks, and must change no network. With `parameters="head"` the head alone is
-    trained, and the rest of the network normalizes by running statistics unless `head_statistics`
-    are those of the batch, which then update the running ones. With `average_decay` the network
-    ends as the exponential average of its weights over all steps. The frozen networks that
-    `asked_by_batch` names normalize by the batches of the steps when they are asked about unlabeled
-    images, and not by running statistics.
+    again, of the training it stopped in and of those before it: it may count images and run frozen
+    networks, and must change no network. With `parameters="head"` the head alone is trained, and
+    the rest of the network normalizes by running statistics unless `head_statistics` are those of
+    the batch, which then update the running ones. With `average_decay` the network ends as the
+    exponential average of its weights over all steps. `frozen_labeled` and `frozen_unlabeled` run
+    frozen networks on the weak views of all steps beforehand; those that `by_batch` names normalize
+    unlabeled images by the batches of the steps.
     """
 
     name: str
@@ -158,9 +133,9 @@ class Training:
     parameters: Literal["all", "head"] = "all"
     head_statistics: Literal["running", "batch"] = "running"
     average_decay: float | None = None
-    ask_labeled: Ask | None = None
-    ask_unlabeled: Ask | None = None
-    asked_by_batch: tuple[str, ...] = ()
+    frozen_labeled: Frozen | None = None
+    frozen_unlabeled: Frozen | None = None
+    by_batch: tuple[str, ...] = ()
     before: Hook | None = None
     after: Hook | None = None
 
@@ -173,19 +148,6 @@ class Training:
         """Return the number of views in a step with batches of these sizes."""
         of_unlabeled = unlabeled_batch * (self.unlabeled + self.strong)
         return batch * (1 + self.strong_labeled) + of_unlabeled
-
-
-class Logits(NamedTuple):
-    """Logits of a step's views over the classes seen so far."""
-
-    weak: Tensor
-    """Of the weak views of labeled and then of unlabeled images."""
-    labeled: Tensor
-    unlabeled: Tensor
-    strong: Tensor
-    """Of strong views of unlabeled images; no rows where there are none."""
-    strong_labeled: Tensor
-    """Of strong views of labeled images; no rows where there are none."""
 
 
 class NetworkBuilder(Protocol):
@@ -270,7 +232,7 @@ class Method(ABC):
 
     def training(self, task: TaskInfo, **changes: Any) -> Training:
         """Return the classifier's training by `loss`, with some fields of it changed."""
-        asks = self.ask_past if self.keeps_past and task.past else None
+        past = self.past_outputs if self.keeps_past and task.past else None
         values: dict[str, Any] = {
             "name": "classifier",
             "network": self.classifier,
@@ -281,29 +243,17 @@ class Method(ABC):
             "strong_labeled": self.config.strong_labels,
             "clip": self.clip,
             "average_decay": self.config.weight_averaging,
-            "ask_labeled": asks,
-            "ask_unlabeled": asks,
+            "frozen_labeled": past,
+            "frozen_unlabeled": past,
         }
         return Training(**(values | changes))
 
     def forward(self, batch: Batch, task: TaskInfo) -> Logits:
-        """Return the classifier's logits of all views of a step, by one forward.
+        """Return the classifier's logits of all views of a step, by one forward."""
+        return joint_logits(self.classifier, batch, task.seen)
 
-        Strong views are normalized by themselves and do not update the running statistics, which
-        are for images as they are met at test time.
-        """
-        weak, strong = forward_groups(
-            self.classifier,
-            [Group(batch.images, batch.unlabeled), Group(batch.strong, batch.strong_images)],
-            seen=task.seen,
-            updating=1,
-        )
-        labeled, unlabeled = torch.split(weak, [len(batch.images), len(batch.unlabeled)])
-        count = 0 if batch.strong is None else len(batch.strong)
-        return Logits(weak, labeled, unlabeled, strong[:count], strong[count:])
-
-    def ask_past(self, images: Tensor, task: TaskInfo) -> Past:
-        """Ask the past classifier about images."""
+    def past_outputs(self, images: Tensor, task: TaskInfo) -> Past:
+        """Return the past classifier's logits."""
         return Past(self.networks["past"](images))
 
     def end_task(self, task: TaskInfo) -> None:
@@ -321,11 +271,11 @@ class Method(ABC):
         return None
 
     def judge(
-        self, answers: Any, task: TaskInfo, truth: Tensor | None
+        self, outputs: Any, task: TaskInfo, truth: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
         """Return the pseudo-label of each unlabeled image and whether it is accepted, if any.
 
-        `answers` are those of `ask_unlabeled`; `truth` is given to methods with `needs_truth`.
+        `outputs` are those of `frozen_unlabeled`; `truth` is for methods with `needs_truth`.
         """
         return None
 

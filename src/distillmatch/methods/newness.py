@@ -1,9 +1,9 @@
 """A learned score of newness: which unlabeled images look like the classes that a task brings.
 
-Of past classes there are no images to learn a score from; of the new ones there are. When a task
-begins, a network that starts as the last classifier learns to tell the new classes apart, and to be
-uncertain about the environment's images (Lee et al. 2019, as GD's teacher), on half of the labels.
-An image is the more familiar the less certain the network is of any new class.
+There are no images of past classes to learn a score from, but of the new ones there are. When a
+task begins, a network that starts as the last classifier learns to distinguish the new classes, and
+to be uncertain about the environment's images (Lee et al. 2019, as GD's teacher), on half of the
+labels. An image is the more familiar the less certain the network is of any new class.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from distillmatch.losses import softmax_confidence, threshold_at_fpr
 from distillmatch.methods.detector import CALIBRATION_VIEWS, held_out_images
-from distillmatch.methods.method import Batch, Method, Passes, TaskInfo, Training
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import Method, Passes, TaskInfo, Training
 from distillmatch.methods.schedule import detector_schedule
 from distillmatch.methods.teacher import new_task_loss, start_network
 
@@ -28,7 +29,7 @@ class Uncertainty(NamedTuple):
 class Newness:
     """The network that knows the new classes of a task, and its threshold.
 
-    Of a single new class a network is always certain: then nothing can be told.
+    Of a single new class a network is always certain: then there is no score.
     """
 
     def __init__(self, method: Method) -> None:
@@ -50,7 +51,7 @@ class Newness:
         ]
 
     def applies(self, task: TaskInfo) -> bool:
-        """Return whether newness can be told in a task."""
+        """Return whether images are scored in a task."""
         return task.past > 0 and task.new > 1
 
     def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
@@ -67,6 +68,6 @@ class Newness:
         over = held_out_images(passes)
         new = passes.labels(over) >= task.past
         if self.applies(task) and new.any():
-            scores = passes.ask(self.score, over, CALIBRATION_VIEWS).score
+            scores = passes.run(self.score, over, CALIBRATION_VIEWS).score
             threshold = threshold_at_fpr(scores[new.repeat(CALIBRATION_VIEWS)], share)
             self.method.values["threshold"] = float(threshold)

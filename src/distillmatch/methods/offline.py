@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from distillmatch.losses import consistency_loss
-from distillmatch.methods.method import Batch, Method, TaskInfo, Training
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import Method, TaskInfo, Training
 from distillmatch.methods.parts import label_loss
 
 

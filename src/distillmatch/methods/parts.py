@@ -1,19 +1,19 @@
-"""What several methods are made of: the loss of labels, class weights, fine-tuning, baselines."""
+"""What several methods share: the loss of labels, class weights, fine-tuning, baselines."""
 
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from distillmatch.config import RunConfig
 from distillmatch.losses import class_weights, weighted_cross_entropy_sum
-from distillmatch.methods.forward import Group, forward_groups
+from distillmatch.methods.forward import Batch, Logits, separate_logits
 from distillmatch.methods.method import (
     HIGH_RATE,
-    Batch,
     Hook,
-    Logits,
     Loss,
     Method,
+    NetworkBuilder,
     Passes,
     TaskInfo,
     Training,
@@ -28,15 +28,20 @@ WEIGHT_CAP = 10.0
 """The largest class weight."""
 
 
-def label_loss(logits: Logits, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean cross entropy of labeled images, weighted by class if there are weights.
+def label_sum(logits: Logits, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the cross entropy of labeled images, weighted by class and summed: ℓ_s (eq. 6).
 
     Where labels are learned by strong views too, it is the mean over both kinds of views.
     """
     total = weighted_cross_entropy_sum(logits.labeled, labels, weights)
     if len(logits.strong_labeled):
         total = (total + weighted_cross_entropy_sum(logits.strong_labeled, labels, weights)) / 2
-    return total / len(labels)
+    return total
+
+
+def label_loss(logits: Logits, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean cross entropy of labeled images, weighted by class if there are weights."""
+    return label_sum(logits, labels, weights) / len(labels)
 
 
 def label_weights(counts: Tensor) -> Tensor:
@@ -84,11 +89,36 @@ def fine_tuning(
         "clip": None,
         "parameters": "all" if whole else "head",
         "head_statistics": method.recipe.statistics.fine_tuning,
-        "ask_labeled": None,
-        "ask_unlabeled": None,
+        "frozen_labeled": None,
+        "frozen_unlabeled": None,
         "before": before,
     }
     return [method.training(task, **(values | changes))]
+
+
+class Balanced(Method):
+    """A method with class weights, whose last layer is fine-tuned on balanced labels.
+
+    Its options have a switch `class_balancing`.
+    """
+
+    def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
+        super().__init__(config, build)
+        self.weights = self.tuning_weights = torch.ones(1)
+
+    def fine_tuning(self, task: TaskInfo) -> list[Training]:
+        """Return the fine-tuning of the last layer, where there is a coreset."""
+        return fine_tuning(self, task, self.fine_tuning_loss, self.balance_fine_tuning)
+
+    def balance_fine_tuning(self, passes: Passes, task: TaskInfo) -> None:
+        """Count labels for the class weights of fine-tuning."""
+        counts = passes.label_counts("labeled")
+        balanced = self.options.class_balancing
+        self.tuning_weights = label_weights(counts) if balanced else torch.ones_like(counts)
+
+    def fine_tuning_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the balanced cross entropy of labeled and stored images."""
+        return label_loss(self.forward(batch, task), batch.labels, self.tuning_weights)
 
 
 class Baseline(Method):
@@ -99,6 +129,12 @@ class Baseline(Method):
 
     keeps_past: ClassVar[bool] = True
     learning_rate: ClassVar[float] = LOW_RATE
+
+    @property
+    def distillation_factor(self) -> float:
+        """What E2E and DR multiply the distillation of past tasks by."""
+        squared = self.recipe.distillation_factor == "temperature squared"
+        return TEMPERATURE**2 if squared else 1.0
 
     def balance_without_coreset(self, passes: Passes, task: TaskInfo) -> None:
         """Weigh classes by their labels, unless there is a coreset: then fine-tuning does it.
@@ -115,17 +151,9 @@ class Baseline(Method):
     def forward(self, batch: Batch, task: TaskInfo) -> Logits:
         """Return the classifier's logits; labeled images share statistics as the recipe says.
 
-        What is distilled is always a forward of labeled and unlabeled images together. In the first
-        task nothing is distilled, and labels are learned from that forward by both recipes.
+        In the first task nothing is distilled, and both recipes learn from one group of images.
         """
         alone = self.recipe.statistics.labeled == "alone" and task.past and len(batch.unlabeled)
-        groups = [
-            Group(batch.images, batch.unlabeled),
-            Group(batch.images if alone else None),
-            Group(batch.strong_images),
-        ]
-        weak, labeled, strong = forward_groups(self.classifier, groups, task.seen, updating=2)
-        if not len(batch.unlabeled):
-            return Logits(weak, weak, weak[:0], weak[:0], strong)
-        both, unlabeled = torch.split(weak, [len(batch.images), len(batch.unlabeled)])
-        return Logits(weak, labeled if alone else both, unlabeled, weak[:0], strong)
+        if alone:
+            return separate_logits(self.classifier, batch, task.seen)
+        return super().forward(batch, task)

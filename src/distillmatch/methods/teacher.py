@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from distillmatch.losses import confidence_calibration, weighted_cross_entropy_sum
-from distillmatch.methods.forward import Group, forward_groups
-from distillmatch.methods.method import Batch, Method, TaskInfo, Training
+from distillmatch.methods.forward import Batch, joint_logits
+from distillmatch.methods.method import Method, TaskInfo, Training
 from distillmatch.methods.parts import Baseline
 from distillmatch.methods.schedule import main_schedule
 
@@ -15,7 +15,7 @@ TEACHER = "teacher"
 
 
 class TwoTeachers(NamedTuple):
-    """What the past classifier and the new task's teacher answer about images.
+    """Logits of the past classifier and of the new task's teacher.
 
     There is no teacher where a task only brings more images of known classes. `target` is GD's Q
     for unlabeled images.
@@ -52,15 +52,15 @@ class Taught(Baseline):
         """Return it with the confidence calibration on all other images."""
         return new_task_loss(self.networks[TEACHER], batch, task, calibrated=True)
 
-    def ask_both(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
-        """Ask the past classifier and the teacher about images."""
+    def teacher_outputs(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
+        """Return the logits of the past classifier and of the teacher."""
         new = self.networks[TEACHER](images) if task.new else None
         return TwoTeachers(self.networks["past"](images), new)
 
 
 def teacher_logits(batch: Batch) -> Tensor:
     """Return the teacher's logits of labeled and then of unlabeled images."""
-    return torch.cat([batch.labeled_answers.new, batch.unlabeled_answers.new])
+    return torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
 
 
 def start_network(method: Method, task: TaskInfo, name: str, *, from_past: bool) -> nn.Module:
@@ -80,12 +80,11 @@ def new_task_loss(
     The rest are stored and unlabeled images.
     """
     new = batch.labels >= task.past
-    (logits,) = forward_groups(network, [Group(batch.images, batch.unlabeled)], task.seen)
-    logits = logits[:, task.past :]
-    labeled = logits[: len(new)] if len(batch.unlabeled) else logits
+    logits = joint_logits(network, batch, task.seen)
+    labeled = logits.labeled[:, task.past :]
     total = weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
     supervised = total / new.sum().clamp(min=1)
     if not calibrated:
         return supervised
     others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
-    return supervised + confidence_calibration(logits, others)
+    return supervised + confidence_calibration(logits.weak[:, task.past :], others)

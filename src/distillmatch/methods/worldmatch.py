@@ -1,33 +1,53 @@
 """WorldMatch, our own method: all the environment shows is learned, by weak and by strong views.
 
 It is DistillMatch without a detector. An unlabeled image is taken for a past class whatever it
-shows, since what the last classifier says of it is part of what it knows, and labels and
-pseudo-labels are learned by strong views as much as by weak ones. It goes beyond the paper, and its
-figures stand apart from DM's.
+shows, since the last classifier's output for it is part of what that classifier knows, and labels
+and pseudo-labels are learned by strong views as much as by weak ones. It goes beyond the paper, and
+its figures stand apart from DM's.
 """
 
-from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from distillmatch.config import AS_WRITTEN, MethodOptions, Recipe, RunConfig
 from distillmatch.config.base import NotNegative, Share, Switch
-from distillmatch.methods.detector import FamiliarityDetector
-from distillmatch.methods.dm import Answers, DistillMatch, PseudoLabels, StepLogits
-from distillmatch.methods.forward import Group, forward_groups
-from distillmatch.methods.method import Batch, Method, NetworkBuilder, Passes, TaskInfo, Training
+from distillmatch.losses import (
+    class_weights,
+    consistency_loss,
+    per_task_distillation,
+    pseudo_labels,
+    weighted_cross_entropy_sum,
+    with_pseudo_labels,
+)
+from distillmatch.methods.forward import Batch
+from distillmatch.methods.method import NetworkBuilder, Passes, TaskInfo, Training, count_labels
 from distillmatch.methods.newness import Newness
+from distillmatch.methods.parts import TEMPERATURE, Balanced, fine_tuned_training
 
 ORACLES = ("truth", "truth-new")
 NEW_ACCEPTED = 0.5
 """Share of held-out images of new classes that `accept newness` lets pass."""
 
 
-class WorldMatch(DistillMatch):
-    """DistillMatch that accepts every image and learns labels and pseudo-labels by strong views."""
+class Outputs(NamedTuple):
+    """Logits of the past classifier, and how familiar an image is if that is scored."""
+
+    past: Tensor
+    score: Tensor | None = None
+
+
+class PseudoLabels(NamedTuple):
+    """The past class that each unlabeled image is taken for, and whether that is learned."""
+
+    labels: Tensor
+    accepted: Tensor
+
+
+class WorldMatch(Balanced):
+    """Learn all images by weak and strong views, the unlabeled ones as what the past model says."""
 
     class Options(MethodOptions):
         """WorldMatch's own options."""
@@ -43,13 +63,14 @@ class WorldMatch(DistillMatch):
         distillation_weight: NotNegative = Field(1.0, description="λ_dst; 0: no distillation")
         consistency_threshold: Share | None = Field(None, description="τ_FM (default: 0.9)")
 
+    strong_views: ClassVar[bool] = True
+    keeps_past: ClassVar[bool] = True
+    clip: ClassVar[float | None] = 1.0
+    fine_tunes_first_task: ClassVar[bool] = True
     lasting_options: ClassVar[tuple[str, ...]] = ("accept",)
-    detector: FamiliarityDetector | None = None
-    counts_pseudo_labels: ClassVar[bool] = True
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
-        Method.__init__(self, config, build)
-        self.weights = self.tuning_weights = torch.ones(1)
+        super().__init__(config, build)
         self.newness = Newness(self) if self.options.accept == "newness" else None
         self.needs_truth = self.options.accept in ORACLES
 
@@ -58,54 +79,75 @@ class WorldMatch(DistillMatch):
         """Return the paper's words, by which this method is better."""
         return AS_WRITTEN
 
-    def accepts(self, answers: Answers, task: TaskInfo, truth: Tensor | None) -> Tensor:
-        """Return the unlabeled images that are taken for past classes."""
-        assert answers.past is not None
-        if answers.score is not None:
-            return answers.score >= self.values["threshold"]
-        if self.options.accept == "truth" and truth is not None:
-            return (truth >= 0) & (truth < task.past)
-        if self.options.accept == "truth-new" and truth is not None:
-            return (truth < task.past) | (truth >= task.seen)
-        return torch.ones_like(answers.past[:, 0], dtype=torch.bool)
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return the terms of eq. 5, whose labels and pseudo-labels are learned by both views."""
+        options, logits = self.options, self.forward(batch, task)
+        pseudo = self.pseudo_labels(batch.unlabeled_outputs, task, batch.truth)
+        labels, count = with_pseudo_labels(batch.labels, *pseudo)
+        strong = torch.cat([logits.strong_labeled, logits.strong])
+        of_weak = weighted_cross_entropy_sum(logits.weak, labels, self.weights)
+        of_strong = weighted_cross_entropy_sum(strong, labels, self.weights)
+        terms = {"labels": (of_weak + of_strong) / 2 / count}
+        if len(logits.strong) and options.consistency_weight:
+            threshold = options.consistency_threshold or self.recipe.consistency_threshold
+            agreement = consistency_loss(logits.unlabeled, logits.strong, threshold)
+            terms["consistency"] = options.consistency_weight * agreement
+        if task.past and options.distillation_weight:
+            kept = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
+            terms["distillation"] = options.distillation_weight * kept
+        return terms
 
-    def logits_of_step(
-        self, network: nn.Module, batch: Batch, task: TaskInfo, pseudo: PseudoLabels | None
-    ) -> StepLogits:
-        """Return the logits of a step: weak views share batch statistics, and strong ones do."""
-        weak, strong = forward_groups(
-            network,
-            [Group(batch.images, batch.unlabeled), Group(batch.strong, batch.strong_images)],
-            task.seen,
-            updating=1,
-        )
-        labels = len(batch.images)
-        count = 0 if batch.strong is None else len(batch.strong)
-        learned = weak[:labels] if pseudo is None and len(batch.unlabeled) else weak
-        return StepLogits(learned, weak, weak[labels:], strong[:count], strong[count:])
+    def pseudo_labels(
+        self, outputs: Outputs | None, task: TaskInfo, truth: Tensor | None
+    ) -> PseudoLabels:
+        """Return the past class of each unlabeled image and whether it is accepted."""
+        if outputs is None:
+            nothing = self.weights.new_zeros(0)
+            return PseudoLabels(nothing.long(), nothing.bool())
+        labels = pseudo_labels(outputs.past, task.past)
+        if outputs.score is not None:
+            accepted = outputs.score >= self.values["threshold"]
+        elif self.options.accept == "truth" and truth is not None:
+            accepted = (truth >= 0) & (truth < task.past)
+        elif self.options.accept == "truth-new" and truth is not None:
+            accepted = (truth < task.past) | (truth >= task.seen)
+        else:
+            accepted = torch.ones_like(labels, dtype=torch.bool)
+        return PseudoLabels(labels, accepted)
 
-    def strong_pseudo_labeled(self, logits: StepLogits) -> Tensor:
-        """Learn pseudo-labels by strong views, where there are any in the step."""
-        return logits.strong if len(logits.strong) else super().strong_pseudo_labeled(logits)
-
-    def ask_unlabeled(self, images: Tensor, task: TaskInfo) -> Answers:
-        """Return what the past classifier answers, and how familiar images look if that counts."""
+    def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
+        """Return the past classifier's logits, and how familiar images look if that counts."""
         scored = self.newness is not None and self.newness.applies(task)
         score = self.newness.score(images, task).score if self.newness and scored else None
-        return Answers(self.networks["past"](images), score=score)
+        return Outputs(self.networks["past"](images), score)
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier and fine-tune it; before that, learn what is new if that counts."""
-        main, *tuned = super().trainings(task)
         before = [] if self.newness is None else self.newness.training(task)
-        return [*before, replace(main, strong=task.past > 0, strong_labeled=True), *tuned]
+        classifier = fine_tuned_training(
+            self,
+            task,
+            unlabeled=task.past > 0,
+            strong=task.past > 0,
+            strong_labeled=True,
+            frozen_unlabeled=self.unlabeled_outputs if task.past else None,
+            before=self.balance,
+        )
+        return [*before, classifier, *self.fine_tuning(task)]
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
-        """Set the threshold of newness, then count labels and accepted pseudo-labels."""
+        """Set the threshold of newness, then count labels and pseudo-labels for w(k), eq. 3."""
         if self.newness is not None:
             self.newness.calibrate(passes, task, NEW_ACCEPTED)
-        super().balance(passes, task)
+        counts = passes.label_counts("labeled")
+        self.weights = torch.ones_like(counts)
+        if self.options.class_balancing:
+            if task.past:
+                outputs = passes.run(self.unlabeled_outputs, "unlabeled")
+                pseudo = self.pseudo_labels(outputs, task, passes.truth)
+                counts = counts + count_labels(pseudo.labels, task.seen, pseudo.accepted)
+            self.weights = class_weights(counts)
 
-    def familiarity(self, images: Tensor, task: TaskInfo) -> None:
-        """Return nothing: newness says nothing of test images."""
-        return
+    def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels:
+        """Return the pseudo-labels for the diagnostics."""
+        return self.pseudo_labels(outputs, task, truth)

@@ -1,0 +1,187 @@
+"""Outputs of networks that do not learn: of frozen ones for the steps, of a method for tests."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distillmatch.engine.batch_order import Sizes
+from distillmatch.engine.device import Placement
+from distillmatch.engine.graphs import CapturedWork, why
+from distillmatch.methods import Frozen, Method, TaskInfo
+from distillmatch.methods.contract import logits_of, map_outputs, outputs_of
+from distillmatch.networks import by_batch_statistics
+from distillmatch.sources import Dataset
+from distillmatch.streams import EvaluationPart, Stream, evaluation_part
+from distillmatch.views import Normalization, plain_views
+
+LARGE_SIDE = 64
+"""The largest side of images of which a whole scoring batch is taken at once."""
+
+
+def piece_size(scoring_batch: int, side: int) -> int:
+    """Return the number of images that go through a network at once; fewer of large ones.
+
+    What a network keeps of a piece, to perturb its images, grows with their pixels.
+    """
+    size = scoring_batch
+    while size > 1 and size * side * side > scoring_batch * LARGE_SIDE * LARGE_SIDE:
+        size //= 2
+    return size
+
+
+def pieces_of(count: int, sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Cut so many images, or batches of some sizes, into pieces: lists of sizes."""
+    if not sizes:
+        return [[min(most, count - start)] for start in range(0, max(1, count), most)]
+    steps = steps_in_piece(max(sizes), most)
+    return [list(sizes[start : start + steps]) for start in range(0, len(sizes), steps)]
+
+
+def steps_in_piece(batch: int, most: int) -> int:
+    """Return the number of whole batches in a piece."""
+    return max(1, most // max(1, batch))
+
+
+def frozen_outputs(
+    frozen: Frozen,
+    images: Tensor,
+    task: TaskInfo,
+    placement: Placement,
+    sizes: Sequence[int] = (),
+    by_batch: Sequence[nn.Module] = (),
+) -> Any:
+    """Return the outputs of frozen networks, computed in pieces that fill the device.
+
+    Where the images are batches of some sizes, a piece has whole ones, as many as fit; the networks
+    `by_batch` normalize by these.
+    """
+    most = piece_size(placement.scoring_batch, images.shape[-1])
+    outputs, start = [], 0
+    with torch.no_grad(), placement.autocast():
+        for batches in pieces_of(len(images), sizes, most):
+            piece = images[start : start + sum(batches)]
+            start += len(piece)
+            alone = by_batch_statistics(by_batch, batches) if len(piece) > 1 else nullcontext()
+            with alone:
+                outputs.append(outputs_of(frozen, piece, task))
+    return joined(outputs)
+
+
+def joined(pieces: Sequence[Any]) -> Any:
+    """Return the rows of several outputs, one after the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    columns = zip(*pieces, strict=True)
+    return type(pieces[0])(*(None if c[0] is None else torch.cat(c) for c in columns))
+
+
+class CapturedOutputs:
+    """The frozen networks of a training: captured for batches of each size, then replayed.
+
+    A function that reads from the device cannot be captured; it is called as it is, with a warning.
+    """
+
+    def __init__(
+        self,
+        frozen: Frozen,
+        task: TaskInfo,
+        placement: Placement,
+        training: str,
+        by_batch: Sequence[nn.Module] = (),
+    ) -> None:
+        self.frozen = frozen
+        self.task = task
+        self.placement = placement
+        self.training = training
+        self.by_batch = by_batch
+        self.capturable = placement.captures
+        self.by_sizes: dict[Sizes, tuple[Tensor, CapturedWork[Any]]] = {}
+
+    def __call__(self, images: Tensor, sizes: Sizes) -> Any:
+        """Return the outputs for images in batches of some sizes, in memory of their own."""
+        if not self.capturable or len(images) == 0:
+            return self._eager(images, sizes)
+        if sizes not in self.by_sizes and not self._capture(images, sizes):
+            return self._eager(images, sizes)
+        given, captured = self.by_sizes[sizes]
+        given.copy_(images)
+        return map_outputs(torch.clone, captured.replay())
+
+    def _eager(self, images: Tensor, sizes: Sizes) -> Any:
+        where = self.task, self.placement, sizes, self.by_batch
+        return frozen_outputs(self.frozen, images, *where)
+
+    def _capture(self, images: Tensor, sizes: Sizes) -> bool:
+        given = images.clone(memory_format=torch.preserve_format)
+        try:
+            captured = CapturedWork(lambda: self._eager(given, sizes), trials=1)
+        except RuntimeError as error:
+            self.capturable = False
+            warnings.warn(
+                f"the frozen networks of training '{self.training}' cannot be captured as a CUDA "
+                f"graph and run eagerly, which is slower: {why(error)}",
+                stacklevel=2,
+            )
+            return False
+        self.by_sizes[sizes] = given, captured
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """Outputs for the test images of all tasks in order, of which the first `seen` are learned."""
+
+    logits: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    familiarity: NDArray[np.float32] | None
+    seen: int
+
+
+def evaluate(
+    method: Method,
+    task: TaskInfo,
+    dataset: Dataset,
+    stream: Stream,
+    normalization: Normalization,
+    placement: Placement,
+) -> Outputs:
+    """Return a method's outputs for all test images, computed in large batches."""
+    outputs, scores = [], []
+    parts = [evaluation_part(dataset, stream, number) for number in range(len(stream))]
+    for piece in _pieces(parts, piece_size(placement.scoring_batch, dataset.image_size)):
+        pixels = placement.tensor(piece).permute(0, 3, 1, 2)
+        images = plain_views(pixels, normalization, dtype=placement.dtype)
+        with torch.no_grad(), placement.autocast():
+            outputs.append(logits_of(method, images, task.seen).float())
+            score = method.familiarity(images, task)
+        if score is not None:
+            scores.append(score.float())
+    return Outputs(
+        logits=torch.cat(outputs).cpu().numpy(),
+        labels=np.concatenate([part.labels for part in parts]),
+        familiarity=torch.cat(scores).cpu().numpy() if scores else None,
+        seen=sum(map(len, parts[: task.number + 1])),
+    )
+
+
+def _pieces(parts: Iterable[EvaluationPart], size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the images of all parts in pieces of a size, for a small part alone fills no device."""
+    held: list[NDArray[np.uint8]] = []
+    room = size
+    for part in parts:
+        start = 0
+        while start < len(part):
+            held.append(np.asarray(part.images[start : start + room]))
+            start, room = start + len(held[-1]), room - len(held[-1])
+            if room == 0:
+                yield np.concatenate(held)
+                held, room = [], size
+    if held:
+        yield np.concatenate(held)
