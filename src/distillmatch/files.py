@@ -11,6 +11,8 @@ from errno import EBUSY, EINVAL
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic_core import from_json
+
 from distillmatch.errors import DistillMatchError, explain_disk_errors
 
 if sys.platform != "win32":
@@ -147,13 +149,15 @@ def read_record(
     """
     versions = version if isinstance(version, tuple) else (version,)
     try:
-        record = json.loads(read_text(path))
+        record = from_json(read_text(path))
     except OSError as problem:
         raise error(f"{path}: {problem.strerror or problem}") from None
-    except ValueError:
+    except ValueError as problem:
+        if "recursion limit" in str(problem):
+            raise error(
+                f"{path}: expected a {what}, found JSON that is nested too deeply"
+            ) from None
         raise error(f"{path}: expected a {what} in JSON, found something else") from None
-    except RecursionError:
-        raise error(f"{path}: expected a {what}, found JSON that is nested too deeply") from None
     if not isinstance(record, dict) or record.get("format") != form:
         raise error(f"{path}: expected a {what}, found other JSON")
     if record.get("version") not in versions:

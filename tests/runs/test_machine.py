@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import made_up_run
 
 from distillmatch.runs import machine
 from distillmatch.runs.machine import PACKAGE, commit, tree_in_history, tree_of
-from distillmatch.runs.result import VERSION
-from distillmatch.suite import checks
+from distillmatch.suite.checks import Check
 
 
 def git(folder: Path, *words: str) -> str:
@@ -75,8 +75,9 @@ def test_a_copy_without_history_can_be_held_against_its_commit(
 
 
 def remarks(said: dict[str, Any]) -> list[str]:
-    result = {"version": VERSION, "commit": said, "uses_truth": False, "config": {}}
-    return [one for one in checks.remarks_on(result, {}) if not one.startswith("no experiment")]
+    result = {**made_up_run("base"), "commit": said}
+    report = Check({}).add(result, None)
+    return [one for one in report.remarks if not one.startswith("no experiment")]
 
 
 @pytest.mark.parametrize("name", ["unknown", "HEAD", "--all", "HEAD~1", "", "0123"])

@@ -170,12 +170,16 @@ def test_the_bound_against_itself_is_one_hundred(bound: Result) -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"seed": 2}, "seed"), ({"labels_per_class": 3}, "labels_per_class")],
+    [
+        ({"seed": 2}, "another stream: seed"),
+        ({"labels_per_class": 3}, "another stream: labels_per_class"),
+        ({"recipe": "as-written"}, "by recipe 'paper', and this run is by 'as-written'"),
+    ],
 )
-def test_a_bound_of_another_stream_is_refused_and_the_difference_named(
+def test_a_bound_of_another_stream_or_recipe_is_refused(
     bound: Result, change: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(StreamError, match=f"another stream: {named}") as refusal:
+    with pytest.raises(StreamError, match=named) as refusal:
         run(tiny(method="base", **change), dataset=six_classes(), bound=bound_of(bound))
     assert "\n" not in str(refusal.value)
 

@@ -86,29 +86,30 @@ def run(arguments: argparse.Namespace) -> None:
     check = arguments.files[:1] == ["check"]
     if check:
         arguments.files = arguments.files[1:]
-    wanted = _wanted(arguments)
+    if check and arguments.archive:
+        raise ConfigError("--archive goes with listing; archived results are checked no more")
+    is_chosen, paths = _choice(arguments), _paths(arguments)
     if check:
-        if arguments.archive:
-            raise ConfigError("--archive goes with listing; archived results are checked no more")
-        items = _read(arguments, _item_to_check)
-        _check(_chosen(items, wanted, arguments.experiment))
-    else:
-        items = _with_omega(_read(arguments, _item))
-        _list(_chosen(items, wanted, arguments.experiment))
+        _check(paths, is_chosen)
+        return
+    items = [item for item in _with_omega([_item(path) for path in paths]) if is_chosen(item)]
+    if not items:
+        raise ResultError(f"none of {len(paths)} results is as asked for")
+    _list(items)
 
 
 def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
     """Put results of runs made elsewhere into the ledger: all of them, or none."""
     from distillmatch.runs.result import config_of
-    from distillmatch.suite.checks import problems_of
+    from distillmatch.suite.checks import Check
     from distillmatch.suite.ledger import Ledger
 
     if not paths:
         raise ConfigError("results add takes the result files or the folders of runs")
     ledger = Ledger(ledger_folder(arguments))
-    results = [_item(path).result for path in paths]
+    results, check = [_item(path).result for path in paths], Check({})
     for path, result in zip(paths, results, strict=True):
-        problems = problems_of(result, None, {})
+        problems = check.add(result, None).problems
         if problems:
             raise ResultError(f"{path}: {problems[0]}")
         if ledger.find(config_of(result, path)) not in (None, result) and not arguments.replace:
@@ -120,8 +121,8 @@ def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
         say(str(ledger.add(result)))
 
 
-def _read(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[Item]:
-    """Return the results of the files that are named, or all of the ledger."""
+def _paths(arguments: argparse.Namespace) -> list[Path]:
+    """Return the files that are named, or all of the ledger."""
     from distillmatch.suite.ledger import Ledger
 
     if arguments.files and arguments.ledger:
@@ -131,7 +132,7 @@ def _read(arguments: argparse.Namespace, read: Callable[[Path], Item]) -> list[I
     paths = [Path(file) for file in arguments.files] or folder.paths()
     if not paths:
         raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
-    return [read(path) for path in paths]
+    return paths
 
 
 def _with_omega(items: list[Item]) -> list[Item]:
@@ -142,14 +143,23 @@ def _with_omega(items: list[Item]) -> list[Item]:
     return [replace(item, result=result) for item, result in zip(items, filled, strict=True)]
 
 
-def _chosen(items: list[Item], wanted: dict[str, Any], experiment: str | None) -> list[Item]:
-    """Return the results that the options leave."""
-    kept = [item for item in items if _is_as(item, wanted)]
-    if experiment is not None:
-        kept = _of_experiment(kept, experiment)
-    if not kept:
-        raise ResultError(f"none of {len(items)} results is as asked for")
-    return kept
+def _choice(arguments: argparse.Namespace) -> Callable[[Item], bool]:
+    """Return what chooses among results by the options; a file that is no result is chosen too."""
+    from distillmatch.suite.names import run_name
+
+    wanted = _wanted(arguments)
+    runs = None if arguments.experiment is None else _runs_of(arguments.experiment)
+
+    def is_chosen(item: Item) -> bool:
+        if item.refusal:
+            return True
+        values = {**item.result["config"], **item.result["options"]}
+        if any(values.get(key) != value for key, value in wanted.items()):
+            return False
+        config = None if runs is None else _config(item)
+        return runs is None or config is None or run_name(config.replace(seed=0)) in runs
+
+    return is_chosen
 
 
 def _item(path: Path) -> Item:
@@ -193,37 +203,18 @@ def _config(item: Item) -> RunConfig | None:
     """Return a result's configuration; only the check sees results that have none."""
     from distillmatch.runs.result import config_of
 
-    if item.refusal:
-        return None
     try:
         return config_of(item.result, Path(item.label))
     except ResultError:
         return None
 
 
-def _is_as(item: Item, wanted: dict[str, Any]) -> bool:
-    """Return whether a configuration holds what is wanted; what is no result may be any."""
-    if item.refusal:
-        return True
-    config = {**item.result["config"], **item.result["options"]}
-    return all(config.get(key) == value for key, value in wanted.items())
-
-
-def _of_experiment(items: list[Item], name: str) -> list[Item]:
-    """Return the runs that an experiment has, whatever their seeds, and its bounds."""
+def _runs_of(experiment: str) -> set[str]:
+    """Return the names of an experiment's runs and bounds with seed 0, at any scale."""
     from distillmatch.suite.catalogue import at_all_scales, load_experiment
-    from distillmatch.suite.names import run_name
     from distillmatch.suite.plan import plan
 
-    experiments = at_all_scales(load_experiment(name))
-    configs = [_config(item) for item in items]
-    seeds = {config.seed for config in configs if config is not None}
-    runs = {run.name for run in plan(experiments, seeds)}
-    return [
-        item
-        for item, config in zip(items, configs, strict=True)
-        if config is None or run_name(config) in runs
-    ]
+    return {run.name for run in plan(at_all_scales(load_experiment(experiment)), [0])}
 
 
 def _list(items: list[Item]) -> None:
@@ -253,45 +244,25 @@ def _list(items: list[Item]) -> None:
     console.print(comparison_table([item.result for item in items]))
 
 
-def _check(items: list[Item]) -> None:
-    """Print what is wrong with each result and what should be known of it."""
-    from distillmatch.report.comparison import measures_omega
-    from distillmatch.runs import bound_of
-    from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
-    from distillmatch.suite.checks import problems_of, remarks_on
-    from distillmatch.suite.plan import plan
+def _check(paths: list[Path], is_chosen: Callable[[Item], bool]) -> None:
+    """Print what is wrong with each result, and remarks on it."""
+    from distillmatch.suite.checks import Check, Report
 
-    experiments = [
-        one for name in experiment_names() for one in at_all_scales(load_experiment(name))
-    ]
-    seeds = {item.result.get("seed") for item in items}
-    planned = plan(experiments, {seed for seed in seeds if type(seed) is int and seed >= 0})
-    by_name = {run.name: run for run in planned}
-    found = {
-        item.label: [item.refusal] if item.refusal else problems_of(item.result, item.name, by_name)
-        for item in items
-    }
-    bounds = {
-        _stream_key(item.result): bound_of(item.result)
-        for item in items
-        if not found[item.label] and item.result["complete"] and measures_omega(item.result)
-    }
-    console = plain_console(soft_wrap=True, highlight=False)
-    wrong = 0
-    for item in items:
-        problems = found[item.label]
-        bound = None if problems else bounds.get(_stream_key(item.result))
-        if bound is not None and item.result["metrics"]["omega"] is not None:
-            problems = problems_of(item.result, item.name, by_name, bound)
-        wrong += bool(problems)
-        console.print(f"{item.label}: {'wrong' if problems else 'right'}")
-        remarks = [] if problems else remarks_on(item.result, by_name)
-        for line in (*problems, *(f"remark: {remark}" for remark in remarks)):
+    check, reports = Check(), dict[str, Report]()
+    for path in paths:
+        item = _item_to_check(path)
+        if is_chosen(item):
+            refused = Report([item.refusal]) if item.refusal else None
+            reports[item.label] = refused or check.add(item.result, item.name)
+    if not reports:
+        raise ResultError(f"none of {len(paths)} results is as asked for")
+    check.finish()
+    console, wrong = plain_console(soft_wrap=True, highlight=False), 0
+    for label, report in reports.items():
+        wrong += bool(report.problems)
+        console.print(f"{label}: {'wrong' if report.problems else 'right'}")
+        for line in report.problems or [f"remark: {remark}" for remark in report.remarks]:
             console.print(f"  {line}")
     if wrong:
-        raise ResultError(f"{wrong} of {len(items)} results are wrong; the lines above say how")
-    console.print(f"all {len(items)} results are right")
-
-
-def _stream_key(result: Result) -> str:
-    return repr(sorted(result["stream"].items()))
+        raise ResultError(f"{wrong} of {len(reports)} results are wrong; the lines above say how")
+    console.print(f"all {len(reports)} results are right")

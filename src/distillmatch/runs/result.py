@@ -2,14 +2,14 @@
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import UNRECORDED_KEYS, RunConfig
-from distillmatch.engine import TaskOutcome
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import (
@@ -29,6 +29,9 @@ from distillmatch.metrics import (
 )
 from distillmatch.runs.schema import problems_of_form, upgraded
 
+if TYPE_CHECKING:
+    from distillmatch.engine import TaskOutcome
+
 FORMAT = "distillmatch result"
 VERSION = 2
 Matrix = NDArray[np.float64]
@@ -36,10 +39,11 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bound:
-    """The offline bound's accuracy after each stage, for the Ω of other runs on the same stream."""
+    """The offline bound's accuracy after each stage, for the Ω of runs of its stream and recipe."""
 
     accuracies: tuple[float, ...]
     stream: dict[str, Any]
+    recipe: str
 
 
 STREAM_KEYS = (
@@ -64,7 +68,12 @@ def recorded_config(config: RunConfig) -> dict[str, Any]:
 
 def complete_record(recorded: dict[str, Any]) -> dict[str, Any]:
     """Return a recorded configuration with the defaults of keys that are newer than it."""
-    return {**recorded_config(RunConfig()), **recorded}
+    return {**_defaults(), **recorded}
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return recorded_config(RunConfig())
 
 
 def config_of(result: dict[str, Any], where: Path | str = "the result") -> RunConfig:
@@ -108,7 +117,7 @@ class Tally:
         tally.test_counts.extend(task["test_images"] for task in tally.tasks)
         return tally
 
-    def add(self, outcome: TaskOutcome) -> None:
+    def add(self, outcome: "TaskOutcome") -> None:
         """Take in one task's outcome."""
         self.add_row(task_row(outcome, self.task_sizes))
 
@@ -160,7 +169,7 @@ class Tally:
         return figures
 
 
-def task_row(outcome: TaskOutcome, task_sizes: tuple[int, ...]) -> dict[str, Any]:
+def task_row(outcome: "TaskOutcome", task_sizes: tuple[int, ...]) -> dict[str, Any]:
     """Return what a result keeps of one task, in what JSON can say, but for what needs others."""
     number = outcome.task.number + 1
     given = (outcome.logits, outcome.labels, task_sizes, number)
@@ -182,7 +191,7 @@ def task_row(outcome: TaskOutcome, task_sizes: tuple[int, ...]) -> dict[str, Any
     }
 
 
-def detector_figures(outcome: TaskOutcome) -> dict[str, Any]:
+def detector_figures(outcome: "TaskOutcome") -> dict[str, Any]:
     """Return the diagnostics of a task's gate: AUROC, rates, and the quality of pseudo-labels.
 
     Scores are of the gate as the task leaves it, pseudo-labels of the one that the task used.
@@ -245,7 +254,8 @@ def bound_of(result: dict[str, Any]) -> Bound:
             f"a bound must be complete; this one has {len(result['tasks'])} of "
             f"{len(result['task_sizes'])} stages"
         )
-    return Bound(tuple(result["metrics"]["accuracies"]), result["stream"])
+    recipe = config_of(result, "the bound").recipe
+    return Bound(tuple(result["metrics"]["accuracies"]), result["stream"], recipe)
 
 
 def _json_matrix(matrix: Matrix) -> list[list[float | None]]:

@@ -97,7 +97,7 @@ def run(
             identity = f"{identity}/{stream.digest}"
         _check_test_images(dataset, stream)
         described = describe_stream(config, identity, len(stream))
-        _check_bound(bound, described)
+        _check_bound(bound, described, config.recipe)
         found = Found()
         if folder is not None:
             found = folder.find(resume, config, identity, weights)
@@ -145,11 +145,17 @@ def _check_test_images(dataset: Dataset, stream: Stream) -> None:
             )
 
 
-def _check_bound(bound: Bound | None, described: dict[str, Any]) -> None:
-    if bound is not None and bound.stream != described:
-        differing = [key for key in described if bound.stream.get(key) != described[key]]
+def _check_bound(bound: Bound | None, described: dict[str, Any], recipe: str) -> None:
+    if bound is None:
+        return
+    differing = [key for key in described if bound.stream.get(key) != described[key]]
+    if differing:
         raise StreamError(
             f"the bound was made on another stream: {', '.join(differing)} differ from this run's"
+        )
+    if bound.recipe != recipe:
+        raise StreamError(
+            f"the bound was made by recipe '{bound.recipe}', and this run is by '{recipe}'"
         )
 
 

@@ -200,7 +200,10 @@ def _made_small(config: RunConfig) -> RunConfig:
         "tasks": tasks and max(1, round(quick.tasks * tasks)),
         "coreset": round(quick.coreset * config.coreset),
     }
-    small = config.replace(**{**changes, **quick.options})
+    options = dict(quick.options)
+    if config.unlabeled == "none":  # a method that sees no stream has no length of one
+        del options["unlabeled_per_task"]
+    small = config.replace(**{**changes, **options})
     # A row may be about its rate.
     rate = config.learning_rate
     return small if rate is None else small.replace(learning_rate=rate)

@@ -1,69 +1,110 @@
-"""What must hold of a result in the ledger: its form, its name and configuration, its figures."""
+"""What must hold of a result in the ledger: its name and configuration, its figures."""
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.methods import find_method, with_options
-from distillmatch.runs import Bound
 from distillmatch.runs.machine import tree_in_history
-from distillmatch.runs.result import STREAM_KEYS, Tally, config_of
-from distillmatch.runs.schema import problems_of_form
-from distillmatch.suite.names import run_name
-from distillmatch.suite.plan import PlannedRun
+from distillmatch.runs.result import STREAM_KEYS, Bound, Tally, bound_of, config_of
+from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
+from distillmatch.suite.names import BOUND, run_name
+from distillmatch.suite.plan import PlannedRun, plan
 
 Result = dict[str, Any]
+Planned = Mapping[str, PlannedRun]
 CLOSE = 1e-6
 """Percent by which a figure may differ from the one computed again: the order of additions."""
 
 
-def problems_of(
-    result: Result, name: str | None, planned: Mapping[str, PlannedRun], bound: Bound | None = None
-) -> list[str]:
-    """Return what is wrong with a result that the ledger has under a name, a sentence each.
+@dataclass
+class Report:
+    """What is wrong with a result, and what a reader should know of one that is right."""
 
-    Without a name it is of no ledger, and may be any run. `planned` are the runs of the experiments
-    by their names. With the `bound` of its stream, Ω is computed again too.
+    problems: list[str]
+    remarks: list[str] = field(default_factory=list)
+
+
+class Check:
+    """Checks results one after another; no more of each is kept than the check of Ω needs.
+
+    `planned` are the runs of the experiments by their names with seed 0.
     """
-    problems = problems_of_form(result)
-    if problems:
-        return problems  # figures of something else cannot be computed
-    try:
-        config = config_of(result)
-    except ResultError as error:
-        return [str(error)]
-    return [
-        *_problems_of_options(config, result),
-        *_problems_of_name(config, name, planned),
-        *_problems_of_head(result),
-        *(_problems_of_shape(result) or _problems_of_figures(result, bound)),
-    ]
+
+    def __init__(self, planned: Planned | None = None) -> None:
+        self.planned = _planned() if planned is None else planned
+        self._bounds: dict[str, list[Bound]] = {}
+        self._waiting: list[tuple[Report, str, dict[str, Any], Tally]] = []
+
+    def add(self, result: Result, name: str | None) -> Report:
+        """Check a result that `read_result` returned and that the ledger has under a name.
+
+        Without a name it is of no ledger, and may be any run. The report is whole once `finish` was
+        called.
+        """
+        try:
+            config = config_of(result)
+        except ResultError as error:
+            return Report([str(error)])
+        tally = None
+        problems = [
+            *_problems_of_options(config, result),
+            *_problems_of_name(config, name, self.planned),
+            *_problems_of_head(result),
+        ]
+        if shape := _problems_of_shape(result):
+            problems += shape
+        else:
+            tally = Tally.restored(tuple(result["task_sizes"]), result)
+            problems += _problems_of_figures(result, tally)
+        report = Report(problems)
+        if not problems and tally is not None:
+            report.remarks += _remarks_on(config, result, self.planned)
+            stream = f"{config.recipe} {sorted(result['stream'].items())}"
+            if config.method == BOUND and result["complete"]:
+                self._bounds.setdefault(stream, []).append(bound_of(result))
+            if result["metrics"]["omega"] is not None:
+                tally.tasks = [{"task": task["task"]} for task in tally.tasks]
+                self._waiting.append((report, stream, result["metrics"], tally))
+        return report
+
+    def finish(self) -> None:
+        """Compute every Ω again of which a bound of the same recipe and stream was checked."""
+        for report, stream, metrics, tally in self._waiting:
+            bounds = self._bounds.get(stream, [])
+            found = [_problems_of_omega(metrics, tally, bound) for bound in bounds]
+            report.problems += sorted(found, key=len)[0] if found else []
 
 
-def remarks_on(result: Result, planned: Mapping[str, PlannedRun]) -> list[str]:
-    """Return what a reader should know of a result that is not wrong."""
-    remarks = []
+def _planned() -> Planned:
+    names = experiment_names()
+    experiments = [one for name in names for one in at_all_scales(load_experiment(name))]
+    return {run.name: run for run in plan(experiments, [0])}
+
+
+def _remarks_on(config: RunConfig, result: Result, planned: Planned) -> Iterator[str]:
     commit = result["commit"]
     if commit["id"] == "unknown":
-        remarks.append("it was made by an unknown commit")
+        yield "it was made by an unknown commit"
     elif commit["dirty"]:
-        remarks.append("it was made with changes beside its commit")
+        yield "it was made with changes beside its commit"
     elif commit["dirty"] is None:
         committed = tree_in_history(commit["id"]) if "tree" in commit else None
         if committed is None:
-            remarks.append("whether there were changes beside its commit is not known")
+            yield "whether there were changes beside its commit is not known"
         elif committed != commit["tree"]:
-            remarks.append("the code that made it is not that of its commit")
+            yield "the code that made it is not that of its commit"
     if result["uses_truth"]:
-        remarks.append("its method was given the truth")
-    if run_name(config_of(result)) not in planned:
-        remarks.append("no experiment has this run")
-    return remarks
+        yield "its method was given the truth"
+    if run_name(config.replace(seed=0)) not in planned:
+        yield "no experiment has this run"
 
 
-def _problems_of_options(config: RunConfig, result: Result) -> Iterable[str]:
+def _problems_of_options(config: RunConfig, result: Result) -> Iterator[str]:
     """Compare the options that a run had with those that its configuration gives today."""
     if ":" in config.method:
         return  # whose method is not imported for a check
@@ -72,31 +113,28 @@ def _problems_of_options(config: RunConfig, result: Result) -> Iterable[str]:
     except ConfigError as error:
         yield str(error)
         return
-    now = options.model_dump(mode="json")
-    for key in {**now, **result["options"]}:
-        if now.get(key) != result["options"].get(key):
-            yield f"options.{key} is {result['options'].get(key)}, and {now.get(key)} by default"
+    now, then = options.model_dump(mode="json"), result["options"]
+    for key in {**now, **then}:
+        if now.get(key) != then.get(key):
+            yield f"options.{key} is {then.get(key)}, and {now.get(key)} by default"
 
 
-def _problems_of_name(
-    config: RunConfig, name: str | None, planned: Mapping[str, PlannedRun]
-) -> Iterable[str]:
+def _problems_of_name(config: RunConfig, name: str | None, planned: Planned) -> Iterator[str]:
     """Compare the configuration with that of the experiment's run, and with the file's name."""
     if name in (None, run_name(config)):
         return
-    run = planned.get(name or "")
-    if run is None:
+    run = planned.get(re.sub(r"seed\d+$", "seed0", name or ""))
+    here, there = config.identity(), {} if run is None else run.config.identity()
+    differing = [key for key in there if key != "seed" and here[key] != there[key]]
+    if run is None or not differing:
         yield f"its configuration is that of {run_name(config)}"
         return
-    here, there = config.identity(), run.config.identity()
-    listed = ", ".join(
-        f"{key} is {here[key]} and not {there[key]}" for key in here if here[key] != there[key]
-    )
+    listed = ", ".join(f"{key} is {here[key]} and not {there[key]}" for key in differing)
     yield f"its configuration is not that of {' and '.join(run.experiments)}: {listed}"
 
 
-def _problems_of_head(result: Result) -> Iterable[str]:
-    """Compare what is said twice: beside the configuration, and in it."""
+def _problems_of_head(result: Result) -> Iterator[str]:
+    """Compare what is recorded twice: beside the configuration, and in it."""
     config = result["config"]
     for key in ("method", "seed"):
         if result[key] != config[key]:
@@ -111,7 +149,7 @@ def _problems_of_head(result: Result) -> Iterable[str]:
 
 
 def _problems_of_shape(result: Result) -> list[str]:
-    """Look at what must fit before anything can be computed: counts of tasks, and triangles."""
+    """Return what does not fit so that nothing can be computed: counts of tasks, and triangles."""
     tasks, stages = len(result["tasks"]), len(result["task_sizes"])
     problems = []
     if result["stream"]["tasks"] != stages:
@@ -133,36 +171,39 @@ def _problems_of_shape(result: Result) -> list[str]:
     return problems
 
 
-def _problems_of_figures(result: Result, bound: Bound | None) -> Iterable[str]:
+def _problems_of_figures(result: Result, tally: Tally) -> Iterator[str]:
     """Compute what follows from the matrices and the tasks, and compare."""
-    metrics, tasks = result["metrics"], result["tasks"]
-    again = Tally.restored(tuple(result["task_sizes"]), result).metrics(None)
-    expected = {
-        "metrics.A_N": (metrics["A_N"], again["A_N"]),
-        "metrics.bwt": (metrics["bwt"], again["bwt"]),
-        "metrics.fgt": (metrics["fgt"], again["fgt"]),
-        "metrics.accuracies": (metrics["accuracies"], again["accuracies"]),
-        "tasks[].accuracy": ([task["accuracy"] for task in tasks], again["accuracies"]),
-        "the diagonal of P": ([row[i] for i, row in enumerate(result["P"])], again["accuracies"]),
-    }
+    metrics, tasks, again = result["metrics"], result["tasks"], tally.metrics(None)
+    pairs = {f"metrics.{key}": (metrics[key], again[key]) for key in ("A_N", "bwt", "fgt")}
+    for field_name, figures in {
+        "metrics.accuracies": metrics["accuracies"],
+        "tasks[].accuracy": [task["accuracy"] for task in tasks],
+        "the diagonal of P": [row[i] for i, row in enumerate(result["P"])],
+    }.items():
+        pairs[field_name] = figures, again["accuracies"]
     if metrics["omega_curve"]:
-        expected["metrics.omega"] = (metrics["omega"], metrics["omega_curve"][-1])
-    if bound is not None and metrics["omega"] is not None:
-        measured = Tally.restored(tuple(result["task_sizes"]), result).metrics(bound)
-        for key in ("omega", "omega_double_sum", "omega_curve"):
-            expected[f"metrics.{key}"] = (metrics[key], measured[key])
-    for field, (stored, computed) in expected.items():
-        if not _close(stored, computed):
-            yield f"{field} is {_shown(stored)}, and {_shown(computed)} from the matrices"
+        pairs["metrics.omega"] = (metrics["omega"], metrics["omega_curve"][-1])
+    yield from _differing(pairs)
     for key in ("stored_images", "stored_bytes"):
         most = max((task[key] for task in tasks), default=0)
         if result["memory"][key] != most:
             yield f"memory.{key} is {result['memory'][key]}, and {most} at most in tasks"
 
 
-def _close(stored: Any, computed: Any) -> bool:
+def _problems_of_omega(metrics: dict[str, Any], tally: Tally, bound: Bound) -> list[str]:
+    again, keys = tally.metrics(bound), ("omega", "omega_double_sum", "omega_curve")
+    return list(_differing({f"metrics.{key}": (metrics[key], again[key]) for key in keys}))
+
+
+def _differing(pairs: Mapping[str, tuple[Any, Any]]) -> Iterable[str]:
+    for name, (stored, computed) in pairs.items():
+        if not _is_close(stored, computed):
+            yield f"{name} is {_shown(stored)}, and {_shown(computed)} from the matrices"
+
+
+def _is_close(stored: Any, computed: Any) -> bool:
     if isinstance(stored, list) and isinstance(computed, list):
-        return len(stored) == len(computed) and all(map(_close, stored, computed))
+        return len(stored) == len(computed) and all(map(_is_close, stored, computed))
     if stored is None or computed is None:
         return stored is computed
     return math.isclose(stored, computed, rel_tol=0, abs_tol=CLOSE)

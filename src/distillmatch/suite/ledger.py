@@ -43,18 +43,19 @@ class Ledger:
 
     def path_of(self, config: RunConfig) -> Path:
         """Return where the result of a run is, or would be."""
-        return self.folder / f"{run_name(_as_run(config))}.json"
+        return self.folder / f"{run_name(config)}.json"
 
     def find(self, config: RunConfig) -> Result | None:
         """Return the complete result of this configuration and seed, if it is here.
 
-        Device, precision and folders do not matter.
+        The configuration is one that `with_options` returns, as those of experiments are. Device,
+        precision and folders do not matter.
         """
         path = self.path_of(config)
         if not path.exists():
             return None
         result = read_result(path)
-        same = config_of(result, path).identity() == _as_run(config).identity()
+        same = config_of(result, path).identity() == config.identity()
         return result if same and result["complete"] and not _of_saved_stream(result) else None
 
     def check_writable(self) -> None:
@@ -73,7 +74,9 @@ class Ledger:
                 "the ledger takes runs that their configuration describes; this one learned a "
                 "saved stream or a validation fold"
             )
-        path = self.path_of(config_of(result, self.folder))
+        from distillmatch.methods import with_options  # noqa: PLC0415  torch takes its time
+
+        path = self.path_of(with_options(config_of(result, self.folder)))
         text = json.dumps(result, indent=1, allow_nan=False)
         write_atomically(path, text + "\n", WRITING)
         return path
@@ -139,13 +142,6 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
             raise ResultError(f"{path}: expected results of runs, found none in this folder")
         found += [read_result(file) for file in files]
     return found
-
-
-def _as_run(config: RunConfig) -> RunConfig:
-    """Return the configuration as the run's method sees it, which is what results record."""
-    from distillmatch.methods import with_options  # noqa: PLC0415  torch takes its time
-
-    return with_options(config)
 
 
 def _of_saved_stream(result: Result) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from hashlib import sha256
 from typing import Any, get_args
 
@@ -37,7 +38,7 @@ def bound_config(config: RunConfig) -> RunConfig:
         learning_rate=None,
         strong_labels=False,
         weight_averaging=None,
-        unlabeled_batch=RunConfig(source=config.source).unlabeled_batch,
+        unlabeled_batch=_defaults(config.source)["unlabeled_batch"],
     )
 
 
@@ -84,12 +85,17 @@ def _is_plain(text: str) -> bool:
 
 def _differing(values: dict[str, Any]) -> dict[str, Any]:
     """Return what is not as the source has it by default."""
-    defaults = RunConfig(source=values["source"]).identity()
+    defaults = _defaults(values["source"])
     return {
         key: value
         for key, value in values.items()
         if key not in (*_SAID, "options") and value != defaults[key]
     }
+
+
+@cache
+def _defaults(source: str) -> dict[str, Any]:
+    return RunConfig(source=source).identity()
 
 
 def _word(value: Any) -> str:

@@ -85,7 +85,7 @@ class Queue:
         self._waiting_told = False
         for entry in self.entries.values():
             entry.error_seen = _written_at(error_file(entry.job))
-            if ledger is not None and ledger.find(entry.job.config) is not None:
+            if ledger is not None and ledger.find(with_options(entry.job.config)) is not None:
                 self._done(entry)
             else:
                 _found(entry)
