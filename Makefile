@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
-# Small networks are fastest on one thread per process: see docs/architecture.md.
+# Small networks are fastest on one thread per process: see docs/how/engine.md.
 export OMP_NUM_THREADS := 1
 export OMP_WAIT_POLICY := PASSIVE
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test format clean
+.PHONY: demo test docs format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/distillmatch stream --tasks 5
@@ -18,14 +19,18 @@ test: $(VENV)/.test
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest -n 2
+
+docs: $(VENV)/.test
+	$(BIN)/mkdocs build --strict
 
 format: $(VENV)/.test
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \

@@ -91,15 +91,16 @@ def _models(arguments: argparse.Namespace, recipe: RecipeName) -> "list[TableMod
 
 
 def update(file: Path, models: "Sequence[TableModel]") -> None:
-    """Replace what stands between the marks of `headline` and of each experiment in a file."""
+    """Replace what stands between marks in a file: of headline, legend, summary, experiments."""
     from distillmatch.report.lines import LEGEND, headline
-    from distillmatch.report.renderers import markdown_table
+    from distillmatch.report.renderers import markdown_summary, markdown_table
 
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: expected a Markdown file, {error}") from None
     parts = {"headline": headline(models, "paper") + "\n", "legend": LEGEND + "\n"}
+    parts["summary"] = markdown_summary(models)
     parts |= {model.experiment.name: markdown_table(model) for model in models}
     found = False
     for name, made in parts.items():

@@ -45,6 +45,31 @@ def markdown_table(model: TableModel) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
+SUMMARY = {
+    "table-2a": ("10 tasks", "10 tasks, Uniform"),
+    "table-2c": ("Positive", "20 tasks, Positive, coreset"),
+}
+"""The column of a table that stands for it in the summary, and what to call the setting."""
+SUMMARY_ROWS = ("UB", "Base", "GD", "DM")
+ANSWERS = {"agrees": "yes", "higher": "no, higher", "lower": "no, lower", None: "not judged"}
+
+
+def markdown_summary(models: Sequence[TableModel]) -> str:
+    """Return A_N of a few methods in the two main settings, published beside ours."""
+    lines = ["| setting | method | published | ours | agrees |", "|---|---|---:|---:|---|"]
+    for model in models:
+        column, setting = SUMMARY.get(model.experiment.name, ("", ""))
+        for name in SUMMARY_ROWS:
+            row = model.row(name, column)
+            if row is None:
+                continue
+            figure = row.figures["A_N"]
+            parts = published_shown(figure), shown(figure), ANSWERS[figure.verdict]
+            lines.append(f"| {setting} | {name} | {' | '.join(parts)} |")
+            setting = ""
+    return "\n".join(lines) + "\n"
+
+
 def table_rows(model: TableModel, clean: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table that every renderer writes in its own syntax."""
     metrics, compared = model.experiment.metrics, any(f.published for f in model.figures)

@@ -1,4 +1,4 @@
-"""The result of a run: one JSON object, described in docs/result.md and versioned."""
+"""The result of a run: one JSON object, described in docs/reference/files.md and versioned."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The form of what runs write: results, as docs/result.md lists them, checkpoints and stages."""
+"""The form of what runs write: results (docs/reference/files.md), checkpoints, and stages."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -145,5 +145,5 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
 
 
 def _of_saved_stream(result: Result) -> bool:
-    """Tell whether the index lists came from elsewhere than the configuration; see result.md."""
+    """Return whether the index lists came from elsewhere than the configuration."""
     return "/" in result["stream"]["fingerprint"]
