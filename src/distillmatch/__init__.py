@@ -1,27 +1,20 @@
 """Semi-supervised continual learning in which the unlabeled world is the replay buffer.
 
-What needs torch is imported when it is first asked for: a stream can be built and looked at
-without it.
+Public names are imported when they are first used: a stream needs no torch, and an interrupted
+command ends without a traceback however early that is.
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from distillmatch.config import MethodOptions, RunConfig, StreamConfig
-from distillmatch.errors import DistillMatchError
-from distillmatch.sources import ClassTree, Dataset, Part, load_source
-from distillmatch.streams import Stream, build_stream
-
 if TYPE_CHECKING:
+    from distillmatch.config import MethodOptions, RunConfig, StreamConfig
+    from distillmatch.errors import DistillMatchError
     from distillmatch.learner import ContinualLearner
     from distillmatch.methods import Method
     from distillmatch.runs import run
-
-try:
-    __version__ = version("distillmatch")
-except PackageNotFoundError:  # a source tree that was not installed
-    __version__ = "unknown"
+    from distillmatch.sources import ClassTree, Dataset, Part, load_source
+    from distillmatch.streams import Stream, build_stream
 
 __all__ = [
     "ClassTree",
@@ -39,12 +32,28 @@ __all__ = [
     "load_source",
     "run",
 ]
-_WITH_TORCH = {"ContinualLearner": "learner", "Method": "methods", "run": "runs"}
+_MODULES = {
+    "config": ("MethodOptions", "RunConfig", "StreamConfig"),
+    "errors": ("DistillMatchError",),
+    "learner": ("ContinualLearner",),
+    "methods": ("Method",),
+    "runs": ("run",),
+    "sources": ("ClassTree", "Dataset", "Part", "load_source"),
+    "streams": ("Stream", "build_stream"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WITH_TORCH:
-        return getattr(import_module(f"distillmatch.{_WITH_TORCH[name]}"), name)
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        try:
+            return version("distillmatch")
+        except PackageNotFoundError:  # a source tree that was not installed
+            return "unknown"
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"distillmatch.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

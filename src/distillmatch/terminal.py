@@ -1,44 +1,36 @@
-"""Printing for people: the one place from which text reaches the terminal.
+"""Everything that people read on a terminal: text, tables and progress.
 
-Names of classes, runs and folders, and what files say, may hold anything: control characters, by
-which a terminal could be told what to do, are shown as what they are.
+Names of classes, runs and folders, and what files hold, may contain anything. Control characters,
+which could steer the terminal, are written out before they are printed.
 """
 
 import io
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from distillmatch.files import size_shown
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and newline, and those that turn the direction of writing around."""
+"""Control characters except tab and newline, and those that reverse the direction of writing."""
 
 
 def clean(text: str) -> str:
-    """Return text whose control characters are written out, as `\\x1b`."""
+    """Return text with its control characters written out, as `\\x1b`."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def tell(sentence: str) -> None:
-    """Say something to the user on standard error."""
+    """Print a sentence for the user on standard error."""
     say(f"distillmatch: {sentence}", sys.stderr)
 
 
@@ -48,14 +40,14 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 class _Console(Console):
-    """A console whose reader may go away, as `head` does, while there is work to be done."""
+    """A console that cleans text and keeps working when its reader goes away, as `head` does."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return text to be rendered, cleaned; everything that is given as text comes here."""
+        """Return the text to render, cleaned; every string that is printed passes here."""
         return super().render_str(clean(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence where it shows progress; on standard output end the command."""
+        """Stay silent from now on if this shows progress; otherwise end the command."""
         if not self.stderr:
             super().on_broken_pipe()
         self.quiet = True
@@ -65,34 +57,21 @@ class _Console(Console):
 
 
 def plain_console(stderr: bool = False, highlight: bool = True, soft_wrap: bool = False) -> Console:
-    """Return a console to which `[red]` and `:cat:` in a text or table are letters like others."""
+    """Return a console that prints `[red]` and `:cat:` as they are."""
     return _Console(
         stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, markup=False, emoji=False
     )
 
 
-class _PlainColumn(TextColumn):
-    """A column whose text is cleaned."""
-
-    def render(self, task: Task) -> Text:
-        """Return the text of a task."""
-        return Text(clean(self.text_format.format(task=task)), style=self.style)
-
-
-def plain_column(text: str) -> TextColumn:
-    """Return a column of a progress bar that shows a description as it stands."""
-    return _PlainColumn(text, markup=False)
-
-
 def replace_what_cannot_be_encoded() -> None:
-    """Print a question mark for a letter that the terminal's encoding lacks, and go on."""
+    """Print a question mark for each character that the terminal's encoding lacks."""
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people say it."""
+    """Return a time in the unit that people would use."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -100,16 +79,20 @@ def duration(seconds: float) -> str:
 
 
 PATIENCE = 1.0
-"""Seconds of work before a bar is drawn on a terminal."""
+"""Seconds of reading or downloading before its bar is drawn."""
 LINE_SECONDS = 60.0
-"""Without a terminal, seconds between two lines."""
+"""Without a terminal, a line is printed at least this often."""
+JUDGED_SHARE, JUDGED_SECONDS, LONG_SECONDS = 0.02, 5.0, 60.0
+"""The time left is estimated from this share of the work and this many seconds of it; in very long
+work, from `LONG_SECONDS` alone.
+"""
 
 _silent_blocks = 0
 
 
 @contextmanager
 def without_progress() -> Iterator[None]:
-    """Show no progress within the block, whichever thread does the work."""
+    """Show no progress of reading or downloading within the block, in any thread."""
     global _silent_blocks  # noqa: PLW0603  all threads of the process are meant
     _silent_blocks += 1
     try:
@@ -118,57 +101,147 @@ def without_progress() -> Iterator[None]:
         _silent_blocks -= 1
 
 
+class _PlainColumn(TextColumn):
+    """A column whose text is cleaned and not read as markup."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a task."""
+        return Text(clean(self.text_format.format(task=task)), style=self.style)
+
+
+class LiveProgress:
+    """Shows on standard error how far some work is, and the time left.
+
+    On a terminal it draws a bar, once the work has lasted for `patience` seconds. Elsewhere it
+    prints a line each minute, and for shares of a whole one for every tenth too. These come from a
+    thread of their own, because a single step can take hours.
+    """
+
+    def __init__(
+        self, title: str, unit: Literal["share", "count", "bytes"] = "share", patience: float = 0.0
+    ) -> None:
+        self.title, self.unit, self.patience = title, unit, patience
+        self.console = plain_console(stderr=True, highlight=False)
+        self.total: float | None = None
+        self.done = self._done_before = 0.0
+        self.doing = ""
+        self._begun = self._judged_from = self._printed_at = time.monotonic()
+        self._bar: Progress | None = None
+        self._clock: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self._lock = threading.RLock()
+
+    def start(self, total: float | None, done: float = 0.0) -> None:
+        """Begin to show; work that was `done` before does not count for the time left."""
+        self.total, self.done = total, done
+        self._begun = self._printed_at = time.monotonic()
+        self.judge_from_here()
+        if self.console.is_terminal:
+            texts = ("{task.description}", "{task.fields[amount]}", "{task.fields[left]}")
+            name, amount, left = (_PlainColumn(text, markup=False) for text in texts)
+            self._bar = Progress(
+                name, BarColumn(), amount, TimeElapsedColumn(), left,
+                console=self.console, transient=True,
+            )  # fmt: skip
+            self._bar.add_task(self.title, total=total, completed=round(done), amount="", left="")
+            self._draw()
+        elif self.unit == "share" and total:
+            self._clock = threading.Thread(target=self._print_each_minute, daemon=True)
+            self._clock.start()
+
+    def judge_from_here(self) -> None:
+        """Estimate the time left by the pace from now on."""
+        self._judged_from, self._done_before = time.monotonic(), self.done
+
+    def advance(self, amount: float, doing: str = "") -> None:
+        """Add finished work, and say what is being done."""
+        with self._lock:
+            self.update(self.done + amount, doing)
+
+    def update(self, done: float, doing: str = "") -> None:
+        """Set how much is done, and say what is being done."""
+        with self._lock:
+            before, self.done, self.doing = self.done, done, doing or self.doing
+            if self._bar is not None:
+                self._draw()
+            elif time.monotonic() - self._printed_at >= LINE_SECONDS or self.is_due(before):
+                self._print_line()
+
+    def tell(self, sentence: str) -> None:
+        """Print a sentence, above the bar."""
+        self.console.print(f"distillmatch: {sentence}", soft_wrap=True)
+
+    def stop(self) -> None:
+        """End."""
+        if self._bar is not None:
+            self._bar.stop()
+        self._stopped.set()
+        if self._clock is not None:
+            self._clock.join()
+
+    def left(self) -> str:
+        """Return how long the rest takes at the pace so far, once that can be estimated."""
+        seconds, made = time.monotonic() - self._judged_from, self.done - self._done_before
+        if not self.total or made <= 0 or self.done >= self.total:
+            return ""
+        enough = JUDGED_SECONDS if made >= JUDGED_SHARE * self.total else LONG_SECONDS
+        if seconds < enough:
+            return ""
+        return f"about {duration(seconds * (self.total - self.done) / made)} left"
+
+    def is_due(self, before: float) -> bool:
+        """Return whether a line is due before its minute, now that more is done than `before`."""
+        if self.unit != "share" or not self.total:
+            return False
+        return int(10 * self.done / self.total) > int(10 * before / self.total)
+
+    def amount(self) -> str:
+        """Return how much is done, in the unit of the work."""
+        if self.unit == "share":
+            share = self.done / self.total if self.total else 1.0
+            return f"{round(100 * share, 0 if share >= 0.01 else 1):g} % done"
+        shown = size_shown if self.unit == "bytes" else "{:,}".format
+        done = shown(int(self.done))
+        return done if self.total is None else f"{done} of {shown(int(self.total))}"
+
+    def _print_line(self) -> None:
+        """Print a line: what is being done, how much is done, and the time left."""
+        self._printed_at = time.monotonic()
+        if not _silent_blocks:
+            words = filter(None, (self.amount(), self.left(), self.doing))
+            self.console.print(f"{self.title}: {', '.join(words)}", soft_wrap=True)
+
+    def _draw(self) -> None:
+        """Draw the bar."""
+        assert self._bar is not None
+        if _silent_blocks or time.monotonic() - self._begun < self.patience:
+            return
+        self._bar.start()
+        what = ": ".join(filter(None, (self.title, self.doing)))
+        self._bar.update(
+            self._bar.task_ids[0],
+            total=self.total,
+            completed=self.done,
+            description=what,
+            amount=self.amount(),
+            left=self.left(),
+        )
+
+    def _print_each_minute(self) -> None:
+        while not self._stopped.wait(self._printed_at + LINE_SECONDS - time.monotonic()):
+            with self._lock:
+                if time.monotonic() - self._printed_at >= LINE_SECONDS:
+                    self._print_line()
+
+
 @contextmanager
 def show_progress(
     doing: str, total: int | None, in_bytes: bool = False, done: int = 0
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes how much is done so far, and shows it with the time left.
-
-    On a terminal it draws a bar, elsewhere it prints a line a minute. What was `done` before does
-    not count for the time left.
-    """
-    console = plain_console(stderr=True, highlight=False)
-    amount: ProgressColumn = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    bar = Progress(
-        plain_column("{task.description}"),
-        BarColumn(),
-        amount,
-        TimeRemainingColumn(),
-        plain_column("left"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task(doing, total=total, completed=done)
-    begin = said_at = time.monotonic()
-    before, drawn = done, False
-
-    def update(done: int) -> None:
-        nonlocal drawn, said_at
-        if _silent_blocks:
-            return
-        now = time.monotonic()
-        if not console.is_terminal:
-            if now - said_at >= LINE_SECONDS:
-                said_at = now
-                console.print(line(done, now - begin), soft_wrap=True)
-            return
-        if not drawn and now - begin > PATIENCE:
-            bar.start()
-            drawn = True
-        bar.update(task, completed=done)
-
-    def line(done: int, seconds: float) -> str:
-        shown = size_shown if in_bytes else "{:,}".format
-        if total is None:
-            return f"{doing}: {shown(done)}"
-        words = f"{doing}: {shown(done)} of {shown(total)}"
-        if done > before:
-            words += f", about {duration(seconds * (total - done) / (done - before))} left"
-        return words
-
+    """Yield a function that takes how much of some reading is done, and shows it."""
+    progress = LiveProgress(doing, "bytes" if in_bytes else "count", PATIENCE)
+    progress.start(total, done)
     try:
-        yield update
+        yield progress.update
     finally:
-        if drawn:
-            bar.stop()
+        progress.stop()

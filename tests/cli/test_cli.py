@@ -16,7 +16,7 @@ from PIL import Image
 from small_runs import ROOT
 
 from distillmatch.cli import main, make_parser
-from distillmatch.cli.run_options import run_config_from
+from distillmatch.cli.options import run_config_from
 from distillmatch.config import RunConfig
 from distillmatch.methods import find_method, method_names
 
@@ -206,15 +206,15 @@ WRONG: list[tuple[list[str], str]] = [
     (["stream", "--labels-per-class", "151", "--tasks", "5"], "only 150 training images"),
     (["stream", "--order", "sideways"], "order must be one of 'random', 'parent'"),
     (["stream", "--tasks", "many"], "tasks must be a whole number, not 'many'"),
-    (["stream", "--color", "red"], "there is no option '--color'"),
-    (["stream", "--task", "5"], "there is no option '--task', did you mean '--tasks'?"),
-    (["stream", "more"], "there is nothing that takes 'more'"),
+    (["stream", "--color", "red"], "unknown option '--color'"),
+    (["stream", "--task", "5"], "unknown option '--task', did you mean '--tasks'?"),
+    (["stream", "more"], "unexpected argument 'more'"),
     (["run", "--out", "x", "--mehtod", "gd"], "did you mean '--method'?"),
     (["run", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
     (["run", "--out", "x", "--method", "gd", "--calibraton", "true"], "mean '--calibration'?"),
     (
         ["run", "--out", "x", "--method", "base", "--calibration", "true"],
-        "no option '--calibration'",
+        "unknown option '--calibration'",
     ),
     (["run", "--out", "x", "--consistency-weight", "-1"], "consistency_weight must be at least 0"),
     (["run", "--out", "x", "--pseudo-labels", "no"], "pseudo_labels must be true or false"),
@@ -230,16 +230,25 @@ WRONG: list[tuple[list[str], str]] = [
     (["stream", "--config", "missing.yaml"], "missing.yaml: No such file"),
     (["stream", "--read", "missing.json"], "missing.json: No such file"),
     (["stream", "--image-size", "17"], "17"),
-    (["run", "--tasks", "5"], "--out"),
+    (["run", "--batch", "1e29"], "batch must be a whole number, not '1e29'"),
+    (["suite", "list", "tabel-2a"], "did you mean 'table-2a'?"),
+    (["run", "--method", "gdd"], "did you mean 'gd'?"),
+    *(
+        (["run", f"--seeds={seeds}"], f"different whole numbers such as 1,2,3, not '{seeds}'")
+        for seeds in ("1,x", "1,1", "-1,1")
+    ),
+    (["run", "--resume", "maybe"], "--resume must be one of no, auto, must, not 'maybe'"),
+    (["compere", "x"], "COMMAND must be one of demo, stream"),
+    (["compere", "x"], "did you mean 'compare'?"),
     (["run", "--out", "x", "--method", "magic"], "method must be one of base, dm, dr"),
     (["run", "--out", "x", "--network", "wrn-27-2"], "depth must be 6k + 4"),
     (["run", "--out", "x", "--epochs", "0"], "epochs must be at least 1, not 0"),
     (["tune", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
-    (["learn", "x", "--labeled", "y", "--options", "a"], "takes name=value, not 'a'"),
+    (["learn", "x", "--labeled", "y", "--options", "a"], "takes key=value, not 'a'"),
     (["run", "--out", ""], "argument --out: must be a path, not ''"),
     (["run", "--out", "x", "--source", "folder", "--data-dir", ""], "data_dir must be a path, not"),
     (["compare", "missing"], "missing: No such file"),
-    (["fly"], "invalid choice: 'fly'"),
+    (["fly"], "not 'fly' (see distillmatch --help)"),
     ([], "required: COMMAND"),
 ]
 
@@ -424,18 +433,18 @@ def fail_with(error: Exception) -> None:
     [
         (
             lambda: torch.empty(2**60, dtype=torch.uint8),
-            "the memory of the machine ran out when 1152921504606846976 bytes more were asked for",
+            "the machine ran out of memory when 1152921504606846976 bytes more were requested",
         ),
         (
             lambda: np.empty(2**60, np.uint8),
-            "the memory of the machine ran out when 1.00 EiB more were asked for",
+            "the machine ran out of memory when 1.00 EiB more were requested",
         ),
-        (lambda: bytearray(2**60), "the memory of the machine ran out"),
+        (lambda: bytearray(2**60), "the machine ran out of memory"),
         (
             lambda: fail_with(CUDA_MEMORY),
-            "the memory of the GPU ran out when 2.50 GiB more were asked for",
+            "the GPU ran out of memory when 2.50 GiB more were requested",
         ),
-        (lambda: fail_with(CUBLAS_MEMORY), "the memory of the GPU ran out"),
+        (lambda: fail_with(CUBLAS_MEMORY), "the GPU ran out of memory"),
     ],
 )
 def test_memory_that_runs_out_is_one_sentence_that_says_what_needs_less(
@@ -445,8 +454,8 @@ def test_memory_that_runs_out_is_one_sentence_that_says_what_needs_less(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for command in ("run", "views"):
-        monkeypatch.setattr(f"distillmatch.cli.{command}.run", lambda parsed: work())
+    for command in ("run.run", "stream.run_views"):
+        monkeypatch.setattr(f"distillmatch.cli.{command}", lambda parsed: work())
     assert main(["run", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"distillmatch: error: {sentence}{NEEDS_LESS}\n"
     assert main(["views", "--draw", str(tmp_path / "views.png")]) == 2

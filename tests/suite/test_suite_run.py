@@ -319,7 +319,7 @@ def test_a_ledger_that_cannot_be_written_to_is_refused_unless_all_is_in_it(
         (["--device", "gpu"], "device must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
         (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'shapes'"),
         (["--methods", "base,xyz"], "no chosen experiment has method 'xyz'"),
-        (["--runs-per-gpu", "2"], "no GPU is found or meant for these runs; on a CPU --jobs says"),
+        (["--runs-per-gpu", "2"], "these runs use no GPU; on a CPU, --jobs says"),
         (["--engine", "ray", "--jobs", "2"], "--jobs goes with --engine local"),
     ],
 )

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from distillmatch.cli import (
     bench,
-    compare,
+    completion,
     demo,
     learn,
     predict,
@@ -21,16 +21,27 @@ from distillmatch.cli import (
     stream,
     suite,
     tune,
-    views,
 )
-from distillmatch.cli.options import Parser
+from distillmatch.cli.parser import Parser
 from distillmatch.errors import DistillMatchError, OutOfMemoryError
 from distillmatch.terminal import replace_what_cannot_be_encoded, tell, without_progress
 
+COMMANDS = {
+    "start here": (demo.add_parser, stream.add_parser, stream.add_views_parser),
+    "your own images": (
+        learn.add_parser,
+        predict.add_parser,
+        learn.add_inspect_parser,
+        learn.add_export_parser,
+    ),
+    "runs": (run.add_parser, results.add_compare_parser, tune.add_parser, bench.add_parser),
+    "the paper's experiments": (suite.add_parser, results.add_parser, report.add_parser),
+    "your shell": (completion.add_parser,),
+}
+"""What adds each command, in the groups of the help."""
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 NO_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
-"""By these words of torch and its libraries one knows an error that says that memory ran out."""
-
+"""Words of torch and its libraries in errors that say that memory ran out."""
 TRAINING = ("run", "learn", "tune")
 """The commands with options for the sizes of batches and for the network."""
 
@@ -39,17 +50,27 @@ def make_parser() -> Parser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="distillmatch",
+        usage="%(prog)s COMMAND [options]",
         description="Semi-supervised continual learning: the world is the replay buffer.",
     )
     parser.add_argument("--version", action="version", version=version("distillmatch"))
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+        dest="command",
+        prog="distillmatch",
+        required=True,
+        metavar="COMMAND",
+        parser_class=Parser,
+        help=argparse.SUPPRESS,
     )
-    of_the_paper = (stream, views, run, compare, demo, bench, tune, suite, results, report)
-    for command in (*of_the_paper, learn, predict):
-        command.add_parser(commands)
-    learn.add_inspect_parser(commands)
-    learn.add_export_parser(commands)
+    groups, listed = [], 0
+    for title, adders in COMMANDS.items():
+        for add in adders:
+            add(commands)
+        new = commands._choices_actions[listed:]
+        listed += len(new)
+        lines = "".join(f"\n  {one.dest:<12}{one.help}" for one in new)
+        groups.append(f"{title}:{lines}")
+    parser.epilog = "\n\n".join([*groups, "Each command has its own --help, with examples."])
     return parser
 
 
@@ -68,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"error: {sentence}")
         return 2
     except BrokenPipeError:
-        # The reader of our output went away (as `head` does); there is nobody left to tell.
+        # The reader of the output went away, as `head` does.
         _drop_output()
         return 0
     except OSError as error:
@@ -86,22 +107,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int | None:
-    """Run a command and return its exit code; where memory runs out, say what needs less."""
+    """Run a command and return its exit code; if memory runs out, say what needs less."""
     quiet = getattr(parsed, "quiet", False)
     try:
         with without_progress() if quiet else nullcontext():
             code: int | None = parsed.run(parsed)
     except (MemoryError, RuntimeError) as error:
-        said = str(error)
-        if isinstance(error, MemoryError) or NO_MEMORY in said:
+        text = str(error)
+        if isinstance(error, MemoryError) or NO_MEMORY in text:
             short = "machine"
-        elif any(words in said for words in NO_GPU_MEMORY):
+        elif any(words in text for words in NO_GPU_MEMORY):
             short = "GPU"
         else:
             raise
-        asked = re.search(r"allocate ([\d.]+ \w+)", said)
-        sentence = f"the memory of the {short} ran out"
-        sentence += f" when {asked[1]} more were asked for" if asked else ""
+        asked = re.search(r"allocate ([\d.]+ \w+)", text)
+        sentence = f"the {short} ran out of memory"
+        sentence += f" when {asked[1]} more were requested" if asked else ""
         if parsed.command in TRAINING:
             sentence += "; a smaller --batch, --unlabeled-batch or --network needs less"
         raise OutOfMemoryError(sentence) from error
@@ -109,7 +130,7 @@ def _run(parsed: argparse.Namespace) -> int | None:
 
 
 def _open_closed_outputs() -> None:
-    """Let what is printed go nowhere where the caller has closed standard output or error."""
+    """Send what is printed nowhere if the caller has closed standard output or error."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -117,5 +138,5 @@ def _open_closed_outputs() -> None:
 
 
 def _drop_output() -> None:
-    """Let what is still to be printed go nowhere, or Python would try it again at its end."""
+    """Send what is still to be printed nowhere, or Python would try it again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`distillmatch bench`: how fast this machine is, beside a plain way of doing the same."""
+"""`distillmatch bench`: measure the speed of this machine beside a plain implementation."""
 
 import argparse
 import json
@@ -6,37 +6,50 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from distillmatch.cli.options import Commands, add_command, add_config_options, config_from
-from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from
+from distillmatch.cli.options import (
+    STREAM_GROUPS,
+    MethodParser,
+    add_config_options,
+    add_device_option,
+    add_json_option,
+    add_run_options,
+    config_from,
+    run_config_from,
+)
+from distillmatch.cli.parser import Commands, Parser, add_command
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, say
 
 
 def add_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser("bench", help="measure speed on the machine at hand")
+    parser = add_command(commands, "bench", "measure speed on the machine at hand")
     kinds = parser.add_subparsers(
-        dest="bench", required=True, metavar="WHAT", parser_class=type(parser)
+        dest="bench", required=True, metavar="views|train", parser_class=Parser
     )
-    views = kinds.add_parser("views", help="weak and strong views a second")
-    views.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute"
+    views = add_command(
+        kinds, "views", "measure weak and strong views a second", examples=("bench views",)
     )
+    add_device_option(views)
     views.add_argument(
         "--seconds", type=float, default=3.0, metavar="X", help="time for each measurement"
     )
-    views.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    add_config_options(views, StreamConfig)
+    add_json_option(views)
+    add_config_options(views, StreamConfig, STREAM_GROUPS)
     views.set_defaults(run=run_views)
     train = add_command(
-        kinds, "train", MethodParser, help="training steps, beside a plain eager float32 loop"
+        kinds,
+        "train",
+        "measure training steps beside a plain eager float32 loop",
+        MethodParser,
+        examples=("bench train", "bench train --source cifar100 --method gd --device cuda"),
     )
     train.add_argument(
         "--seconds", type=float, default=5.0, metavar="X", help="time for each measurement"
     )
-    train.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_json_option(train)
     add_run_options(train)
     train.set_defaults(run=run_train)
 
@@ -61,7 +74,7 @@ def run_views(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(1)
     measured = measure_views(dataset.train.images, device, arguments.seconds)
     if arguments.json:
-        print(json.dumps(asdict(measured), indent=2))
+        say(json.dumps(asdict(measured), indent=2))
         return
     table = Table(
         title=f"views of {measured.image_size} px images on {measured.device}, "
@@ -91,7 +104,7 @@ def run_train(arguments: argparse.Namespace) -> None:
     dataset = load_source(config)
     measured = measure_training(config, dataset, arguments.seconds)
     if arguments.json:
-        print(json.dumps({**asdict(measured), "ratio": measured.ratio}, indent=2))
+        say(json.dumps({**asdict(measured), "ratio": measured.ratio}, indent=2))
         return
     table = Table(
         title=f"{measured.method}, {measured.network}, {measured.images_per_step} images a step, "

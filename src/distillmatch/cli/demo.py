@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from distillmatch.cli.demo_own import run_own
-from distillmatch.cli.options import Commands
-from distillmatch.cli.suite_progress import SuiteProgress
+from distillmatch.cli.parser import Commands
+from distillmatch.cli.queue import QueueProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
 from distillmatch.files import write_atomically
@@ -94,7 +94,7 @@ def train(configs: list[RunConfig], out: Path) -> None:
     jobs = [Job(config.method, config, out / config.method) for config in configs]
     for job in jobs:
         _start_over_if_changed(job.config, job.out)
-    progress = SuiteProgress()
+    progress = QueueProgress()
     try:
         queue = Queue(jobs, None, progress.tell)
         LocalEngine(queue, Crew.on_cpu(), out, progress.show).run()

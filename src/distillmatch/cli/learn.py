@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distillmatch.cli.options import (
-    Commands,
     add_allow_import,
     add_field_option,
     add_state,
     allowed_imports,
 )
-from distillmatch.cli.progress import LiveProgress
+from distillmatch.cli.parser import Commands
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import size_shown
 from distillmatch.sources.walk import shown
-from distillmatch.terminal import plain_console, tell
+from distillmatch.terminal import LiveProgress, plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.explanation import Explanation

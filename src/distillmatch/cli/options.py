@@ -1,86 +1,85 @@
-"""Command line options made from a configuration type, so that names and meanings exist once."""
+"""Command line options made from configuration types, so that names and meanings exist once."""
 
 import argparse
 import types
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from distillmatch.config import Config, allowed_values, parse_yaml, read_yaml, with_underscores
+from distillmatch.cli.parser import Parser
+from distillmatch.config import (
+    LOCATION_KEYS,
+    Config,
+    RunConfig,
+    StreamConfig,
+    allowed_values,
+    parse_yaml,
+    read_yaml,
+    with_underscores,
+)
 from distillmatch.errors import ConfigError
-from distillmatch.plugins import CODE_KEYS, refuse_code
+from distillmatch.plugins import CODE_KEYS, METHODS, plugin_names, refuse_code, refuse_unknown
+from distillmatch.streams import read_stream_config, saved_task_count
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence; `intermixed`, options may stand among a list.
-
-    Whatever it reads as a `Path` may not be empty.
-    """
-
-    def __init__(self, *args: Any, intermixed: bool = False, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
-        self._intermixed = intermixed
-        self._parses_twice = False
-        self.register("type", Path, _path)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse, and refuse what nothing takes, with the nearest option there is."""
-        if self._intermixed:
-            self._intermixed = False  # what follows parses twice, by this very method
-            self._parses_twice = True
-            try:
-                parsed, left = self.parse_known_intermixed_args(args, namespace)
-            finally:
-                self._intermixed, self._parses_twice = True, False
-        else:
-            parsed, left = self.parse_some(args, namespace)
-        if left and not self._parses_twice and self._subparsers is None:
-            self.refuse(left)
-        return parsed, left
-
-    def parse_some(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
-        """Parse what there are options for, and return the rest."""
-        return super().parse_known_args(args, namespace)
-
-    def refuse(self, left: Sequence[str]) -> None:
-        """Refuse words that nothing takes; of an option the nearest one is named."""
-        for word in left:
-            name = word.partition("=")[0]
-            known = [option for action in self._actions for option in action.option_strings]
-            close = get_close_matches(name, known, n=1) if word.startswith("-") else []
-            hint = f", did you mean '{close[0]}'?" if close else ""
-            what = "no option" if word.startswith("-") else "nothing that takes"
-            raise ConfigError(f"there is {what} '{word}'{hint} (see {self.prog} --help)")
-
-    def error(self, message: str) -> NoReturn:
-        """Report wrong usage like every other wrong input."""
-        raise ConfigError(f"{message} (see {self.prog} --help)")
-
-
-def add_command(commands: Commands, name: str, kind: type[Parser], help: str) -> Parser:
-    """Add a command whose parser is of a kind of its own."""
-    usual = commands._parser_class
-    commands._parser_class = kind
-    try:
-        parser: Parser = commands.add_parser(name, help=help)
-    finally:
-        commands._parser_class = usual
-    return parser
+RUN_GROUPS: dict[str, tuple[str, ...]] = {
+    "stream": (
+        "source",
+        "data_dir",
+        "unlabeled_dirs",
+        "test_dir",
+        "image_size",
+        "order",
+        "tasks",
+        "unlabeled",
+        "labels_per_class",
+        "coreset",
+        "splits",
+        "seed",
+    ),
+    "method": ("method", "recipe"),
+    "training": (
+        "network",
+        "pretrained",
+        "epochs",
+        "batch",
+        "unlabeled_batch",
+        "stored_share",
+        "strong_labels",
+        "learning_rate",
+        "schedule",
+        "optimizer",
+        "weight_averaging",
+    ),
+    "where to compute": ("device", "precision"),
+}
+"""What the help of a run shows. All its other keys are options as well, but few people use them."""
+_IMAGES = (
+    "source",
+    "data_dir",
+    "unlabeled_dirs",
+    "test_dir",
+    "tree",
+    "image_size",
+    "bad_images",
+    "cache_dir",
+)
+STREAM_GROUPS: dict[str, tuple[str, ...]] = {
+    "images": _IMAGES,
+    "stream": tuple(name for name in StreamConfig.model_fields if name not in _IMAGES),
+}
+OF_METHOD = "method:"
+"""Prefix of a method's options among the parsed arguments."""
+METHOD_GROUP = "method's own options"
 
 
 def add_config_file_option(group: "argparse._ActionsContainer") -> None:
-    """Add `--config FILE`."""
+    """Add `--config FILE` and `--allow-import`."""
     group.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="YAML file of the options below; they override it",
+        "--config", type=Path, metavar="FILE", help="YAML file of these options; they override it"
     )
     add_allow_import(group)
 
@@ -92,33 +91,58 @@ def add_allow_import(group: "argparse._ActionsContainer") -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="let a file name this code of your own (module:name), and import it; may be repeated",
+        help="allow a file to name this code of yours (module:name), and import it; repeatable",
     )
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:
-    """Add the learner to be looked at, and whether its own code may be imported."""
+    """Add the folder of a learner, and whether code that it names may be imported."""
     parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
     add_allow_import(parser)
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """Add where to compute, to a command that only looks."""
+    """Add where to compute, to a command without a run's options."""
     parser.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
+        metavar="auto|cpu|cuda",
         help="where to compute (default: auto)",
     )
 
 
-def add_config_options(parser: argparse.ArgumentParser, config: type[Config]) -> None:
-    """Add `--config FILE` and one option for each field of the configuration type."""
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def add_config_options(
+    parser: argparse.ArgumentParser,
+    config: type[Config],
+    groups: dict[str, tuple[str, ...]],
+) -> None:
+    """Add `--config FILE` and an option for each field; fields in no group are hidden."""
     parser.usage = "%(prog)s [options]"
-    group = parser.add_argument_group("configuration")
-    add_config_file_option(group)
-    for name in config.model_fields:
-        add_field_option(group, config, name)
+    add_config_file_option(parser)
+    for title, names in groups.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            add_field_option(group, config, name)
+    shown = {name for names in groups.values() for name in names}
+    rare = [name for name in config.model_fields if name not in (*shown, "options")]
+    for name in rare:
+        add_field_option(parser, config, name, hidden=True)
+    listed = ", ".join(f"--{name.replace('_', '-')}" for name in rare)
+    note = f"Rarely needed options: {listed}. Every option is also a key of a --config file."
+    parser.epilog = "\n\n".join(filter(None, (note, parser.epilog)))
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run's configuration."""
+    add_config_options(parser, RunConfig, RUN_GROUPS)
+    note = "Add --help to --method NAME to see the options of that method."
+    parser.epilog = f"{note} {parser.epilog}"
 
 
 def add_field_option(
@@ -156,19 +180,75 @@ def add_field_option(
     )
 
 
+class MethodParser(Parser):
+    """A parser of a command that trains: it takes the options of the method that is named."""
+
+    def parse_some(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
+        """Parse; add the method's own options for its help, or if options are left over."""
+        words = list(args or ())
+        named = _value_of("--method", words)
+        if named is not None and any(word in ("-h", "--help") for word in words):
+            self._add_method_options(named)
+        parsed, left = super().parse_some(words, namespace)
+        unknown = [word for word in left if word.startswith("--")]
+        if unknown and not any(one.title == METHOD_GROUP for one in self._action_groups):
+            self._add_method_options(_method_of(parsed))
+            parsed, left = super().parse_some(words, namespace)
+        return parsed, left
+
+    def _add_method_options(self, name: str) -> None:
+        from distillmatch.methods import find_method
+
+        if ":" not in name:
+            refuse_unknown(name, plugin_names(METHODS), "method")
+        options = find_method(name).Options
+        group = self.add_argument_group(METHOD_GROUP, f"of method '{name}'")
+        for field in options.model_fields:
+            add_field_option(group, options, field, dest=f"{OF_METHOD}{field}")
+
+
 def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyConfig:
-    """Build the configuration from the options that were given, over those of `--config`."""
-    return config_of(given_values(arguments, config), arguments, config)
+    """Build the configuration from the given options, over those of `--config`."""
+    return _config_of(given_values(arguments, config), arguments, config)
+
+
+def run_config_from(arguments: argparse.Namespace) -> RunConfig:
+    """Build a run's configuration from the given options, over those of `--config`."""
+    return _config_of(run_values(arguments), arguments, RunConfig)
+
+
+def config_beside(
+    path: Path,
+    arguments: argparse.Namespace,
+    config: type[AnyConfig],
+    values: dict[str, Any],
+    free: Sequence[str] = (),
+) -> AnyConfig:
+    """Return the configuration with what describes the saved stream at `path`.
+
+    Values that contradict the stream are refused, except those in `free` and where files lie.
+    """
+    saved = read_stream_config(path, allowed_imports(arguments)).model_dump()
+    own = {key for key in (*LOCATION_KEYS, *free) if key in values}
+    for key in saved:
+        if key not in values or key in own:
+            continue
+        there = saved_task_count(path) if key == "tasks" else saved[key]
+        if _listed(values[key]) != _listed(there):
+            came = _listed(values[key])
+            raise ConfigError(f"{key} is {_listed(there)!r} in {path}, not {came!r}")
+    described = {key: value for key, value in saved.items() if key not in own}
+    return _config_of({**values, **described}, arguments, config)
 
 
 def given_values(arguments: argparse.Namespace, config: type[Config]) -> dict[str, Any]:
-    """Return the values that were given by options, over those of `--config`, unchecked."""
+    """Return the unchecked values of options, over those of `--config`."""
     given = {k: _flat(v) for k, v in vars(arguments).items() if k in config.model_fields}
     if arguments.config is None:
         return given
     read = read_yaml(arguments.config)
     if not isinstance(read, dict):
-        config.from_mapping(read, str(arguments.config))  # which says what it expected
+        config.from_mapping(read, str(arguments.config))  # raises with what it expected
         return given
     refuse_code(read, str(arguments.config), allowed_imports(arguments))
     try:
@@ -177,26 +257,81 @@ def given_values(arguments: argparse.Namespace, config: type[Config]) -> dict[st
         raise ConfigError(f"{arguments.config}: {error}") from None
 
 
-def config_of(
+def run_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the unchecked values of a run's options, those of its method under `options`."""
+    values = given_values(arguments, RunConfig)
+    own = {
+        name.removeprefix(OF_METHOD): value
+        for name, value in vars(arguments).items()
+        if name.startswith(OF_METHOD)
+    }
+    if own:
+        before = values.get("options", {})
+        values["options"] = {**(before if isinstance(before, dict) else {}), **own}
+    return values
+
+
+def allowed_imports(arguments: argparse.Namespace) -> set[str]:
+    """Return the names of code that the user gave in options, or allowed."""
+    given = [getattr(arguments, key, None) for key in CODE_KEYS]
+    return {*getattr(arguments, "allow_import", ()), *(one for one in given if one)}
+
+
+def key_and_value(option: str, word: str) -> tuple[str, Any]:
+    """Return the two sides of `key=value`, the value as YAML reads it."""
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{option} takes key=value, not '{word}'")
+    try:
+        return key, parse_yaml(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"{option} takes key=value, and '{text}' is not a value") from None
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Read seeds, as `1,2,3`."""
+    try:
+        seeds = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(
+            f"expected different whole numbers such as 1,2,3, not '{text}'"
+        )
+    return seeds
+
+
+def _config_of(
     values: dict[str, Any], arguments: argparse.Namespace, config: type[AnyConfig]
 ) -> AnyConfig:
-    """Build the configuration from values, naming the file of `--config` in what is wrong."""
+    """Build the configuration; an error names the file of `--config`."""
     if arguments.config is None:
         return config(**values)
     return config.from_mapping(values, str(arguments.config), allowed_imports(arguments))
 
 
-def allowed_imports(arguments: argparse.Namespace) -> set[str]:
-    """Return the names of code that the user gave, in options of their own or to allow them."""
-    given = [getattr(arguments, key, None) for key in CODE_KEYS]
-    return {*getattr(arguments, "allow_import", ()), *(one for one in given if one)}
+def _method_of(parsed: argparse.Namespace) -> str:
+    """Return the method that the options or the file of `--config` name."""
+    if "method" in parsed:
+        return str(parsed.method)
+    path: Path | None = getattr(parsed, "config", None)
+    read = read_yaml(path) if path is not None else None
+    named = read.get("method") if isinstance(read, dict) else None
+    return str(named or RunConfig.model_fields["method"].default)
 
 
-def _path(text: str) -> Path:
-    """Return the path that a text names; an empty one would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("must be a path, not ''")
-    return Path(text)
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _listed(value: Any) -> Any:
+    """Return a tuple as the list that options and YAML give."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _flat(value: Any) -> Any:
@@ -226,9 +361,9 @@ def _item_types(annotation: Any) -> list[Any]:
 
 
 def _reader(annotation: Any) -> Callable[[str], Any]:
-    """Return what turns an option's text into a value; text that does not fit is left as it is.
+    """Return what turns an option's text into a value; text that does not fit stays text.
 
-    The configuration refuses it then, with the same sentence as for YAML and Python.
+    The configuration then refuses it with the same sentence as for YAML and Python.
     """
     items = _item_types(annotation)
 
@@ -249,7 +384,7 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
 
 
 class _Pairs(argparse.Action):
-    """Collects `name=value` words; a value is read as YAML would read it."""
+    """Collects `name=value` words."""
 
     def __call__(
         self,
@@ -258,15 +393,7 @@ class _Pairs(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        pairs: dict[str, Any] = {}
-        for word in values or ():
-            name, equals, value = str(word).partition("=")
-            if not equals or not name:
-                parser.error(f"{option_string} takes name=value, not '{word}'")
-            try:
-                pairs[name] = parse_yaml(value)
-            except yaml.YAMLError:
-                parser.error(f"{option_string} takes name=value, and '{value}' is no value")
+        pairs = dict(key_and_value(str(option_string), str(word)) for word in values or ())
         setattr(namespace, self.dest, pairs)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from distillmatch.cli.options import Commands, add_device_option, add_state
+from distillmatch.cli.options import add_device_option, add_state
+from distillmatch.cli.parser import Commands
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import tell

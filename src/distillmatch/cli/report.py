@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from distillmatch.cli.options import Commands, add_allow_import
-from distillmatch.cli.suite_options import (
+from distillmatch.cli.options import add_allow_import
+from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.suite import (
     add_ledger_options,
+    add_seeds_option,
     chosen_experiments,
     ledger_folder,
-    seed_list,
 )
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
@@ -25,23 +26,34 @@ BEGIN, END = "<!-- {name}: made by distillmatch report -->", "<!-- {name}: end -
 
 def add_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser("report", help="put results beside the paper's figures, as a page")
+    parser = add_command(
+        commands,
+        "report",
+        "put results beside the paper's figures, as HTML, Markdown, LaTeX and CSV",
+        examples=(
+            "report",
+            "report table-2a table-4b --out report",
+            "report --update docs/reproduction.md",
+            "report --scale quick",
+        ),
+    )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="experiments, or YAML files (default: the paper's)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="experiments, the paper's numbers, or your own YAML files (default: the paper's)",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("report"), metavar="DIR", help="folder (default: report)"
     )
-    parser.add_argument(
-        "--seeds", type=seed_list, metavar="N,N,…", help="seeds (default: the experiment's)"
-    )
+    add_seeds_option(parser)
     parser.add_argument(
         "--update",
         type=Path,
         nargs="+",
         default=[],
         metavar="FILE",
-        help="bring the tables between the marks in these Markdown files up to date",
+        help="Markdown files whose tables between the marks to update",
     )
     add_allow_import(parser)
     add_ledger_options(parser)
@@ -72,11 +84,11 @@ def run(arguments: argparse.Namespace) -> None:
     }
     for name, text in written.items():
         write_atomically(out / name, text, "writing the report")
-    console = plain_console(highlight=False)
-    console.print(f"report: {out / 'index.html'}", soft_wrap=True)
+    console = plain_console(highlight=False, soft_wrap=True)
+    console.print(f"report: {out / 'index.html'}")
     for file in arguments.update:
         update(file, groups[0][1])
-        console.print(f"updated: {file}", soft_wrap=True)
+        console.print(f"updated: {file}")
 
 
 def _models(arguments: argparse.Namespace, recipe: RecipeName) -> "list[TableModel]":

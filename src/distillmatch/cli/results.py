@@ -1,18 +1,20 @@
-"""`distillmatch results`: list, filter and compare what the ledger has, check it, add to it."""
+"""`distillmatch results` and `compare`: list, filter, compare, check and add results of runs."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import yaml
 from rich.table import Table
 
-from distillmatch.cli.options import Commands
-from distillmatch.cli.suite_options import add_ledger_options, ledger_folder
-from distillmatch.config import RunConfig, parse_yaml
+from distillmatch.cli.options import key_and_value
+from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
+from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, ResultError
+from distillmatch.report.canvas import check_picture_name
+from distillmatch.suite.catalogue import Scale
 from distillmatch.terminal import plain_console, say
 
 Result = dict[str, Any]
@@ -22,10 +24,9 @@ FILTERS = ("method", "seed", "experiment", "where")
 
 @dataclass(frozen=True)
 class Item:
-    """A result, what it is called here, and the name that the ledger has it under.
+    """A result, its label here, and its name in the ledger, if it is from there.
 
-    The folder of a run is called as its user likes. What is no result at all has the sentence that
-    says so, for the check.
+    A file that is not a result has the sentence that says so, for the check.
     """
 
     label: str
@@ -35,49 +36,97 @@ class Item:
 
 
 def add_parser(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "results", help="list, filter and compare results of the ledger, check them, add some"
+    """Describe the command `results`."""
+    parser = add_command(
+        commands,
+        "results",
+        "list, filter, check and add results of the ledger",
+        examples=(
+            "results --method dm --where tasks=10",
+            "results --experiment table-4a --seed 1",
+            "results check",
+            "results add runs/shapes-random-uniform-dm-seed1 --ledger my-results",
+        ),
     )
     parser.add_argument(
         "files",
         nargs="*",
         metavar="check | add | RESULT",
-        help="check: verify them instead of listing them; add: put these into the ledger; result "
-        "files or folders of runs, instead of the ledger's",
+        help="check: verify results; add: put results into the ledger; result files or folders of "
+        "runs, instead of the ledger's",
     )
     add_ledger_options(parser)
-    parser.add_argument("--method", metavar="NAME", help="only results of this method")
-    parser.add_argument("--seed", type=int, metavar="N", help="only results with this seed")
-    parser.add_argument(
-        "--experiment", metavar="NAME", help="only runs of this experiment, and its bounds"
+    group = parser.add_argument_group("only results")
+    group.add_argument("--method", metavar="NAME", help="of this method")
+    group.add_argument("--seed", type=int, metavar="N", help="with this seed")
+    group.add_argument(
+        "--experiment", metavar="NAME", help="of this experiment or table, and its bounds"
     )
-    parser.add_argument(
+    group.add_argument(
         "--where",
         nargs="+",
         default=[],
         action="extend",
         metavar="KEY=VALUE",
-        help="only results with this value in their configuration",
+        help="with this value in their configuration",
     )
     parser.add_argument(
         "--archive",
         action="store_true",
-        help="results that were made by options that are gone, in the ledger's archive, instead",
+        help="list archived results, made with options that are gone",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="add: also where the ledger has the run already"
+        "--replace", action="store_true", help="add: replace runs that the ledger has already"
     )
     parser.set_defaults(run=run)
 
 
+def add_compare_parser(commands: Commands) -> None:
+    """Describe the command `compare`."""
+    parser = add_command(
+        commands,
+        "compare",
+        "put the results of runs side by side",
+        examples=("compare runs/a runs/b --draw accuracy.png", "compare results"),
+    )
+    parser.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULT",
+        help="result.json files, their folders, or folders of results",
+    )
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw accuracy over tasks")
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace) -> None:
+    """Print methods against metrics; Ω if the bound of the same stream is among the results."""
+    from distillmatch.report.comparison import (
+        comparison_table,
+        draw_comparison,
+        require_matplotlib,
+    )
+    from distillmatch.suite.ledger import read_results
+
+    if arguments.draw:
+        check_picture_name(arguments.draw)
+        require_matplotlib()
+    results = read_results(arguments.results)
+    console = plain_console(soft_wrap=False)
+    console.print(comparison_table(results))
+    if arguments.draw:
+        draw_comparison(results, arguments.draw)
+        console.print(f"picture: {arguments.draw}", highlight=False, soft_wrap=True)
+
+
 def run(arguments: argparse.Namespace) -> None:
-    """List and compare the results that were asked for, check them, or add them."""
+    """List and compare the chosen results, check them, or add them."""
     if arguments.files[:1] == ["add"]:
         for name in FILTERS:
             if getattr(arguments, name) not in (None, []):
                 raise ConfigError(
-                    f"--{name} goes with listing and checking; results add takes what is named"
+                    f"--{name} goes with listing and checking; results add takes the named files"
                 )
         _add([Path(file) for file in arguments.files[1:]], arguments)
         return
@@ -87,25 +136,25 @@ def run(arguments: argparse.Namespace) -> None:
     if check:
         arguments.files = arguments.files[1:]
     if check and arguments.archive:
-        raise ConfigError("--archive goes with listing; archived results are checked no more")
+        raise ConfigError("--archive goes with listing; archived results are not checked")
     is_chosen, paths = _choice(arguments), _paths(arguments)
     if check:
         _check(paths, is_chosen)
         return
     items = [item for item in _with_omega([_item(path) for path in paths]) if is_chosen(item)]
     if not items:
-        raise ResultError(f"none of {len(paths)} results is as asked for")
+        raise ResultError(f"none of {len(paths)} results matches the options")
     _list(items)
 
 
 def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
-    """Put results of runs made elsewhere into the ledger: all of them, or none."""
+    """Put results of runs made elsewhere into the ledger: all, or none."""
     from distillmatch.runs.result import config_of
     from distillmatch.suite.checks import Check
     from distillmatch.suite.ledger import Ledger
 
     if not paths:
-        raise ConfigError("results add takes the result files or the folders of runs")
+        raise ConfigError("results add needs result files or folders of runs")
     ledger = Ledger(ledger_folder(arguments))
     results, check = [_item(path).result for path in paths], Check({})
     for path, result in zip(paths, results, strict=True):
@@ -115,14 +164,15 @@ def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
         if ledger.find(config_of(result, path)) not in (None, result) and not arguments.replace:
             there = ledger.path_of(config_of(result, path))
             raise ResultError(
-                f"{there} has this run from elsewhere; --replace takes {path} instead"
+                f"{there} already has another result of this run; give --replace to put {path} in "
+                "its place"
             )
     for result in results:
         say(str(ledger.add(result)))
 
 
 def _paths(arguments: argparse.Namespace) -> list[Path]:
-    """Return the files that are named, or all of the ledger."""
+    """Return the named files, or all of the ledger."""
     from distillmatch.suite.ledger import Ledger
 
     if arguments.files and arguments.ledger:
@@ -136,7 +186,7 @@ def _paths(arguments: argparse.Namespace) -> list[Path]:
 
 
 def _with_omega(items: list[Item]) -> list[Item]:
-    """Fill in Ω while the bounds are among the results, of which the options may leave few."""
+    """Fill in Ω before the options leave out bounds."""
     from distillmatch.report.comparison import with_omega
 
     filled = with_omega([item.result for item in items])
@@ -144,7 +194,7 @@ def _with_omega(items: list[Item]) -> list[Item]:
 
 
 def _choice(arguments: argparse.Namespace) -> Callable[[Item], bool]:
-    """Return what chooses among results by the options; a file that is no result is chosen too."""
+    """Return what chooses results by the options; files that are no results are chosen too."""
     from distillmatch.suite.names import run_name
 
     wanted = _wanted(arguments)
@@ -174,7 +224,7 @@ def _item(path: Path) -> Item:
 
 
 def _item_to_check(path: Path) -> Item:
-    """Read a result; what is none is kept with the reason, so that the others are checked too."""
+    """Read a result; keep the reason why a file is none, so that the others are checked too."""
     try:
         return _item(path)
     except ResultError as error:
@@ -182,17 +232,9 @@ def _item_to_check(path: Path) -> Item:
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the configuration must hold."""
-    wanted: dict[str, Any] = {}
-    for word in arguments.where:
-        key, equals, text = word.partition("=")
-        key = key.replace("-", "_")
-        if not equals or not key:
-            raise ConfigError(f"--where takes key=value, not '{word}'")
-        try:
-            wanted[key] = parse_yaml(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"--where takes key=value, and '{text}' is no value") from None
+    """Return the values that the configuration must have."""
+    pairs = [key_and_value("--where", word) for word in arguments.where]
+    wanted = {key.replace("-", "_"): value for key, value in pairs}
     for key in ("method", "seed"):
         if getattr(arguments, key) is not None:
             wanted[key] = getattr(arguments, key)
@@ -200,7 +242,7 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _config(item: Item) -> RunConfig | None:
-    """Return a result's configuration; only the check sees results that have none."""
+    """Return a result's configuration, if it has one."""
     from distillmatch.runs.result import config_of
 
     try:
@@ -211,10 +253,11 @@ def _config(item: Item) -> RunConfig | None:
 
 def _runs_of(experiment: str) -> set[str]:
     """Return the names of an experiment's runs and bounds with seed 0, at any scale."""
-    from distillmatch.suite.catalogue import at_all_scales, load_experiment
     from distillmatch.suite.plan import plan
 
-    return {run.name for run in plan(at_all_scales(load_experiment(experiment)), [0])}
+    scales = get_args(Scale)
+    experiments = [one for scale in scales for one in chosen_experiments([experiment], scale)]
+    return {run.name for run in plan(experiments, [0])}
 
 
 def _list(items: list[Item]) -> None:
@@ -239,7 +282,7 @@ def _list(items: list[Item]) -> None:
             result["machine"]["device"],
             code_shown(result),
         )
-    console = plain_console()
+    console = plain_console(highlight=False)
     console.print(table)
     console.print(comparison_table([item.result for item in items]))
 
@@ -255,7 +298,7 @@ def _check(paths: list[Path], is_chosen: Callable[[Item], bool]) -> None:
             refused = Report([item.refusal]) if item.refusal else None
             reports[item.label] = refused or check.add(item.result, item.name)
     if not reports:
-        raise ResultError(f"none of {len(paths)} results is as asked for")
+        raise ResultError(f"none of {len(paths)} results matches the options")
     check.finish()
     console, wrong = plain_console(soft_wrap=True, highlight=False), 0
     for label, report in reports.items():
@@ -264,5 +307,5 @@ def _check(paths: list[Path], is_chosen: Callable[[Item], bool]) -> None:
         for line in report.problems or [f"remark: {remark}" for remark in report.remarks]:
             console.print(f"  {line}")
     if wrong:
-        raise ResultError(f"{wrong} of {len(reports)} results are wrong; the lines above say how")
+        raise ResultError(f"{wrong} of {len(reports)} results are wrong; see the lines above")
     console.print(f"all {len(reports)} results are right")

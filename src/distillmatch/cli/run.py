@@ -1,95 +1,171 @@
-"""`distillmatch run`: learn a stream by a method and write the result."""
+"""`distillmatch run`: learn a stream by a method, with one seed or several, and write results."""
 
 import argparse
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from distillmatch.cli.options import Commands, add_command
-from distillmatch.cli.progress import LiveProgress
-from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from, run_values
-from distillmatch.cli.saved_stream import config_beside
-from distillmatch.cli.seeds import add_seed_options, run_seeds, wants_seeds
+from distillmatch.cli.options import (
+    MethodParser,
+    add_run_options,
+    config_beside,
+    run_config_from,
+    run_values,
+    whole_numbers,
+)
+from distillmatch.cli.parser import Commands, add_command
 from distillmatch.config import RunConfig
+from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
 from distillmatch.streams import read_stream
-from distillmatch.terminal import plain_console, tell
+from distillmatch.terminal import LiveProgress, plain_console, tell
+
+NOT_WITH_SEEDS = ("seed", "bound", "at_once")
+"""Options of a single run."""
+RUNS = Path("runs")
 
 
 def add_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = add_command(commands, "run", MethodParser, help="learn a stream and write the result")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for result.json"
+    parser = add_command(
+        commands,
+        "run",
+        "learn a stream of tasks by a method and write the result",
+        MethodParser,
+        examples=(
+            "run --tasks 5 --epochs 12 --network wrn-10-1",
+            "run --source cifar100 --method gd --order parent --unlabeled positive --coreset 400",
+            "run --source folder --data-dir photos --unlabeled-dirs camera --tasks 3",
+            "run --config run.yaml --seeds 1,2,3",
+            "run --method dm --help",
+        ),
+    )
+    group = parser.add_argument_group("result")
+    group.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of the result, log and checkpoints (default: {RUNS}/NAME, named by the "
+        "configuration)",
+    )
+    group.add_argument(
+        "--bound",
+        type=Path,
+        metavar="RESULT",
+        help="result of method offline on the same stream, to compute Ω",
+    )
+    group.add_argument(
+        "--tensorboard", action="store_true", help="also write figures to DIR/tensorboard"
+    )
+    group.add_argument("--quiet", action="store_true", help="print no progress and no table")
+    group = parser.add_argument_group("several seeds")
+    group.add_argument(
+        "--seeds",
+        type=whole_numbers,
+        metavar="N,N,…",
+        help="run each of these seeds, in DIR/seed-N, and compare them",
+    )
+    group.add_argument(
+        "--runs-per-gpu",
+        type=int,
+        metavar="K",
+        help="with --seeds: runs at once in this process (default: 1)",
+    )
+    group = parser.add_argument_group("checkpoints")
+    group.add_argument(
+        "--resume",
+        choices=("no", "auto", "must"),
+        default="auto",
+        metavar="no|auto|must",
+        help="no: start over; auto: continue what DIR holds; must: refuse to start anew "
+        "(default: auto)",
+    )
+    group.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        metavar="X",
+        help="seconds between checkpoints; 0: only after each task (default: 60)",
     )
     parser.add_argument(
         "--stream",
         type=Path,
         metavar="FILE",
-        help="learn a stream that `distillmatch stream --save` wrote; what describes it comes from "
-        "there",
-    )
-    parser.add_argument(
-        "--bound",
-        type=Path,
-        metavar="RESULT",
-        help="result of method offline on the same stream, by which Ω is computed",
-    )
-    parser.add_argument(
-        "--resume",
-        choices=("no", "auto", "must"),
-        default="auto",
-        help="a run that DIR holds: no starts over, auto continues it, must also refuses to start "
-        "where there is none (default: auto)",
-    )
-    parser.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=60.0,
-        metavar="X",
-        help="write a checkpoint so often within a task; 0: only after each (default: 60)",
-    )
-    parser.add_argument(
-        "--tensorboard",
-        action="store_true",
-        help="write losses, accuracies and the detector's figures to DIR/tensorboard too",
+        help="learn a stream saved by `distillmatch stream --save`, which also describes it",
     )
     parser.add_argument(
         "--at-once",
         type=int,
         metavar="N",
-        help="method offline: stages learned at once, side by side (default: all on a GPU, else 1)",
+        help="method offline: stages learned side by side (default: all on a GPU, else 1)",
     )
-    add_seed_options(parser)
-    parser.add_argument("--quiet", action="store_true", help="show no progress and no table")
     add_run_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the configuration that the options describe."""
+    """Run the configuration that the options describe, once or for every seed."""
     config = _config(arguments)
-    from distillmatch.report.comparison import comparison_table, task_table
-    from distillmatch.runs import Interrupted, bound_of, read_result
-    from distillmatch.runs import run as run_config
-    from distillmatch.runs.tensorboard import TensorBoard
+    several = arguments.seeds is not None
+    if several:
+        for name in NOT_WITH_SEEDS:
+            if getattr(arguments, name, None) is not None:
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} cannot be given together with --seeds")
+    elif arguments.runs_per_gpu is not None:
+        raise ConfigError("--runs-per-gpu goes with --seeds only")
+    from distillmatch.runs import Interrupted
     from distillmatch.runs.threads import end_process
 
-    if wants_seeds(arguments):
-        run_seeds(arguments, config, tell)
-        return
+    try:
+        (_run_seeds if several else _run_one)(arguments, config)
+    except Interrupted as stop:
+        tell(str(stop))
+        end_process(stop)
+
+
+def default_folder(config: RunConfig, stream: Path | None = None) -> Path:
+    """Return the folder of a run whose user names none; different runs have different ones."""
+    from distillmatch.methods import with_options
+    from distillmatch.suite.names import run_name
+
+    name = run_name(with_options(config))
+    return RUNS / (name if stream is None else f"{stream.stem}-{name}")
+
+
+def _config(arguments: argparse.Namespace) -> RunConfig:
+    """Return the configuration, with that of a saved stream if one is to be learned."""
+    if arguments.stream is None:
+        config = run_config_from(arguments)
+    else:
+        # What is stored, and what is random in training, belongs to the run.
+        free = ("coreset", "recipe", "seed")
+        values = run_values(arguments)
+        config = config_beside(arguments.stream, arguments, RunConfig, values, free)
+    refuse_unknown(config.method, plugin_names(METHODS), "method")
+    return config
+
+
+def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
+    """Run one seed and print its tasks and figures."""
+    from distillmatch.report.comparison import comparison_table, task_table
+    from distillmatch.runs import bound_of, read_result
+    from distillmatch.runs import run as run_config
+    from distillmatch.runs.tensorboard import TensorBoard
+
+    out = arguments.out or default_folder(config, arguments.stream)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     progress = None if arguments.quiet else LiveProgress(config.method)
-    events = TensorBoard(arguments.out) if arguments.tensorboard else nullcontext()
-    dataset = stream = None
-    if arguments.stream:
-        dataset = load_source(config)
-        stream = read_stream(arguments.stream, dataset)
+    dataset = load_source(config) if arguments.stream else None
+    stream = read_stream(arguments.stream, dataset) if dataset is not None else None
     try:
-        with events:
+        with ExitStack() as events:
+            if arguments.tensorboard:
+                events.enter_context(TensorBoard(out))
             result = run_config(
                 config,
-                arguments.out,
+                out,
                 dataset=dataset,
                 stream=stream,
                 bound=bound,
@@ -99,9 +175,6 @@ def run(arguments: argparse.Namespace) -> None:
                 tell=tell,
                 at_once=arguments.at_once,
             )
-    except Interrupted as stop:
-        tell(str(stop))
-        end_process(stop)
     finally:
         if progress is not None:
             progress.stop()
@@ -109,21 +182,47 @@ def run(arguments: argparse.Namespace) -> None:
         console = plain_console()
         console.print(task_table(result))
         console.print(comparison_table([result]))
-        console.print(f"result: {arguments.out / 'result.json'}", highlight=False)
+        console.print(f"result: {out / 'result.json'}", highlight=False, soft_wrap=True)
 
 
-def _config(arguments: argparse.Namespace) -> RunConfig:
-    """Return the configuration, with a saved stream's where that is to be learned."""
-    if arguments.stream is None:
-        config = run_config_from(arguments)
-    else:
-        # What is stored and what is random in training is the run's own.
-        config = config_beside(
-            arguments.stream,
-            arguments,
-            RunConfig,
-            free=("coreset", "recipe", "seed"),
-            given=run_values(arguments),
-        )
-    refuse_unknown(config.method, plugin_names(METHODS), "method")
-    return config
+def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
+    """Run all seeds and print how they compare; the failure of one leaves the others alone."""
+    from distillmatch.report.comparison import comparison_table
+    from distillmatch.runs import Job, run_side_by_side
+    from distillmatch.runs.progress import SharedProgress
+    from distillmatch.runs.tensorboard import TensorBoard
+
+    out, stream = arguments.out, arguments.stream
+    jobs = []
+    for seed in arguments.seeds:
+        one = config.replace(seed=seed)
+        folder = default_folder(one, stream) if out is None else out / f"seed-{seed}"
+        jobs.append(Job(f"seed-{seed}", one, folder, stream))
+    results: dict[str, dict[str, Any]] = {}
+    failures: dict[str, Exception] = {}
+    live = LiveProgress(f"{config.method}, {len(jobs)} seeds")
+    shared = None if arguments.quiet else SharedProgress(live, len(jobs))
+    waiting = iter(jobs)
+    try:
+        with ExitStack() as events:
+            for job in jobs if arguments.tensorboard else ():
+                events.enter_context(TensorBoard(job.out))
+            run_side_by_side(
+                lambda: next(waiting, None),
+                1 if arguments.runs_per_gpu is None else arguments.runs_per_gpu,
+                finished=lambda job, result: results.update({job.name: result}),
+                failed=lambda job, error: failures.update({job.name: error}),
+                progress=None if shared is None else lambda job: shared.part(),
+                checkpoint_seconds=arguments.checkpoint_seconds,
+                resume=arguments.resume,
+                tell=tell,
+            )
+    finally:
+        live.stop()
+    if results and not arguments.quiet:
+        finished = [results[job.name] for job in jobs if job.name in results]
+        plain_console().print(comparison_table(finished))
+    for name, error in failures.items():
+        tell(f"{name} failed: {' '.join(str(error).split())}")
+    if failures:
+        raise next(iter(failures.values()))

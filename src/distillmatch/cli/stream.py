@@ -1,44 +1,77 @@
-"""`distillmatch stream`: look at a stream, draw it, save it, without training anything."""
+"""`distillmatch stream` and `distillmatch views`: look at what is learned, without training."""
 
 import argparse
 import json
 from pathlib import Path
 
-from distillmatch.cli.options import Commands, add_config_options, config_from
-from distillmatch.cli.saved_stream import config_beside
+from distillmatch.cli.options import (
+    STREAM_GROUPS,
+    add_config_options,
+    add_json_option,
+    config_beside,
+    config_from,
+    given_values,
+)
+from distillmatch.cli.parser import Commands, add_command
 from distillmatch.config import StreamConfig
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.report.stream_picture import draw_stream
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream, read_stream, save_stream
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import plain_console, say
 
 
 def add_parser(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("stream", help="print, draw and save a stream")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="write the stream as a picture")
+    """Describe the command `stream`."""
+    parser = add_command(
+        commands,
+        "stream",
+        "print, draw and save the tasks of a stream",
+        examples=(
+            "stream --tasks 5 --draw stream.png",
+            "stream --source cifar100 --order parent --unlabeled positive --coreset 400",
+            "stream --seed 3 --save stream.json",
+        ),
+    )
+    add_json_option(parser)
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the stream as a picture")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the stream's index lists")
     parser.add_argument(
-        "--read",
-        type=Path,
-        metavar="FILE",
-        help="show a saved stream instead of building one; what describes it comes from there",
+        "--read", type=Path, metavar="FILE", help="show a saved stream instead of building one"
     )
-    add_config_options(parser, StreamConfig)
+    add_config_options(parser, StreamConfig, STREAM_GROUPS)
     parser.set_defaults(run=run)
 
 
+def add_views_parser(commands: Commands) -> None:
+    """Describe the command `views`."""
+    parser = add_command(
+        commands,
+        "views",
+        "draw weak and strong views of a source's images",
+        examples=("views", "views --source folder --data-dir photos --draw views.jpg"),
+    )
+    parser.add_argument(
+        "--draw",
+        type=Path,
+        default=Path("views.png"),
+        metavar="FILE",
+        help="the picture to write (default: views.png)",
+    )
+    add_config_options(parser, StreamConfig, STREAM_GROUPS)
+    parser.set_defaults(run=run_views)
+
+
 def run(arguments: argparse.Namespace) -> None:
-    """Build or read the stream, then show it in the ways asked for."""
+    """Build or read the stream, then show it in the ways that were asked for."""
     if arguments.draw:
         check_picture_name(arguments.draw)
     if arguments.read:
-        # Which images there are, the fingerprint judges.
+        # The fingerprint says whether these are the images of the saved stream.
         images = ("source", "image_size", "bad_images")
-        config = config_beside(arguments.read, arguments, StreamConfig, free=images)
+        values = given_values(arguments, StreamConfig)
+        config = config_beside(arguments.read, arguments, StreamConfig, values, images)
     else:
         config = config_from(arguments, StreamConfig)
     dataset = load_source(config)
@@ -46,16 +79,27 @@ def run(arguments: argparse.Namespace) -> None:
         read_stream(arguments.read, dataset) if arguments.read else build_stream(dataset, config)
     )
     if arguments.json:
-        print(json.dumps(stream_summary(dataset, stream), indent=2))
+        say(json.dumps(stream_summary(dataset, stream), indent=2))
     else:
         console = plain_console()
         console.print(stream_table(dataset, stream, console.width))
-    notes = plain_console(stderr=True, highlight=False)
+    notes = plain_console(stderr=True, highlight=False, soft_wrap=True)
     for problem in dataset.problems:
-        notes.print(f"left out: {problem}", soft_wrap=True)
+        notes.print(f"left out: {problem}")
     if arguments.draw:
         draw_stream(dataset, stream, arguments.draw)
-        notes.print(f"picture: {arguments.draw}", soft_wrap=True)
+        notes.print(f"picture: {arguments.draw}")
     if arguments.save:
         save_stream(stream, arguments.save)
-        notes.print(f"saved: {arguments.save}", soft_wrap=True)
+        notes.print(f"saved: {arguments.save}")
+
+
+def run_views(arguments: argparse.Namespace) -> None:
+    """Draw originals, weak and strong views, and each operation at its extremes."""
+    check_picture_name(arguments.draw)
+    config = config_from(arguments, StreamConfig)
+    dataset = load_source(config)
+    from distillmatch.report.views_sheet import draw_views_of
+
+    draw_views_of(dataset, config.seed, arguments.draw)
+    plain_console(stderr=True, highlight=False, soft_wrap=True).print(f"picture: {arguments.draw}")

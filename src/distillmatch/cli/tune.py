@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from distillmatch.cli.engines import (
+from distillmatch.cli.options import (
+    MethodParser,
+    add_run_options,
+    allowed_imports,
+    run_config_from,
+)
+from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.queue import (
+    QueueProgress,
     add_engine_options,
     check_engine_options,
     make_engine,
     refuse_without_gpu,
     with_absolute_locations,
 )
-from distillmatch.cli.options import Commands, add_command, allowed_imports
-from distillmatch.cli.run_options import MethodParser, add_run_options, run_config_from
-from distillmatch.cli.suite_progress import SuiteProgress
 from distillmatch.errors import ConfigError
 from distillmatch.terminal import plain_console, tell
 
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from distillmatch.suite.tuning import Work
 
 DRAWING = ("random", "tpe")
-"""The searches that draw as many trials as they are told."""
+"""The searches that draw a given number of trials."""
 PICTURE = "tuning.png"
 SHOWN = 10
 """Trials in the table; all of them are in the record."""
@@ -34,49 +39,62 @@ SHOWN = 10
 def add_parser(commands: Commands) -> None:
     """Describe the command."""
     parser = add_command(
-        commands, "tune", MethodParser, help="choose hyperparameters without any test data"
+        commands,
+        "tune",
+        "choose hyperparameters by validation, without any test data",
+        MethodParser,
+        examples=(
+            "tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2",
+            "tune --source cifar100 --search tpe --trials 40 --runs-per-gpu 3",
+        ),
     )
-    parser.add_argument(
+    group = parser.add_argument_group("search")
+    group.add_argument(
         "--out",
         type=Path,
-        required=True,
+        default=Path("tuning"),
         metavar="DIR",
-        help="folder for best.yaml, trials.json, the picture and the runs",
+        help="folder of best.yaml, trials.json, the picture and the runs (default: tuning)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--search",
         choices=("coordinate", "grid", "random", "tpe"),
         default="coordinate",
-        help="one hyperparameter after the other, every combination, or as Optuna draws them "
+        metavar="coordinate|grid|random|tpe",
+        help="one hyperparameter after the other, all combinations, or drawn by Optuna "
         "(default: coordinate)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--space",
         nargs="+",
         metavar="NAME=X,X",
         help="values to choose from, or one YAML file of them (default: the paper's)",
     )
-    parser.add_argument("--trials", type=int, metavar="N", help="of random and tpe (default: 30)")
-    parser.add_argument(
+    group.add_argument(
+        "--trials", type=int, metavar="N", help="trials of random and tpe (default: 30)"
+    )
+    group.add_argument(
         "--together",
         type=int,
         metavar="N",
         help="trials that random and tpe propose at a time (default: 3)",
     )
-    parser.add_argument(
-        "--folds", type=int, default=3, metavar="N", help="parts of the labels (default: 3)"
+    group = parser.add_argument_group("validation")
+    group.add_argument(
+        "--folds", type=int, default=3, metavar="N", help="folds of the labels (default: 3)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--validation-tasks",
         type=int,
         metavar="N",
         help="tasks that are learned, from the first (default: half of them)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--metric",
         choices=("A_N", "bwt", "fgt"),
         default="A_N",
-        help="what the held-out images decide by (default: A_N)",
+        metavar="A_N|bwt|fgt",
+        help="figure of the held-out images that decides (default: A_N)",
     )
     add_engine_options(parser)
     add_run_options(parser)
@@ -122,7 +140,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def trial_table(record: dict[str, Any]) -> Table:
-    """Return the best trials, and those that failed."""
+    """Return the table of the best trials, and of those that failed."""
     trials = record["trials"]
     table = Table(title="trials, mean ± standard deviation over the folds")
     for name in (*record["space"], record["metric"]):
@@ -139,7 +157,7 @@ def trial_table(record: dict[str, Any]) -> Table:
 
 
 def _drawn(arguments: argparse.Namespace) -> dict[str, int]:
-    """Return what was said about trials that are drawn; refuse it where none are."""
+    """Return the options of drawn trials; refuse them for searches that draw none."""
     names = ("trials", "together")
     drawn = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if drawn and arguments.search not in DRAWING:
@@ -151,11 +169,11 @@ def _drawn(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def _work(arguments: argparse.Namespace, out: Path) -> "Work":
-    """Return what does runs: a queue of them on the engine that the options describe."""
+    """Return a function that does runs on the engine that the options describe."""
     from distillmatch.suite.queue import Queue
 
     def work(jobs: "Sequence[Job]") -> dict[str, str]:
-        progress = SuiteProgress()
+        progress = QueueProgress()
         try:
             queue = Queue(jobs, None, progress.tell)
             make_engine(arguments, queue, out, progress.show).run()
