@@ -1,6 +1,5 @@
-"""Slow, obvious arithmetic on plain numbers and on single groups of images."""
+"""Slow, obvious normalization of single groups of images."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -8,18 +7,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from distillmatch.networks import Parts
-
-Row = list[float]
-
-
-def softmax(row: Row, temperature: float = 1.0) -> Row:
-    top = max(row)
-    exponents = [math.exp((v - top) / temperature) for v in row]
-    return [e / sum(exponents) for e in exponents]
-
-
-def divergence(p: Row, q: Row) -> float:
-    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
 
 
 def activated_by_parts(maps: Tensor, parts: Parts | None, layer: Sequence[Tensor]) -> Tensor:

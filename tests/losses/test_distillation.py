@@ -7,72 +7,80 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from loss_draws import batches, generated, gradient, near, normal, seeds, some, temperatures
-from slow import divergence, softmax
+from plain import divergence, ensemble, softmax
+from torch import Tensor
 
 from distillmatch.losses import (
     confidence_calibration,
     ensemble_target,
-    ensemble_target_from_logits,
     new_task_distillation,
     past_distillation,
     per_task_distillation,
     soft_global_distillation,
 )
 
-past_sizes = st.lists(st.integers(1, 5), min_size=1, max_size=6)
+
+def slow(teacher: Tensor, student: Tensor, classes: slice, temperature: float) -> float:
+    """The mean over images of the divergence among some classes."""
+    pairs = zip(teacher[:, classes].tolist(), student[:, classes].tolist(), strict=True)
+    found = [divergence(softmax(t, temperature), softmax(s, temperature)) for t, s in pairs]
+    return sum(found) / len(found)
 
 
 @generated
 @given(
-    sizes=past_sizes,
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     new=st.integers(0, 3),
     batch=batches,
     temperature=temperatures,
-    masked=st.booleans(),
     seed=seeds,
 )
 def test_per_task_distillation_agrees_with_loops(
-    sizes: list[int],
-    new: int,
-    batch: int,
-    temperature: float,
-    masked: bool,
-    seed: int,
+    sizes: list[int], new: int, batch: int, temperature: float, seed: int
 ) -> None:
     slots = sum(sizes) + new
     teacher, student = normal(batch, slots, seed=seed), normal(batch, slots, seed=seed + 1)
-    mask = some(batch, seed) if masked else torch.ones(batch, dtype=torch.bool)
-    rows = [b for b in range(batch) if mask[b]]
     expected, first = 0.0, 0
     for size in sizes:
         task = slice(first, first + size)
+        expected += size / slots * slow(teacher, student, task, temperature)
         first += size
-        of_task = sum(
-            divergence(
-                softmax(teacher[b, task].tolist(), temperature),
-                softmax(student[b, task].tolist(), temperature),
-            )
-            for b in rows
-        )
-        expected += size / slots * of_task / max(1, len(rows))
-    found = per_task_distillation(teacher, student, sizes, temperature, mask if masked else None)
-    assert near(found, expected)
+    assert near(per_task_distillation(teacher, student, sizes, temperature), expected)
 
 
-@pytest.mark.parametrize("sizes", [[2, 2], [3, 1]])
-def test_per_task_distillation_teaches_the_student_about_past_classes_only(
-    sizes: list[int],
+@generated
+@given(
+    past=st.integers(1, 5),
+    new=st.integers(1, 5),
+    batch=batches,
+    temperature=temperatures,
+    seed=seeds,
+)
+def test_distillation_of_all_past_and_of_the_new_classes_agrees_with_loops(
+    past: int, new: int, batch: int, temperature: float, seed: int
 ) -> None:
-    teacher = normal(3, 6, seed=1).requires_grad_()
-    student = normal(3, 6, seed=2).requires_grad_()
-    loss = per_task_distillation(teacher, student, sizes, 2.0)
-    assert gradient(loss, teacher) is None
-    received = gradient(loss, student)
-    assert received is not None
-    assert torch.isfinite(received).all()
-    assert received[:, :2].ne(0).all()
-    assert received[:, 4:].eq(0).all()
-    assert received.sum(dim=1).abs().max() < 1e-12
+    seen = past + new
+    teacher, student = normal(batch, seen + 2, seed=seed), normal(batch, seen + 2, seed=seed + 1)
+    of_past = past_distillation(teacher, student, past, temperature)
+    of_new = new_task_distillation(teacher, student, past, seen, temperature)
+    squared = temperature**2
+    assert near(of_past, squared * slow(teacher, student, slice(0, past), temperature))
+    assert near(of_new, squared * slow(teacher, student, slice(past, seen), temperature))
+
+
+def test_distillation_teaches_the_student_about_its_classes_only() -> None:
+    teacher, student = (normal(3, 6, seed=seed).requires_grad_() for seed in (1, 2))
+    for loss, classes in (
+        (per_task_distillation(teacher, student, [2, 2], 2.0), [0, 1, 2, 3]),
+        (per_task_distillation(teacher, student, [3, 1], 2.0), [0, 1, 2]),  # of one class, nothing
+        (past_distillation(teacher, student, 2, 2.0), [0, 1]),
+        (new_task_distillation(teacher, student, 2, 5, 2.0), [2, 3, 4]),
+    ):
+        assert gradient(loss, teacher) is None
+        received = gradient(loss, student)
+        assert received is not None
+        assert received.ne(0).any(dim=0).nonzero().flatten().tolist() == classes
+        assert received.sum(dim=1).abs().max() < 1e-12
 
 
 def test_per_task_distillation_is_nothing_in_the_first_task_and_for_one_class_a_task() -> None:
@@ -92,69 +100,19 @@ def test_padding_is_harmless_in_single_precision() -> None:
 
 
 @generated
-@given(
-    past=st.integers(1, 5),
-    new=st.integers(1, 5),
-    batch=batches,
-    temperature=temperatures,
-    seed=seeds,
-)
-def test_distillation_of_all_past_and_of_the_new_classes_agrees_with_loops(
-    past: int, new: int, batch: int, temperature: float, seed: int
-) -> None:
-    seen = past + new
-    teacher, student = normal(batch, seen + 2, seed=seed), normal(batch, seen + 2, seed=seed + 1)
-
-    def slow(classes: slice) -> float:
-        total = sum(
-            divergence(
-                softmax(teacher[b, classes].tolist(), temperature),
-                softmax(student[b, classes].tolist(), temperature),
-            )
-            for b in range(batch)
-        )
-        return temperature**2 * total / batch
-
-    of_past = past_distillation(teacher, student, past, temperature)
-    of_new = new_task_distillation(teacher, student, past, seen, temperature)
-    assert near(of_past, slow(slice(0, past)))
-    assert near(of_new, slow(slice(past, seen)))
-
-
-def test_distillation_touches_only_the_classes_it_is_about() -> None:
-    teacher, student = (normal(3, 6, seed=seed).requires_grad_() for seed in (1, 2))
-    of_past = past_distillation(teacher, student, 2, 2.0)
-    of_new = new_task_distillation(teacher, student, 2, 5, 2.0)
-    assert gradient(of_past, teacher) is None
-    assert gradient(of_new, teacher) is None
-    from_past, from_new = gradient(of_past, student), gradient(of_new, student)
-    assert from_past is not None
-    assert from_new is not None
-    assert from_past.ne(0).any(dim=0).tolist() == [True, True, False, False, False, False]
-    assert from_new.ne(0).any(dim=0).tolist() == [False, False, True, True, True, False]
-
-
-@generated
 @given(past=st.integers(1, 6), new=st.integers(1, 6), batch=batches, seed=seeds)
-def test_the_ensemble_agrees_with_loops_sums_to_one_and_keeps_the_largest(
+def test_the_ensemble_and_its_distillation_agree_with_loops(
     past: int, new: int, batch: int, seed: int
 ) -> None:
-    seen = past + new
-    past_logits, new_logits = normal(batch, seen, seed=seed), normal(batch, seen, seed=seed + 1)
-    target = ensemble_target_from_logits(past_logits, new_logits, past, seen)
+    of_past, of_new = normal(batch, past, seed=seed), normal(batch, new, seed=seed + 1)
+    target = ensemble_target(of_past.softmax(dim=1), of_new.softmax(dim=1))
+    logits, total = normal(batch, past + new, seed=seed + 2), 0.0
     for b in range(batch):
-        p = softmax(past_logits[b, :past].tolist())
-        c = softmax(new_logits[b, past:].tolist())
-        largest = p.index(max(p))
-        e = (1 - max(p)) * new / (seen - 1)
-        others = (seen - new - 1) / (seen - 1)
-        expected = [
-            *(value if k == largest else value * others for k, value in enumerate(p)),
-            *(e * value for value in c),
-        ]
+        expected = ensemble(of_past[b].tolist(), of_new[b].tolist())
         assert target[b].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
         assert float(target[b].sum()) == pytest.approx(1, abs=1e-12)
-        assert float(target[b, largest]) == pytest.approx(max(p), rel=1e-15)
+        total += divergence(expected, softmax(logits[b].tolist()))
+    assert near(soft_global_distillation(logits, target), total)
 
 
 def test_of_equally_likely_past_classes_one_keeps_its_probability() -> None:
@@ -163,29 +121,11 @@ def test_of_equally_likely_past_classes_one_keeps_its_probability() -> None:
     assert target.eq(0.25).sum() == 1
 
 
-@generated
-@given(past=st.integers(1, 4), new=st.integers(1, 4), batch=batches, seed=seeds)
-def test_soft_global_distillation_agrees_with_loops(
-    past: int, new: int, batch: int, seed: int
-) -> None:
-    seen = past + new
-    logits = normal(batch, seen, seed=seed)
-    target = ensemble_target_from_logits(
-        normal(batch, seen, seed=seed + 1), normal(batch, seen, seed=seed + 2), past, seen
-    )
-    mask = some(batch, seed)
-    rows = [divergence(target[b].tolist(), softmax(logits[b].tolist())) for b in range(batch)]
-    assert near(soft_global_distillation(logits, target), sum(rows))
-    chosen = sum(row for row, counts in zip(rows, mask, strict=True) if counts)
-    assert near(soft_global_distillation(logits, target, mask), chosen)
-
-
 def test_the_two_teachers_of_the_ensemble_learn_nothing() -> None:
-    past_logits, new_logits, student = (normal(3, 5, seed=s).requires_grad_() for s in range(3))
-    target = ensemble_target_from_logits(past_logits, new_logits, 3, 5)
+    past, new, student = (normal(3, n, seed=n).requires_grad_() for n in (3, 2, 5))
+    target = ensemble_target(past.softmax(dim=1), new.softmax(dim=1))
     loss = soft_global_distillation(student, target)
-    assert gradient(loss, past_logits) is None
-    assert gradient(loss, new_logits) is None
+    assert gradient(loss, past) is None and gradient(loss, new) is None
     received = gradient(loss, student)
     assert received is not None
     torch.testing.assert_close(received, student.detach().softmax(dim=1) - target)

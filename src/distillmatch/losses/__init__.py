@@ -8,11 +8,8 @@ a target: no gradient flows to it.
 """
 
 from distillmatch.losses.classification import (
-    accepted,
     class_weights,
     consistency_loss,
-    distillmatch_loss,
-    hard_distillation,
     labels_where,
     pseudo_labels,
     weighted_cross_entropy_sum,
@@ -21,7 +18,6 @@ from distillmatch.losses.classification import (
 from distillmatch.losses.distillation import (
     confidence_calibration,
     ensemble_target,
-    ensemble_target_from_logits,
     new_task_distillation,
     past_distillation,
     per_task_distillation,
@@ -37,15 +33,11 @@ from distillmatch.losses.scores import (
 )
 
 __all__ = [
-    "accepted",
     "choose_epsilon",
     "class_weights",
     "confidence_calibration",
     "consistency_loss",
-    "distillmatch_loss",
     "ensemble_target",
-    "ensemble_target_from_logits",
-    "hard_distillation",
     "labels_where",
     "max_similarity",
     "new_task_distillation",

@@ -1,4 +1,4 @@
-"""Losses on labels and pseudo-labels, their class weights, and DistillMatch's total."""
+"""Losses on labels and pseudo-labels, and their class weights."""
 
 import torch
 from torch import Tensor
@@ -72,23 +72,6 @@ def pseudo_labels(teacher_logits: Tensor, past: int) -> Tensor:
     return teacher_logits.detach()[:, :past].argmax(dim=1)
 
 
-def accepted(scores: Tensor, threshold: Tensor | float) -> Tensor:
-    """Return the mask 1(S_{n-1}(u_b) ≥ τ_OoD) of the images taken for past classes."""
-    return scores >= threshold
-
-
-def hard_distillation(
-    logits: Tensor, pseudo_labels: Tensor, accepted: Tensor, class_weights: Tensor | None = None
-) -> Tensor:
-    """Confidence-based hard distillation on its own: the mean over the accepted images (eq. 2).
-
-    (1/B_pl) Σ_b 1(S_{n-1}(u_b) ≥ τ_OoD) · CE(q̂_b, softmax(z_b)), and 0 where none is accepted.
-    Inside the total (eq. 5) it is the sum of eq. 7, `weighted_cross_entropy_sum`.
-    """
-    total = weighted_cross_entropy_sum(logits, pseudo_labels, class_weights, accepted)
-    return total / accepted.sum().clamp(min=1)
-
-
 def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: float) -> Tensor:
     """Consistency of strong with weak views of unlabeled images, ℓ_ul (eq. 4).
 
@@ -99,37 +82,3 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
     return weighted_cross_entropy_sum(strong_logits, labels) / max(1, len(strong_logits))
-
-
-def distillmatch_loss(
-    labels_sum: Tensor,
-    labels_count: Tensor | int,
-    consistency: Tensor | None = None,
-    distillation: Tensor | None = None,
-    consistency_weight: float = 1.0,
-    distillation_weight: float = 1.0,
-) -> Tensor:
-    """DistillMatch's total loss (eq. 5).
-
-    ℓ_total = (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl · ℓ_ul + λ_dst · ℓ_dst
-
-    `labels_sum` is ℓ_s + ℓ_pl and `labels_count` is B + B_pl: labels and accepted pseudo-labels
-    weigh alike, so both are one sum (`weighted_cross_entropy_sum`). A batch always holds a labeled
-    image, so the divisor is never 0. A term that is not given is 0.
-    """
-    total = labels_sum / labels_count
-    if consistency is not None:
-        total = torch.add(total, consistency, alpha=consistency_weight)
-    if distillation is not None:
-        total = torch.add(total, distillation, alpha=distillation_weight)
-    return total
-
-
-def masked_sum(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the sum of the entries whose mask is true; of all without a mask."""
-    return rows.sum() if mask is None else torch.where(mask, rows, 0).sum()
-
-
-def masked_mean(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean of the entries whose mask is true, 0 where none is; of all without a mask."""
-    return rows.mean() if mask is None else masked_sum(rows, mask) / mask.sum().clamp(min=1)

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.losses.classification import masked_mean, masked_sum
-
 
 def per_task_distillation(
     teacher_logits: Tensor,
     student_logits: Tensor,
     past_task_sizes: Sequence[int],
     temperature: float,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Local distillation ℓ_dst (eq. 1).
 
@@ -37,9 +34,9 @@ def per_task_distillation(
     negative = _negative_divergence(teacher, student)
     shares = [size / student_logits.shape[1] for size in past_task_sizes]
     if len(set(shares)) == 1:
-        return _mean_over_images(negative, shares[0], mask)
+        return _mean_over_images(negative, shares[0])
     of_tasks = zip(shares, negative.unbind(dim=1), strict=True)
-    return _mean_over_images(torch.stack([a * task for a, task in of_tasks], dim=1), 1.0, mask)
+    return _mean_over_images(torch.stack([a * task for a, task in of_tasks], dim=1), 1.0)
 
 
 def past_distillation(
@@ -47,15 +44,13 @@ def past_distillation(
     student_logits: Tensor,
     past: int,
     temperature: float,
-    *,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Distil all past classes at once from θ_{n-1}.
 
     T² · mean_b KL( softmax(z'_b,past / T) ‖ softmax(z_b,past / T) ),
     where the past classes are the first `past` slots.
     """
-    return _distillation(teacher_logits, student_logits, (0, past), temperature, mask)
+    return _distillation(teacher_logits, student_logits, (0, past), temperature)
 
 
 def new_task_distillation(
@@ -64,15 +59,13 @@ def new_task_distillation(
     past: int,
     seen: int,
     temperature: float,
-    *,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Distil the new task from a model C trained on it alone, both in the same class slots.
 
     T² · mean_b KL( softmax(c_b,new / T) ‖ softmax(z_b,new / T) ),
     where the new classes are the slots from `past` up to `seen`.
     """
-    return _distillation(teacher_logits, student_logits, (past, seen), temperature, mask)
+    return _distillation(teacher_logits, student_logits, (past, seen), temperature)
 
 
 def ensemble_target(past_probabilities: Tensor, new_probabilities: Tensor) -> Tensor:
@@ -94,35 +87,24 @@ def ensemble_target(past_probabilities: Tensor, new_probabilities: Tensor) -> Te
     return torch.cat([past_part, new_part], dim=1).detach()
 
 
-def ensemble_target_from_logits(
-    past_logits: Tensor, new_logits: Tensor, past: int, seen: int
-) -> Tensor:
-    """Return Q from the logits of the past model θ_{n-1} and the new task's model C."""
-    return ensemble_target(
-        past_logits[:, :past].softmax(dim=1), new_logits[:, past:seen].softmax(dim=1)
-    )
-
-
-def soft_global_distillation(logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+def soft_global_distillation(logits: Tensor, target: Tensor) -> Tensor:
     """Return Σ_b KL( Q_b ‖ softmax(z_b) ) at temperature 1, a sum over images.
 
     `logits` are cut to the seen classes, the columns of `target`.
     """
-    log_probabilities, target = logits.log_softmax(dim=1), target.detach()
-    if mask is None:
-        return functional.kl_div(log_probabilities, target, reduction="sum")
-    rows = functional.kl_div(log_probabilities, target, reduction="none")
-    return masked_sum(rows.sum(dim=1), mask)
+    return functional.kl_div(logits.log_softmax(dim=1), target.detach(), reduction="sum")
 
 
 def confidence_calibration(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return how far the new task's model is from knowing nothing about other images.
 
     mean_b ( - (1/m) Σ_k log p_b,k - log m ), the divergence KL(uniform ‖ p_b), with p_b the softmax
-    of `logits`, which are cut to the m new classes.
+    of `logits`, which are cut to the m new classes. The mean is over the images of the mask.
     """
-    mean_log_probability = logits.log_softmax(dim=1).mean(dim=1)
-    return masked_mean(-log(logits.shape[1]) - mean_log_probability, mask)
+    rows = -log(logits.shape[1]) - logits.log_softmax(dim=1).mean(dim=1)
+    if mask is None:
+        return rows.mean()
+    return torch.where(mask, rows, 0).sum() / mask.sum().clamp(min=1)
 
 
 def _distillation(
@@ -130,14 +112,13 @@ def _distillation(
     student_logits: Tensor,
     slots: tuple[int, int],
     temperature: float,
-    mask: Tensor | None,
 ) -> Tensor:
     """Distil the slots from the first given up to the second."""
     first, last = slots
     teacher = teacher_logits[:, first:last]
     student = student_logits[:, first:last]
     negative = _negative_divergence(teacher / temperature, student / temperature)
-    return _mean_over_images(negative, temperature**2, mask)
+    return _mean_over_images(negative, temperature**2)
 
 
 def _negative_divergence(teacher: Tensor, student: Tensor) -> Tensor:
@@ -150,11 +131,9 @@ def _negative_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     return target.exp() * (student.log_softmax(dim=-1) - target)
 
 
-def _mean_over_images(negative: Tensor, factor: float, mask: Tensor | None) -> Tensor:
+def _mean_over_images(negative: Tensor, factor: float) -> Tensor:
     """Return -factor · mean_b of the sum over all else, 0 where there is no image."""
-    if mask is None:
-        return negative.sum() * (-factor / max(1, len(negative)))
-    return -factor * masked_mean(negative.flatten(start_dim=1).sum(dim=1), mask)
+    return negative.sum() * (-factor / max(1, len(negative)))
 
 
 def _by_task(logits: Tensor, task_sizes: Sequence[int]) -> Tensor:
