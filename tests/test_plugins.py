@@ -196,15 +196,43 @@ def test_a_module_that_cannot_be_imported_is_one_sentence_and_exit_code_2(
     assert said.startswith("distillmatch: error: ") and said.count("\n") == 1
 
 
-def test_an_installed_package_that_cannot_be_imported_is_one_sentence(
-    installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            "import not_there",
+            "the import of module 'their_package' failed with ModuleNotFoundError",
+        ),
+        ("def load(config): raise SystemExit(0)", "'their-stripes' failed with SystemExit: 0"),
+        ("def load(config): {}['key']", "source 'their-stripes' failed with KeyError: 'key'"),
+        ("def load(config): return 3", "must return a distillmatch.sources.Dataset, not an int"),
+    ],
+)
+def test_an_installed_source_that_fails_or_exits_is_one_sentence(
+    code: str,
+    sentence: str,
+    installed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (installed / "their_package.py").write_text("import not_there\n")
+    (installed / "their_package.py").write_text(f"{code}\n")
     monkeypatch.syspath_prepend(installed)
+    monkeypatch.delitem(sys.modules, "their_package", raising=False)
     assert main(["stream", "--source", "their-stripes"]) == 2
     said = capsys.readouterr().err
-    assert "the import of module 'their_package' failed with ModuleNotFoundError: No" in said
-    assert said.count("\n") == 1
+    assert sentence in said and said.count("\n") == 1
+
+
+def test_a_network_that_exits_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exits.py").write_text("def network(): raise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--tasks", "2", *SHORT, "--network", "exits:network"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "network 'exits:network'" in said and "SystemExit" in said and said.count("\n") == 1
+    assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_named(
@@ -214,7 +242,7 @@ def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_n
     words = ["run", "--method", "own_method:LwfMatch", "--pats-weight", "2"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "no option '--pats-weight', did you mean '--past-weight'?" in said
+    assert "option '--pats-weight', did you mean '--past-weight'?" in said
     (tmp_path / "run.yaml").write_text("method: own_method:LwfMatch\noptions: {pats_weight: 2}\n")
     words = ["run", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "o")]
     assert main([*words, "--allow-import", "own_method:LwfMatch"]) == 2

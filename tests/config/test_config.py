@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distillmatch.cli import make_parser
+from distillmatch.cli import main, make_parser
 from distillmatch.cli.options import config_from
 from distillmatch.config import AS_WRITTEN, PAPER, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
@@ -92,6 +92,7 @@ def test_python_yaml_and_the_command_line_build_the_same_object(keys: set[str]) 
         ({"data_dir": ""}, "data_dir must be a path, not ''"),
         ({"cache_dir": ""}, "cache_dir must be a path, not ''"),
         ({"cache_dir": "a\0b"}, r"cache_dir must be a path, not 'a\x00b'"),
+        ({"cache_dir": "\ud800"}, r"cache_dir must be a path, not '\ud800'"),
         ({"source": "folder", "unlabeled_dirs": ["a", ""]}, "unlabeled_dirs must be a path, not"),
         (
             {"order": "random", "unlabeled": "positive"},
@@ -198,6 +199,7 @@ def test_the_recipes_have_no_point_in_which_they_agree() -> None:
     [
         ({"stored_share": 0.5}, "stored_share needs a coreset, and coreset is 0"),
         ({"stored_share": 1.5, "coreset": 9}, "stored_share must be at most 1.0, not 1.5"),
+        ({"momentum": 2.0}, "momentum must be less than 1.0, not 2.0"),
         ({"weight_averaging": 1.0}, "weight_averaging must be less than 1.0, not 1.0"),
         ({"strong_labels": "labels"}, "strong_labels must be true or false, not 'labels'"),
         ({"optimizer": "adam"}, "optimizer must be one of 'sgd', 'adamw', not 'adam'"),
@@ -212,6 +214,17 @@ def test_a_training_that_cannot_be_run_is_refused(options: dict[str, Any], sente
     with pytest.raises(ConfigError) as refusal:
         RunConfig(**options)
     assert str(refusal.value).startswith(sentence)
+
+
+def test_a_wrong_value_on_the_command_line_ends_with_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--momentum", "2"], ["--batch", "1e29"]):
+        assert main(["run", *words, "--out", str(tmp_path / "out")]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"distillmatch: error: {words[0][2:]} must be ")
+        assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

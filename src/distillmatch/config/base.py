@@ -1,5 +1,6 @@
 """The base of all configurations: frozen, typed, wrong values refused in one sentence."""
 
+import os
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,9 +16,12 @@ from distillmatch.plugins import refuse_code
 
 
 def _refuse_impossible(path: Any) -> Any:
-    """An empty text would be the current folder, which nobody means by it."""
-    if path == "" or "\0" in str(path):
-        raise PydanticCustomError("path_type", "not a path")
+    """Refuse what no file is called, and an empty text, which would be the current folder."""
+    try:
+        if path == "" or b"\0" in os.fsencode(str(path)):
+            raise UnicodeError
+    except UnicodeError:
+        raise PydanticCustomError("path_type", "not a path") from None
     return path
 
 

@@ -84,12 +84,29 @@ class _Memory(_Part):
     peak_device_bytes: Whole | None
 
 
+class _Seconds(BaseModel):
+    """Seconds by training, and those of the whole run."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number]
+
+    total: Number
+
+
+class _RecordedConfig(BaseModel):
+    """A configuration, whose other keys have changed over time."""
+
+    model_config = ConfigDict(extra="allow")
+
+    options: dict[str, Any] = {}
+
+
 class ResultSchema(_Part):
     """A result; one of version 1, upgraded, has the options of its time in `config`."""
 
     format: Literal["distillmatch result"]
     version: Literal[1, 2]
-    config: dict[str, Any]
+    config: _RecordedConfig
     options: dict[str, Any]
     stream: _Stream
     method: Text
@@ -107,7 +124,7 @@ class ResultSchema(_Part):
     A: Matrix
     P: Matrix
     tasks: list[_Task]
-    seconds: dict[str, Number]
+    seconds: _Seconds
     memory: _Memory
 
 

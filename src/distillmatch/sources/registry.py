@@ -1,4 +1,4 @@
-"""Finding a source by name: ours and a user's alike are entry points, or given as `module:name`."""
+"""Find a source by name: ours and a user's alike are entry points, or given as `module:name`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ GROUP = "distillmatch.sources"
 
 @dataclass(frozen=True)
 class CheckedSource:
-    """A source that also tells, without reading its images, whether they can be had.
+    """A source that can also check, without reading its images, that they are available.
 
-    `check` raises why not. It may fetch what is missing, so that it is fetched once for many runs.
+    `check` raises the reason if not. It may download them, so that many runs download them once.
     """
 
     load: Callable[[StreamConfig], Dataset]
@@ -37,7 +37,7 @@ def load_source(config: StreamConfig) -> Dataset:
 
     A source is any callable that takes the configuration and returns a `Dataset`.
     """
-    dataset = _asked(find_plugin(GROUP, config.source, kind="source"), config)
+    dataset = _call(find_plugin(GROUP, config.source, kind="source"), config)
     if not isinstance(dataset, Dataset):
         raise SourceError(
             f"source '{config.source}' must return a distillmatch.sources.Dataset, "
@@ -47,20 +47,21 @@ def load_source(config: StreamConfig) -> Dataset:
 
 
 def check_images_available(config: StreamConfig) -> None:
-    """Refuse a configuration whose images cannot be had, where its source can tell so cheaply."""
+    """Refuse a configuration whose images are not available, if its source can check that."""
     check = getattr(find_plugin(GROUP, config.source, kind="source"), "check", None)
     if callable(check):
-        _asked(check, config)
+        _call(check, config)
 
 
-def _asked(function: Callable[..., Any], config: StreamConfig) -> Any:
-    """Call what a source consists of, and name the source where a user's own fails."""
+def _call(function: Callable[..., Any], config: StreamConfig) -> Any:
+    """Call a part of a source; name a source that is not ours if it fails or wants to exit."""
     try:
         return function(config)
     except DistillMatchError:
         raise
     except (Exception, SystemExit) as error:
-        if ":" not in config.source:
+        module = getattr(getattr(function, "load", function), "__module__", "")
+        if module.startswith("distillmatch."):
             raise
         raise SourceError(
             f"your source '{config.source}' failed with {type(error).__name__}: {error}"

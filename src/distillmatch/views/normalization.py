@@ -24,7 +24,7 @@ class Normalization:
 
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if not np.isfinite(values).all():
+            if len(list(values)) != 3 or not np.isfinite(values).all():
                 raise ValueError(f"{name} must be three finite numbers, not {values}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be above zero in every channel, not {self.std}")
