@@ -104,8 +104,7 @@ def _models(arguments: argparse.Namespace, recipe: RecipeName) -> "list[TableMod
 
 def update(file: Path, models: "Sequence[TableModel]") -> None:
     """Replace what stands between marks in a file: of headline, legend, summary, experiments."""
-    from distillmatch.report.lines import LEGEND, headline
-    from distillmatch.report.renderers import markdown_summary, markdown_table
+    from distillmatch.report.renderers import LEGEND, headline, markdown_summary, markdown_table
 
     try:
         text = file.read_text(encoding="utf-8")

@@ -1,15 +1,15 @@
-"""All cells at a glance, as SVG: where a new run is expected, and what ours gave."""
+"""All cells at a glance, as SVG: where one more run is expected, and what ours gave."""
 
 from collections.abc import Sequence
 from html import escape
 from math import sqrt
 
 from distillmatch.metrics import Verdict
-from distillmatch.report.cells import METRICS, Figure, TableModel
-from distillmatch.report.svg import STYLE
+from distillmatch.report.cells import METRICS, Figure, Row, TableModel
+from distillmatch.report.svg import STYLE, shortened, svg, words
 
-ROW, LEFT, WIDTH, TOP, GAP, HEAD = 15, 250, 640, 44, 40, 22
-LETTERS = 38
+ROW, LEFT, WIDTH, TOP, HEAD = 15, 168, 190, 44, 22
+LETTERS = 26
 HIGHEST = {"A_N": 60}
 """Where an axis ends, in percent, if not at 100."""
 T_OF_TWO = 4.303
@@ -23,47 +23,45 @@ COLORS: dict[Verdict | None, str] = {
 
 
 def glance_svg(models: Sequence[TableModel], metrics: Sequence[str] = ("A_N", "omega")) -> str:
-    """Return a figure with a row for each cell and a panel for each metric."""
+    """Return a figure with a row for each cell, and a panel for each metric side by side."""
     rows = [(model, row) for model in models for row in model.rows if row.cell.published]
-    panel = (WIDTH - GAP * (len(metrics) - 1)) / len(metrics)
     heads = sum(1 for n, (m, _) in enumerate(rows) if n == 0 or rows[n - 1][0] is not m)
-    height = TOP + ROW * len(rows) + HEAD * heads + 40
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" '
-        f'viewBox="0 0 {LEFT + WIDTH + 16} {height}">',
-        f"<title>Published figures and ours, cell by cell</title><style>{STYLE}</style>",
-        f'<rect class="ground" width="{LEFT + WIDTH + 16}" height="{height}"/>',
-    ]
-    for number, metric in enumerate(metrics):
-        x = LEFT + number * (panel + GAP)
-        parts.append(f'<text class="title" x="{x:.0f}" y="18">{METRICS[metric]}, percent</text>')
-        highest = HIGHEST.get(metric, 100)
-        for tick in range(0, highest + 1, 20):
-            at = f"{x + panel * tick / highest:.1f}"
-            parts.append(
-                f'<line class="rule" x1="{at}" x2="{at}" y1="{TOP - 8}" y2="{height - 24}"/>'
-                f'<text class="small" x="{at}" y="{TOP - 12}" text-anchor="middle">{tick}</text>'
-            )
+    height, panel = TOP + ROW * len(rows) + HEAD * heads + 62, LEFT + WIDTH + 22
+    panels = "".join(
+        f'<g transform="translate({number * panel} 0)">{_panel(rows, metric, height)}</g>'
+        for number, metric in enumerate(metrics)
+    )
+    label = "Published figures and ours, cell by cell"
+    return svg(panels, height, label, panel * len(metrics), STYLE)
+
+
+def _panel(rows: Sequence[tuple[TableModel, Row]], metric: str, height: float) -> str:
+    """Return one metric of all cells."""
+    parts = [words(12, 18, f"{METRICS[metric]}, percent", "title")]
+    highest = HIGHEST.get(metric, 100)
+    for tick in range(0, highest + 1, 20):
+        x = LEFT + WIDTH * tick / highest
+        parts.append(f'<path class="rule" d="M{x:.1f} {TOP - 8}V{height - 52}"/>')
+        parts.append(words(x, TOP - 12, str(tick), "small", "middle"))
     y, before = float(TOP), None
     for model, row in rows:
         if model is not before:
-            y += HEAD
-            name = escape(f"{model.experiment.name}: {model.experiment.title}")
-            parts.append(f'<text class="small" x="4" y="{y - 6:.0f}">{name}</text>')
-            before = model
+            y, before = y + HEAD, model
+            name = f"{model.experiment.name}: {model.experiment.title}"
+            parts.append(words(12, y - 6, shortened(name, 62), "small"))
         label = f"{row.cell.row}, {row.cell.column}"
-        label = escape(label if len(label) <= LETTERS else f"{label[: LETTERS - 1]}…")
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 10:.0f}" text-anchor="end">{label}</text>')
-        for number, metric in enumerate(metrics):
-            figure = row.figures.get(metric)
-            if figure is not None:
-                parts += _marks(figure, LEFT + number * (panel + GAP), panel, y + 6, label)
+        parts.append(words(LEFT - 8, y + 10, shortened(label, LETTERS), anchor="end"))
+        if metric in row.figures:
+            parts += _marks(row.figures[metric], LEFT, WIDTH, y + 6, escape(label))
         y += ROW
-    parts.append(
-        f'<text class="small" x="4" y="{height - 8}">bar: where one more run like the published '
-        "ones lies 95 % of the time; filled: ours, blue where it agrees; hollow: archived</text>"
-    )
-    return "\n".join([*parts, "</svg>"])
+    for number, line in enumerate(
+        (
+            "bar: where 95 % of runs like the published ones lie",
+            "filled: ours, blue if it agrees, else vermilion; hollow: archived",
+        )
+    ):
+        parts.append(words(12, height - 30 + 16 * number, line, "small"))
+    return "".join(parts)
 
 
 def _marks(figure: Figure, x: float, width: float, y: float, label: str) -> list[str]:

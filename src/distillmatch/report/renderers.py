@@ -1,18 +1,28 @@
-"""The report as HTML, Markdown, LaTeX and CSV: four renderers of the same lines."""
+"""The report as HTML, Markdown, LaTeX and CSV, from the same rows of the same tables."""
 
 import csv
 import io
 import re
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from statistics import fmean
 from string import Template
 
-from distillmatch.report.cells import METRICS, TableModel, published_shown, shown
+from distillmatch.metrics import Verdict
+from distillmatch.report.cells import METRICS, Row, TableModel, published_shown, shown
 from distillmatch.report.glance import glance_svg
-from distillmatch.report.lines import LEGEND, MARKS, Line, headline, lines_of
 from distillmatch.report.svg import DARK, LIGHT
 
+MARKS: dict[Verdict | None, str] = {"agrees": "●", "higher": "▲", "lower": "▼", None: ""}
+"""A shape for each verdict, so that nothing depends on color."""
+LEGEND = (
+    "● agrees with the published mean by Welch's t-test at 5 % (one seed: the t-interval of one "
+    "more run), ▲ higher, ▼ lower; without a mark: not judged, for want of a published deviation. "
+    "†: an archived run of the nearest preset, never judged."
+)
 MEANINGS = {
     "A_N": "accuracy over all classes after the last task, higher is better",
     "omega": "accuracy as a share of the upper bound's, mean over tasks, higher is better",
@@ -24,6 +34,63 @@ MEANINGS = {
 }
 Groups = Sequence[tuple[str, Sequence[TableModel]]]
 """Tables by recipe."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts over some tables, in which a cell that they share counts once."""
+
+    cells: int
+    run: int
+    archived: int
+    agree: int
+    judged: int
+    difference: dict[str, float]
+    """The mean absolute difference by metric, of runs by today's recipes."""
+
+
+def summary_of(models: Sequence[TableModel], metrics: Sequence[str] = ("A_N", "omega")) -> Summary:
+    """Count the cells of some tables and the verdicts on some of their metrics."""
+    rows: dict[str, Row] = {}
+    for model in models:
+        for row in model.rows:
+            key = repr(sorted(row.cell.config.identity().items()))
+            rows.setdefault(key, row)
+    figures = [
+        row.figures[metric] for row in rows.values() for metric in metrics if metric in row.figures
+    ]
+    verdicts = [figure.verdict for figure in figures if figure.verdict is not None]
+    differences = {
+        metric: [
+            abs(figure.difference)
+            for figure in figures
+            if figure.metric == metric and figure.verdict is not None and figure.difference
+        ]
+        for metric in metrics
+    }
+    return Summary(
+        cells=len(rows),
+        run=sum(bool(row.results) for row in rows.values()),
+        archived=sum(bool(row.archived) for row in rows.values()),
+        agree=verdicts.count("agrees"),
+        judged=len(verdicts),
+        difference={metric: fmean(values) for metric, values in differences.items() if values},
+    )
+
+
+def headline(models: Sequence[TableModel], recipe: str) -> str:
+    """Return in a sentence what of the paper is reproduced by a recipe."""
+    summary = summary_of(models)
+    text = f"{summary.run} of {summary.cells} cells have a run by the recipe `{recipe}`"
+    if summary.archived:
+        text += f", {summary.archived} show the nearest archived run (†), which is not judged"
+    if summary.judged:
+        text += f"; {summary.agree} of {summary.judged} figures of A_N and Ω agree"
+    if summary.difference:
+        names = {"A_N": "A_N", "omega": "Ω"}
+        parts = [f"{value:.1f} points of {names[m]}" for m, value in summary.difference.items()]
+        text += f", the mean absolute difference is {' and '.join(parts)}"
+    return f"{text}."
 
 
 def markdown(groups: Groups) -> str:
@@ -68,6 +135,14 @@ def markdown_summary(models: Sequence[TableModel]) -> str:
             lines.append(f"| {setting} | {name} | {' | '.join(parts)} |")
             setting = ""
     return "\n".join(lines) + "\n"
+
+
+def rerun(model: TableModel, row: Row) -> str:
+    """Return the command that runs a cell again."""
+    seeds, recipe = ",".join(map(str, row.seeds)), row.cell.config.recipe
+    words = ["distillmatch", "suite", "run", model.experiment.name, "--cell", row.cell.name]
+    words += ["--seeds", seeds, *(["--recipe", recipe] if recipe != "paper" else [])]
+    return shlex.join(words)
 
 
 def table_rows(model: TableModel, clean: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
@@ -122,40 +197,35 @@ COLUMNS = (
 
 
 def csv_text(groups: Groups) -> str:
-    """Return all figures as CSV, a line each; text that a spreadsheet would run is quoted."""
+    """Return all figures as CSV, a line each; no text is a formula to a spreadsheet."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(COLUMNS)
     for _, models in groups:
-        for line in lines_of(models):
-            writer.writerow([safe_cell(value) for value in _csv_row(line)])
+        for model in models:
+            for row in model.rows:
+                for cells in _csv_rows(model, row):
+                    writer.writerow(map(safe_cell, cells))
     return out.getvalue()
 
 
 def safe_cell(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula."""
+    """Return a value with text quoted that a spreadsheet would take for a formula."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return f"'{value}"
     return value
 
 
-def _csv_row(line: Line) -> list[object]:
-    figure, published = line.figure, line.figure.published
-    return [
-        line.experiment,
-        line.row,
-        line.column,
-        line.recipe,
-        figure.metric,
-        None if published is None else published.mean,
-        None if published is None else published.deviation,
-        figure.mean,
-        figure.deviation,
-        " ".join(map(str, line.seeds)),
-        figure.verdict,
-        figure.archived,
-        line.rerun,
-    ]
+def _csv_rows(model: TableModel, row: Row) -> list[list[object]]:
+    cell, seeds = row.cell, " ".join(map(str, row.results))
+    rows: list[list[object]] = []
+    for figure in row.figures.values():
+        published = figure.published
+        where = [model.experiment.name, cell.row, cell.column, cell.config.recipe, figure.metric]
+        theirs = [None, None] if published is None else [published.mean, published.deviation]
+        ours = [figure.mean, figure.deviation, seeds, figure.verdict, figure.archived]
+        rows.append([*where, *theirs, *ours, rerun(model, row)])
+    return rows
 
 
 def html(groups: Groups, heading: str) -> str:
@@ -164,11 +234,16 @@ def html(groups: Groups, heading: str) -> str:
     sections = []
     for recipe, models in groups:
         shown_models = [model for model in models if any(f.published for f in model.figures)]
-        figure = f'<figure class="wide">{glance_svg(shown_models)}</figure>' if shown_models else ""
+        figures = "".join(
+            f"<figure>{glance_svg(shown_models, [metric])}</figure>"
+            for metric in ("A_N", "omega")
+            if shown_models
+        )
         tables = "\n".join(_html_table(model) for model in models)
         sections.append(
             f'<section id="{escape(recipe)}"><h2>Recipe <code>{escape(recipe)}</code></h2>'
-            f"<p>{escape(headline(models, recipe))}</p>{figure}{tables}</section>"
+            f"<p>{_code(escape(headline(models, recipe)))}</p>"
+            f'<div class="pair">{figures}</div>{tables}</section>'
         )
     links = " · ".join(
         f'<a href="#{escape(model.experiment.name)}-{escape(recipe)}">'
@@ -196,10 +271,7 @@ def _html_table(model: TableModel) -> str:
     recipe = model.rows[0].cell.config.recipe if model.rows else "paper"
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    reruns = {
-        (line.row, line.column): line.rerun for line in lines_of([model]) if line.figure.published
-    }
-    commands = "\n".join(escape(command) for command in reruns.values())
+    commands = "\n".join(escape(rerun(model, row)) for row in model.rows if row.cell.published)
     note = f"<p>{escape(experiment.note)}</p>" if experiment.note else ""
     details = f"<details><summary>run a cell again</summary><pre>{commands}</pre></details>"
     return (
@@ -209,6 +281,11 @@ def _html_table(model: TableModel) -> str:
         "</div>"
         f"{note}{details if commands else ''}"
     )
+
+
+def _code(text: str) -> str:
+    """Return text with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
 
 
 def _plain(text: str) -> str:
