@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from interrupted_runs import DiesAfter, Killed, interrupted, session
-from small_runs import SOURCE, as_words, six_classes
+from small_runs import SOURCE, as_words, six_classes, tiny
 
 from distillmatch.cli import main
 from distillmatch.errors import DiskError, TrainingError
 from distillmatch.runs import read_result, run
 from distillmatch.runs.log import RunLog, history, read_log
 from distillmatch.runs.tensorboard import TensorBoard
+from distillmatch.streams import build_stream
 
 Points = dict[str, list[tuple[int, float]]]
 
@@ -84,6 +85,23 @@ def test_the_log_has_every_epoch_and_task_of_the_result(tmp_path: Path) -> None:
     assert [e["learning_rate"] for e in first] == pytest.approx([0.1, 0.1, 0.01, 0.001])
     steps = [e["step"] for e in events(tmp_path, "epoch") if e["training"] == "classifier"]
     assert steps == list(range(1, len(steps) + 1)), "counted over all tasks"
+
+
+def test_the_log_names_accepted_images_with_pseudo_label_and_truth(tmp_path: Path) -> None:
+    config = tiny(options={"true_positive_rate": 1.0})
+    dataset = six_classes()
+    stream = build_stream(dataset, config)
+    result = run(config, tmp_path, dataset=dataset)
+    slots = stream.slots(dataset.train.labels)
+    for number, task in enumerate(events(tmp_path, "task")):
+        shown, past = task.get("examples", []), sum(stream.task_sizes[:number])
+        accepted = result["tasks"][number]["detector"]["accepted"]
+        assert bool(shown) == bool(accepted)
+        for example in shown:
+            assert example["image"] in stream.tasks[number].unlabeled
+            assert example["label"] < past
+            assert example["truth"] == slots[example["image"]]
+    assert "examples" in events(tmp_path, "task")[-1]
 
 
 def test_what_was_lost_with_a_killed_process_is_noted_again_but_is_history_once(

@@ -1,12 +1,16 @@
 """A session: one process's part of a run. A run that is never interrupted is a single session."""
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from distillmatch.config import RunConfig
-from distillmatch.engine import Engine, Progress, Snapshot
+from distillmatch.engine import Engine, Progress, Snapshot, TaskOutcome
 from distillmatch.errors import RunFolderError
+from distillmatch.randomness import shuffled
 from distillmatch.runs.checkpoints import Checkpoint
 from distillmatch.runs.folder import Found, RunFolder
 from distillmatch.runs.interruption import StopRequest
@@ -24,6 +28,9 @@ from distillmatch.runs.under_way import AtOnce
 from distillmatch.runs.writer import CheckpointWriter
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
+
+EXAMPLES = 24
+"""Accepted images of a task that the log names."""
 
 
 class Session:
@@ -142,15 +149,34 @@ class Session:
             self.tally.add(outcome)
             result = self.result()
             if folder is not None:
-                self._keep(result, folder)
+                self._keep(result, folder, self._examples(outcome))
                 if not result["complete"]:
                     self._save()
                     self._stop_if_asked()
         return result
 
-    def _keep(self, result: dict[str, Any], folder: RunFolder) -> None:
+    def _keep(
+        self, result: dict[str, Any], folder: RunFolder, examples: Sequence[dict[str, int]] = ()
+    ) -> None:
         write_result(result, folder.path)
-        folder.log.note("task", **self._task_record(result))
+        given = {"examples": examples} if examples else {}
+        folder.log.note("task", **self._task_record(result), **given)
+
+    def _examples(self, outcome: TaskOutcome) -> list[dict[str, int]]:
+        """Return a few accepted images: the place of each, its pseudo-label and its true class."""
+        judged, number = outcome.judgement, outcome.task.number
+        if judged is None:
+            return []
+        images = self.engine.stream.tasks[number].unlabeled
+        accepted = np.flatnonzero(judged.accepted).tolist()
+        return [
+            {
+                "image": int(images[i]),
+                "label": int(judged.pseudo_labels[i]),
+                "truth": int(judged.truth[i]),
+            }
+            for i in shuffled(accepted, self.engine.config.seed, "examples", number)[:EXAMPLES]
+        ]
 
     def _end(self, result: dict[str, Any], folder: RunFolder) -> None:
         folder.clear()
