@@ -1,11 +1,10 @@
 """Files written so that a reader sees the old one or the new one, never half of either; sizes."""
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from errno import EBUSY, EINVAL
 from pathlib import Path
@@ -120,20 +119,27 @@ def size_shown(size: int) -> str:
     return f"{size} byte{'' if size == 1 else 's'}"
 
 
-def read_text(path: Path) -> str:
-    """Return what a text file holds; a pipe or device, which may never end, raises `OSError`."""
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; a pipe or device, which may never end, raises `OSError`."""
     if not path.is_dir() and path.exists() and not path.is_file():
         raise OSError(EINVAL, "expected a file, found a pipe or a device", str(path))
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes()
 
 
-def is_other_json(path: Path, form: str) -> bool:
-    """Return whether a file is whole JSON of another format: somebody else's, and not damaged."""
+def read_text(path: Path) -> str:
+    """Return the content of a text file; a pipe or device raises `OSError`."""
+    return read_bytes(path).decode()
+
+
+def is_other_json(path: Path, form: str, versions: Collection[int]) -> bool:
+    """Return whether a file is whole JSON of another format or version, and so not damaged."""
     try:
-        record = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
+        record = from_json(read_bytes(path))
+    except (OSError, ValueError):
         return False
-    return not isinstance(record, dict) or record.get("format") != form
+    if not isinstance(record, dict) or record.get("format") != form:
+        return True
+    return record.get("version") not in versions
 
 
 def read_record(

@@ -93,6 +93,22 @@ def test_an_option_that_came_later_was_at_its_default(tmp_path: Path, base: Resu
     assert Ledger(tmp_path).find(BASE.replace(schedule="cosine")) is None
 
 
+def test_a_result_imports_nothing_that_it_names(
+    tmp_path: Path, base: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = copy.deepcopy(base)
+    for key in ("source", "method", "network"):
+        result["config"][key] = "named:Thing"
+    result["stream"]["source"] = result["method"] = "named:Thing"
+    report = checked(result, None)
+    assert report.problems == []
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.add(result)
+    assert ledger.find(config_of(result)) == result
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"format": ')
     with pytest.raises(ResultError, match=r"half.json: expected a result of a run in JSON"):

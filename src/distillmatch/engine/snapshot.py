@@ -121,8 +121,14 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
 
 def restore_optimizer(snapshot: Snapshot, optimizer: Descent | AdamW) -> None:
     """Restore an optimizer's state in place: a captured step reads it there."""
-    for number, tensor in _below("optimizer/", snapshot).items():
-        optimizer.state[int(number)].copy_(tensor)
+    found = _below("optimizer/", snapshot)
+    if not found and not snapshot.values["epochs"]:
+        return
+    state = {str(number): tensor for number, tensor in enumerate(optimizer.state)}
+    if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in state.items()}:
+        raise SnapshotError("the state of the optimizer in the checkpoint has another shape")
+    for number, tensor in state.items():
+        tensor.copy_(found[number])
 
 
 def restore_average(snapshot: Snapshot, average: WeightAverage) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from distillmatch.errors import explain_disk_errors
-from distillmatch.files import atomic_file
+from distillmatch.files import atomic_file, read_bytes
 from distillmatch.runs.schema import RunCheckpoint
 from distillmatch.sources.walk import shown
 
@@ -163,7 +163,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     Python reads it, not `safe_open`: that refuses names that are not UTF-8, and calls every file
     missing that it may not open.
     """
-    content = path.read_bytes()
+    content = read_bytes(path)
     tensors = from_safetensors(content)
     # The length of the header, then the header in JSON; both were checked just now.
     length = int.from_bytes(content[:8], "little")

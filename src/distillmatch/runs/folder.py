@@ -16,7 +16,14 @@ from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.log import RunLog
-from distillmatch.runs.result import FORMAT, VERSION, complete_record, read_result, recorded_config
+from distillmatch.runs.result import (
+    FORMAT,
+    VERSION,
+    VERSIONS,
+    complete_record,
+    read_result,
+    recorded_config,
+)
 from distillmatch.runs.schema import RunHead, check_form
 
 Resume = Literal["no", "auto", "must"]
@@ -100,7 +107,8 @@ class RunFolder:
                 "choose another folder, or resume 'no' to start over"
             )
         checkpoint, problems = self.checkpoints.load()
-        stages = self._read_stages_head()
+        stages, damage = self._read_stages_head()
+        problems += damage
         for record in (result, None if checkpoint is None else checkpoint.values, stages):
             if record is not None:
                 self._check_same_run(record, config, fingerprint, weights)
@@ -126,7 +134,7 @@ class RunFolder:
         try:
             return read_result(path)
         except ResultError as error:
-            if is_other_json(path, FORMAT):
+            if is_other_json(path, FORMAT, VERSIONS):
                 raise
             self.tell(f"{error}; it is passed over")
             return None
@@ -142,14 +150,23 @@ class RunFolder:
         path = self.path / STAGES / STAGES_HEAD
         write_atomically(path, json.dumps(record) + "\n", "writing how far the stages are")
 
-    def _read_stages_head(self) -> dict[str, Any] | None:
+    def _read_stages_head(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """Return of which run the stages are, and what is wrong with the file that says so.
+
+        Where it is damaged the stages go: they might be of any run.
+        """
         path = self.path / STAGES / STAGES_HEAD
         if not path.exists():
-            return None
-        given = "head of stages", STAGES_FORMAT, STAGES_VERSION, RunFolderError
-        record = read_record(path, *given)
-        check_form(RunHead, record, path)
-        return record
+            return None, []
+        try:
+            record = read_record(path, "head of stages", STAGES_FORMAT, STAGES_VERSION, ResultError)
+            check_form(RunHead, record, path)
+        except ResultError as error:
+            if is_other_json(path, STAGES_FORMAT, (STAGES_VERSION,)):
+                raise
+            shutil.rmtree(path.parent, ignore_errors=True)
+            return None, [str(error)]
+        return record, []
 
     def _check_same_run(
         self, record: dict[str, Any], config: RunConfig, fingerprint: str, weights: str | None

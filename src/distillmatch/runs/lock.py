@@ -3,10 +3,12 @@
 import contextlib
 import os
 import platform
+import stat
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from errno import EINVAL
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -42,6 +44,9 @@ class FolderLock:
             with explain_disk_errors("locking the folder", self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    os.close(descriptor)
+                    raise OSError(EINVAL, "expected a file, found a pipe or a device")
             holder = _holder_in(descriptor)
             # `is_held` takes the lock for a moment, and who has just taken it is about to write.
             state = _soon(_lock, descriptor)

@@ -10,6 +10,7 @@ from typing import Any
 
 from distillmatch.engine.outcome import Underway
 from distillmatch.errors import explain_disk_errors
+from distillmatch.files import read_bytes
 
 LOG = "log.jsonl"
 FLUSH_SECONDS = 1.0
@@ -108,7 +109,7 @@ def read_log(path: Path) -> list[Entry]:
     """Read a log, from its file or its folder; half a line that a crash left is passed over."""
     path = path / LOG if path.is_dir() else path
     with explain_disk_errors("reading the log", path):
-        content = path.read_bytes()
+        content = read_bytes(path)
     return parse_log(content)
 
 

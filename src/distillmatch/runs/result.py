@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = "distillmatch result"
 VERSION = 2
+VERSIONS = (1, VERSION)
 Matrix = NDArray[np.float64]
 
 
@@ -236,7 +237,7 @@ def read_result(path: Path | str) -> dict[str, Any]:
     """Read a result, from its file or its folder; an older one is brought to today's form."""
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path
-    result = upgraded(read_record(path, "result of a run", FORMAT, (1, VERSION), ResultError))
+    result = upgraded(read_record(path, "result of a run", FORMAT, VERSIONS, ResultError))
     problems = problems_of_form(result)
     if problems:
         raise ResultError(f"{path}: expected a result of a run, but {problems[0]}")

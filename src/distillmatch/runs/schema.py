@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from distillmatch.errors import RunFolderError
+from distillmatch.errors import ResultError
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Whole = Annotated[int, Field(strict=True)]
@@ -148,6 +148,14 @@ class _Results(_Part):
     P: Matrix
     tasks: list[_Task]
 
+    @model_validator(mode="after")
+    def _has_triangles(self) -> Self:
+        for name, rows in (("R", self.R), ("A", self.A), ("P", self.P)):
+            known = [sum(value is not None for value in row) for row in rows]
+            if known != [*range(1, len(self.tasks) + 1)]:
+                raise ValueError(f"{name} does not fit the tasks")
+        return self
+
 
 class RunHead(BaseModel):
     """Of which run a checkpoint or the stages in a folder are."""
@@ -201,7 +209,7 @@ def check_form(schema: type[BaseModel], record: Any, where: Any) -> None:
         schema.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RunFolderError(
+        raise ResultError(
             f"{where}: {_sentence(first['loc'], first['msg'], first['input'])}"
         ) from None
 

@@ -126,7 +126,16 @@ class Session:
     def run_from(self, found: Found) -> dict[str, Any]:
         """Go on from what the folder holds, to the result."""
         self.resume(found)
-        return self.run()
+        begins_at = self._place()
+        try:
+            return self.run()
+        except KeyError as error:
+            if found.checkpoint is None or self._place() != begins_at:
+                raise
+            raise RunFolderError(
+                f"{self._place()}: the checkpoint has no {error}; choose another folder, or resume "
+                "'no' to start over"
+            ) from error
 
     def run(self) -> dict[str, Any]:
         """Learn what is left of the tasks and return the result."""

@@ -10,8 +10,8 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.engine import TaskOutcome
 from distillmatch.engine.outcome import Underway
-from distillmatch.errors import RunFolderError
-from distillmatch.files import read_record, write_atomically
+from distillmatch.errors import ResultError
+from distillmatch.files import is_other_json, read_record, write_atomically
 from distillmatch.runs.folder import STAGES, Found, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import NAME as LOCK
@@ -105,10 +105,23 @@ class StagedSession(Session):
             # Whoever works in the run's folder has been refused; what lies here was left behind.
             (place / LOCK).unlink(missing_ok=True)
             if (place / STAGE).exists() and number >= len(self.tally.tasks):
-                path = place / STAGE
-                record = read_record(path, "finished stage", FORMAT, VERSION, RunFolderError)
-                check_form(StageSchema, record, path)
-                self._add(number, record)
+                record = self._read_stage(place / STAGE, number)
+                if record is not None:
+                    self._add(number, record)
+
+    def _read_stage(self, path: Path, number: int) -> Record | None:
+        """Return a finished stage; one whose file is damaged is learned again."""
+        try:
+            record = read_record(path, "finished stage", FORMAT, VERSION, ResultError)
+            check_form(StageSchema, record, path)
+            if {len(record["row"][name]) for name in "RAP"} != {number + 1}:
+                raise ResultError(f"{path}: expected accuracies of {number + 1} tasks")
+        except ResultError as error:
+            if is_other_json(path, FORMAT, (VERSION,)):
+                raise
+            self._tell(f"{error}; the stage is learned again")
+            return None
+        return record
 
     def _next_stage(self, left: list[int], progress: SharedProgress) -> Work | None:
         """Return the learning of the longest task that is left."""

@@ -76,7 +76,10 @@ class Ledger:
             )
         from distillmatch.methods import with_options  # noqa: PLC0415  torch takes its time
 
-        path = self.path_of(with_options(config_of(result, self.folder)))
+        config = config_of(result, self.folder)
+        if ":" not in config.method:  # a result does not decide which module is imported
+            config = with_options(config)
+        path = self.path_of(config)
         text = json.dumps(result, indent=1, allow_nan=False)
         write_atomically(path, text + "\n", WRITING)
         return path
