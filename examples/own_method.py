@@ -16,7 +16,7 @@ class LwfMatch(Method):
     """Cross entropy, FixMatch's consistency, and one distillation over all past classes."""
 
     class Options(MethodOptions):
-        """Become options of the command line and keys under `options` in a file."""
+        """Options of the command line, and keys under `options` in a file."""
 
         past_weight: float = Field(1.0, description="weight of the distillation")
 

@@ -1,6 +1,6 @@
-"""A network of one's own: images in, one vector of features for each of them out.
+"""A network of your own: images in, one vector of features per image out.
 
-distillmatch run --network examples.own_network:SmallNet --out result
+distillmatch run --network own_network:SmallNet --out result
 """
 
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""A source of one's own: striped pictures in twelve classes, drawn when they are asked for.
+"""A source of your own: twelve classes of striped images, drawn on demand.
 
 distillmatch run --source own_source:stripes --order parent --unlabeled positive --out result
 """
@@ -20,7 +20,7 @@ TREE = ClassTree(
 
 
 def stripes(config: StreamConfig) -> Dataset:
-    """Return 50 training and 10 test pictures of each class."""
+    """Return 50 training and 10 test images of each class."""
     side = config.image_size or 16
     return Dataset(
         name="stripes",
@@ -32,7 +32,7 @@ def stripes(config: StreamConfig) -> Dataset:
 
 
 def draw(per_class: int, side: int, random: np.random.Generator) -> Part:
-    """Draw pictures of all classes: waves at a random phase, in two random colours, with noise."""
+    """Draw images of all classes: waves at a random phase, in two random colors, with noise."""
     labels = np.repeat(np.arange(len(NAMES)), per_class)
     count = len(labels)
     angles = np.array([a for a in DIRECTIONS.values() for _ in WIDTHS])[labels]
