@@ -20,6 +20,7 @@ from distillmatch import ContinualLearner
 from distillmatch.errors import DiskError, LearnerError
 from distillmatch.learner import saved
 from distillmatch.learner.saved import HEAD
+from distillmatch.runs.checkpoints import checksum
 
 ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
 
@@ -125,9 +126,30 @@ def _cut_the_weights(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-10])
 
 
+def _set(*keys: str | int, to: Any) -> Any:
+    """Change one value of the learner, and renew the checksum."""
+
+    def harm(folder: Path) -> None:
+        record = json.loads((folder / HEAD).read_text())
+        place = record["learner"]
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = to
+        seal = checksum(json.dumps(record["learner"], sort_keys=True), {})
+        (folder / HEAD).write_text(json.dumps({**record, "checksum": seal}))
+
+    return harm
+
+
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
+        (_set("image_size", to="16"), "image_size: input should be a valid integer"),
+        (_set("normalization", "std", to=[1.0]), "normalization.std"),
+        (_set("history", 0, "seconds", to=3), "history.0.seconds: input should be a valid dict"),
+        (_set("labels", to=[None]), "labels.0"),
+        (_set("settings", "epochz", to=3), "unexpected keyword argument 'epochz'"),
+        (_set("settings", "momentum", to=2), "momentum"),
         (lambda folder: _change(folder, version=2), "expected version 1 of a learner, found 2"),
         (lambda folder: _change(folder, format="other"), "expected a learner, found other JSON"),
         (lambda folder: (folder / HEAD).write_text("{"), "expected a learner in JSON"),

@@ -37,6 +37,7 @@ from distillmatch.learner.settings import lasting, plain, run_config
 from distillmatch.learner.task import Given, Keeper, learn_task
 from distillmatch.methods import Method
 from distillmatch.methods.contract import logits_of
+from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
 from distillmatch.views import Normalization
 
@@ -240,7 +241,10 @@ class ContinualLearner(Parameters):
         """
         allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
         settings, learned = read_learned(Path(path).expanduser(), device, allowed)
-        learner = cls(**settings)
+        try:
+            learner = cls(**settings)
+        except TypeError as error:
+            raise LearnerError(f"{shown(path)}: not a whole learner ({error})") from None
         learner._learned = learned
         return learner
 

@@ -24,6 +24,7 @@ from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.learned import Learned, revived_method
+from distillmatch.learner.schema import check_form
 from distillmatch.learner.settings import run_config
 from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
@@ -105,6 +106,7 @@ def read_head(folder: Path, *, again: bool = True) -> dict[str, Any]:
     with _wholeness(folder):
         if checksum(_canonical(record["learner"]), {}) != record["checksum"]:
             raise ValueError("its checksum differs")
+        check_form(record["learner"])
         if not _WEIGHTS.fullmatch(record["weights"]):
             raise ValueError("it names no file of weights")
         if again and not (folder / record["weights"]).exists():

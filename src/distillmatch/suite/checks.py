@@ -137,12 +137,13 @@ def _problems_of_head(result: Result) -> Iterator[str]:
     """Compare what is recorded twice: beside the configuration, and in it."""
     config = result["config"]
     for key in ("method", "seed"):
-        if result[key] != config[key]:
-            yield f"{key} is {result[key]!r}, and {config[key]!r} in config"
+        if result[key] != config.get(key):
+            yield f"{key} is {result[key]!r}, and {config.get(key)!r} in config"
     for key in STREAM_KEYS:
         # The number of tasks may follow from the source.
-        if result["stream"][key] != config[key] and (key != "tasks" or config[key] is not None):
-            yield f"stream.{key} is {result['stream'][key]!r}, and {config[key]!r} in config"
+        given = config.get(key)
+        if result["stream"][key] != given and (key != "tasks" or given is not None):
+            yield f"stream.{key} is {result['stream'][key]!r}, and {given!r} in config"
     learned, classes = sum(result["task_sizes"]), len(result["classes"])
     if learned != classes:
         yield f"task_sizes add up to {learned}, and there are {classes} classes"

@@ -1,0 +1,85 @@
+"""The form of `learner.json`, checked before any of it is used."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from distillmatch.runs.schema import Count, Number, SnapshotSchema, Text
+
+LabelValue = Annotated[int, Field(strict=True)] | Text
+Percent = Number | None
+
+
+class _Test(BaseModel):
+    on: Text
+    images: Count
+    all: Percent
+    old: Percent
+    new: Percent
+    old_before: Percent
+    forgotten: Percent
+    by_class: dict[str, Number]
+    unknown: dict[str, Count]
+
+
+class _Record(BaseModel):
+    """A task, as `distillmatch.learner.state` describes it."""
+
+    name: Text
+    number: Count
+    added: list[LabelValue]
+    returned: list[LabelValue]
+    labeled: Count
+    labeled_by_class: dict[str, Count]
+    seen: Count
+    kept: Count
+    unreadable: Count
+    accepted: Count | None
+    accepted_by_class: dict[str, Count]
+    unlabeled_in: list[Text] = []
+    fingerprint: Text = ""
+    seconds: dict[str, Number]
+    losses: dict[str, Number]
+    values: dict[str, Number]
+    stored: Count
+    stored_bytes: Count
+    weights_bytes: Count
+    known_threshold: Number | None
+    test: _Test | None
+
+
+class _Normalization(BaseModel):
+    mean: tuple[Number, Number, Number]
+    std: tuple[Number, Number, Number]
+
+
+class _Explanation(BaseModel):
+    name: Text
+    seen: Count
+    accepted: Count | None
+    by_class: list[tuple[LabelValue, Count]]
+    examples: list[tuple[LabelValue, Number | None]]
+
+
+class LearnerSchema(BaseModel):
+    """What `learner.json` says of the learner."""
+
+    settings: dict[str, Any]
+    labels: Annotated[list[LabelValue], Field(min_length=1)]
+    sizes: Annotated[list[Count], Field(min_length=1)]
+    image_size: Annotated[int, Field(strict=True, ge=8, le=512)]
+    normalization: _Normalization
+    known_threshold: Number | None
+    history: Annotated[list[_Record], Field(min_length=1)]
+    explanation: _Explanation
+    snapshot: SnapshotSchema
+    made_with: dict[str, Any]
+
+
+def check_form(body: object) -> None:
+    """Raise `ValueError` with one sentence if a learner's file has another form."""
+    try:
+        LearnerSchema.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
