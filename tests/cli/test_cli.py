@@ -109,7 +109,7 @@ def test_a_sheet_of_views_is_drawn(tmp_path: Path) -> None:
         assert main(["views", "--draw", str(picture)]) == 0
         with Image.open(picture) as page:
             assert page.format == {"png": "PNG", "jpg": "JPEG"}[ending]
-            assert min(page.size) > 500
+            assert min(page.size) > 350
 
 
 def test_the_benchmark_of_views_measures_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:

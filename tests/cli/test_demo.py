@@ -1,4 +1,4 @@
-"""The demo: four methods, a table, two pictures and a page, in folders that a person can open."""
+"""The demo: four methods, a table, pictures and a page, in folders that a person can open."""
 
 import json
 from html.parser import HTMLParser
@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from distillmatch.cli import demo, main
+from distillmatch.report.demo_page import SHOWN
+from distillmatch.runs.log import read_log
 
 
 class Links(HTMLParser):
@@ -27,16 +29,24 @@ def test_the_demo_ends_in_a_page_with_its_pictures_and_results(
     short = {"epochs": 1, "labels_per_class": 4, "unlabeled_per_task": 60}
     monkeypatch.setattr(demo, "SETTINGS", {**demo.SETTINGS, **short})
     assert main(["demo", "--out", str(tmp_path)]) == 0
-    page = tmp_path / "index.html"
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
     links = Links()
-    links.feed(page.read_text(encoding="utf-8"))
-    assert len(links.found) == 10
-    for link in links.found:
+    links.feed(page)
+    files = [link for link in links.found if not link.startswith("data:")]
+    assert len(files) == 8
+    for link in files:
         assert (tmp_path / link).is_file()
         if link.endswith("png"):
-            assert Image.open(tmp_path / link).size[0] > 600
-    for method in demo.METHODS:
+            assert Image.open(tmp_path / link).size[0] > 300
+    reached = {}
+    for method in demo.RATES:
         result = json.loads((tmp_path / method / "result.json").read_text())
         assert result["complete"] and len(result["task_sizes"]) == 5
+        reached[method] = result["metrics"]["A_N"]
+    assert all(f"{value:.1f} %" in page for value in reached.values())
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("Base", "GD", "DM", "UB"))
+    examples = [e for e in read_log(tmp_path / "dm") if e["event"] == "task" and "examples" in e]
+    assert examples and all(f"<h3>Task {one['task']}</h3>" in page for one in examples)
+    right = sum(e["label"] == e["truth"] for one in examples for e in one["examples"][:SHOWN])
+    assert page.count('<li class="right">') == right

@@ -15,10 +15,13 @@ Color = tuple[int, int, int]
 INK: Color = (33, 37, 41)
 MUTED: Color = (108, 117, 125)
 PAPER: Color = (255, 255, 255)
-# Three colours that stay apart for colour-blind readers (after Okabe and Ito).
+RULE: Color = (225, 228, 232)
+# Three colors that stay apart for color-blind readers (after Okabe and Ito).
 PAST: Color = (0, 114, 178)
 PRESENT: Color = (213, 94, 0)
 FUTURE: Color = (150, 150, 150)
+
+MARGIN = 20
 
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf")
 
@@ -32,9 +35,10 @@ class Canvas:
 
     def words(
         self, x: float, y: float, text: str, size: int = 13, color: Color = INK, anchor: str = "la"
-    ) -> None:
-        """Write text; `anchor` says which point of it lies at (x, y), as in Pillow."""
+    ) -> float:
+        """Write text and return where it ends; `anchor` names its point at (x, y), as in Pillow."""
         self.pen.text((x, y), text, fill=color, font=font(size), anchor=anchor)
+        return x + font(size).getlength(text)
 
     def picture(
         self, x: int, y: int, pixels: NDArray[np.uint8], side: int, frame: Color | None = None
@@ -56,20 +60,15 @@ class Canvas:
         self.pen.line(points, fill=color, width=width)
 
     def save(self, path: Path) -> None:
-        """Write the page in the format that the file's ending names."""
-        save_picture(self.page, path)
-
-
-def save_picture(page: Image.Image, path: Path) -> None:
-    """Write a page in the format that the file's ending names, at once."""
-    check_picture_name(path)
-    buffer = BytesIO()
-    page.save(buffer, format=Image.registered_extensions()[path.suffix.lower()])
-    write_atomically(path, buffer.getvalue(), "writing the picture")
+        """Write the page in the format that the file's name ends in."""
+        check_picture_name(path)
+        buffer = BytesIO()
+        self.page.save(buffer, format=Image.registered_extensions()[path.suffix.lower()])
+        write_atomically(path, buffer.getvalue(), "writing the picture")
 
 
 def check_picture_name(path: Path) -> None:
-    """Refuse a file name whose ending is no picture format, before any work is done."""
+    """Refuse a file name that does not end like a picture, before any work is done."""
     if path.suffix.lower() not in PICTURE_ENDINGS:
         raise ConfigError(
             f"{path}: a picture's name must end in one of {', '.join(PICTURE_ENDINGS)}, "

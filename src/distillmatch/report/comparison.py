@@ -34,7 +34,7 @@ NAMES = {
     "offline": "UB",
     "offline-unlabeled": "UB with unlabeled",
 }
-# After Okabe and Ito: apart for colour-blind readers. Markers differ too.
+# After Okabe and Ito: apart for color-blind readers. Markers differ too.
 STYLES = {
     "offline": ("#000000", "s", "--"),
     "dm": ("#D55E00", "o", "-"),
@@ -99,21 +99,24 @@ def grouped(results: Sequence[Result]) -> list[Group]:
         method: str = members[0]["method"]
         own = _compared(members[0])
         others = [_compared(other[0]) for other in by_config.values()]
-        others = [other for other in others if other["method"] == method]
-        everyone = [_compared(other[0]) for other in by_config.values()]
+        alike = [other for other in others if other["method"] == method]
         differing = [
             key
             for key in own
-            if any(
-                o.get(key) != own[key]
-                for o in (everyone if key in StreamConfig.model_fields else others)
-            )
+            if _differs(key, own, others if key in StreamConfig.model_fields else alike)
         ]
         said = ", ".join(f"{key} {own[key]}" for key in differing)
         oracle = " (oracle)" if members[0]["uses_truth"] else ""
         name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle + apart
         groups.append(Group(method, name, tuple(members)))
     return groups
+
+
+def _differs(key: str, own: dict[str, Any], others: Sequence[dict[str, Any]]) -> bool:
+    """Return whether a value tells configurations apart; some methods see no unlabeled images."""
+    if key == "unlabeled":
+        others = [other for other in (own, *others) if "none" not in (own[key], other.get(key))]
+    return any(other.get(key) != own[key] for other in others)
 
 
 def _once(results: Sequence[Result]) -> list[Result]:
@@ -188,7 +191,7 @@ def measures_omega(result: Result) -> bool:
 def _accuracies_of_bound(bound: Result, result: Result) -> list[float] | None:
     """Return the bound's accuracy where each task of a complete run ends, if it has stages there.
 
-    A stage learns the labelled images of all classes so far, however these are cut into tasks.
+    A stage learns the labeled images of all classes so far, however these are cut into tasks.
     """
     if bound["classes"] != result["classes"] or not result["complete"]:
         return None
@@ -232,7 +235,7 @@ def metrics_shown(result: Result) -> dict[str, float | None]:
 
 
 def stored_shown(result: Result) -> str:
-    """Return the number of stored images in words: a bound stores all labelled ones."""
+    """Return the number of stored images in words: a bound stores all labeled ones."""
     return "all" if result["method"] in BOUNDS else f"{result['memory']['stored_images']:,}"
 
 
@@ -285,7 +288,7 @@ def draw_comparison(results: Sequence[Result], path: Path) -> None:
     highest = max(max(result["metrics"]["accuracies"]) for result in results)
     for group in sorted(grouped(results), key=lambda group: place.get(group.method, 99)):
         color, marker, line = STYLES.get(group.method, FALLBACK)
-        # Further configurations of a method keep its colour and get another line.
+        # Further configurations of a method keep its color and get another line.
         line = line if not drawn[group.method] else FURTHER_LINES[drawn[group.method] % 3]
         drawn[group.method] += 1
         lines = [result["metrics"]["accuracies"] for result in group.results]

@@ -39,7 +39,7 @@ def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:
 
 
 def stream_table(dataset: Dataset, stream: Stream, width: int = 80) -> Table:
-    """Return the same as a table, a row a task, with class names cut to fit the width."""
+    """Return the description as a table with a row a task, class names cut to fit the width."""
     summary = stream_summary(dataset, stream)
     config, stored = stream.config, summary["tasks"][-1]["coreset_bytes"]
     table = Table(
@@ -47,17 +47,17 @@ def stream_table(dataset: Dataset, stream: Stream, width: int = 80) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
         title=f"{dataset.name} ({dataset.image_size} px): {len(stream)} tasks, order "
-        f"{config.order}, unlabelled {config.unlabeled}, seed {config.seed}",
-        caption=f"{sum(t['labeled'] for t in summary['tasks']):,} labelled and "
-        f"{sum(t['unlabeled'] for t in summary['tasks']):,} unlabelled images"
+        f"{config.order}, unlabeled {config.unlabeled}, seed {config.seed}",
+        caption=f"{sum(t['labeled'] for t in summary['tasks']):,} labeled and "
+        f"{sum(t['unlabeled'] for t in summary['tasks']):,} unlabeled images"
         + (f", {unused:,} in no task" if (unused := summary["in_no_task"]) else "")
-        + "; past, now, later: classes in the unlabelled stream"
+        + "; past, now, later: classes in the unlabeled stream"
         + (f"; coreset at the end: {stored:,} bytes" if config.coreset else ""),
     )
     table.add_column("task", justify="right", min_width=4)
     room = max(16, width - (70 if config.coreset else 60))
     table.add_column("classes", no_wrap=True)
-    for name in ("labelled", "unlabelled", "past", "now", "later", "test", "coreset"):
+    for name in ("labeled", "unlabeled", "past", "now", "later", "test", "coreset"):
         if name != "coreset" or config.coreset:
             table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     first = 0

@@ -1,4 +1,4 @@
-"""Figures as SVG text: lines over tasks, heat maps, and bars, in colours that have names.
+"""Figures as SVG text: lines over tasks, in colors that have names.
 
 Colours are CSS variables, so that one figure reads in light and dark and on paper; `STYLE` gives
 them their values, in the page and in a file of its own alike. Whatever belongs to one method is a
@@ -69,7 +69,7 @@ STYLE += "\n".join(
 
 @dataclass(frozen=True)
 class Look:
-    """The colour, the marker and the dashes of one line."""
+    """The color, the marker and the dashes of one line."""
 
     color: str
     marker: str
@@ -77,7 +77,7 @@ class Look:
 
     @property
     def name(self) -> str:
-        """The colour and the marker in words."""
+        """The color and the marker in words."""
         color = next(c[1] for c in COLORS.values() if c[0] == self.color)
         return f"{color}, {SHAPES[self.marker]}"
 
@@ -160,7 +160,7 @@ def line_figure(
     series: Sequence[Series],
     y_range: tuple[float, float] | None = None,
 ) -> str:
-    """Return lines over tasks, with the spread over seeds and a legend that names the colours."""
+    """Return lines over tasks, with the spread over seeds and a legend that names the colors."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points] + [
         y for one in series for pair in one.spread for y in pair
@@ -200,7 +200,7 @@ def _line(axes: Axes, series: Series, look: Look) -> str:
 
 
 def legend(entries: Sequence[tuple[str, str, Look]], top: float) -> tuple[list[str], float]:
-    """Return the entries of a legend, each with its colour and marker in words, and its height."""
+    """Return the entries of a legend, each with its color and marker in words, and its height."""
     longest = max(len(f"{name} ({look.name})") for _, name, look in entries)
     columns = 2 if longest <= 27 else 1
     drawn = []

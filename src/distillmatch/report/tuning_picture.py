@@ -35,7 +35,7 @@ def draw_tuning(record: dict[str, Any], path: Path) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     config = record["config"]
     figure.suptitle(
-        f"{config['method']} on {config['source']}, unlabelled {config['unlabeled']}: "
+        f"{config['method']} on {config['source']}, unlabeled {config['unlabeled']}: "
         f"{len(record['trials'])} trials, {record['folds']} folds, search {record['search']}"
     )
     buffer = BytesIO()
