@@ -99,13 +99,3 @@ def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None
         data = data_of(23, stored, 8, last_batches="short", **options)
         rows = [row for batch in batches_of(data, 0) for row in batch]
         assert sorted(rows) == list(range(23 + stored))
-
-
-def test_a_training_on_other_sets_has_no_share_of_stored_images() -> None:
-    data = data_of(16, 8, 8, stored_share=0.5, last_batches="short")
-    for name, count in (("first-half", 12), ("new", 16), ("coreset", 8)):
-        other = training(labeled=name)
-        steps = data.steps(other)
-        assert steps == -(-count // 8)
-        draft = data.draft(other, 0, range(steps))
-        assert sorted(draft.labeled.tolist()) == list(range(count))

@@ -1,4 +1,4 @@
-"""Learning on the embedded source, on the CPU: enough is learned, and as much is forgotten."""
+"""Learning on the embedded source, on the CPU: classes are learned, and forgotten by Base."""
 
 from itertools import islice
 from typing import Any
@@ -30,16 +30,15 @@ def accuracy(outcome: TaskOutcome, classes: int) -> float:
     return float((guesses == outcome.labels[asked]).mean() * 100)
 
 
-def test_all_classes_at_once_are_learned_to_75_to_95_percent(shapes: Dataset) -> None:
-    """The offline bound on thirty labels a class: 82 % in about 35 seconds of one core."""
-    (outcome,) = outcomes(shapes, 1, method="offline", tasks=1, epochs=40, batch=32)
-    assert outcome.task.seen == 60
-    assert 75 < accuracy(outcome, 60) < 95
-
-
-def test_base_forgets_the_first_task_while_it_learns_the_second(shapes: Dataset) -> None:
-    """Five classes at a time: from 86 % of the first five to none of them."""
-    before, after = outcomes(shapes, 2, method="base", tasks=12, epochs=10, batch=16)
+@pytest.mark.parametrize("method", ["base", "offline"])
+def test_base_forgets_the_first_five_classes_and_the_bound_does_not(
+    shapes: Dataset, method: str
+) -> None:
+    given = {"tasks": 12, "epochs": 10, "batch": 16, "learning_rate": 0.1}
+    before, after = outcomes(shapes, 2, method=method, **given)
     assert accuracy(before, 5) > 60
-    assert accuracy(after, 5) < accuracy(before, 5) - 30
+    if method == "base":
+        assert accuracy(after, 5) < accuracy(before, 5) - 30
+    else:
+        assert accuracy(after, 5) > 60
     assert accuracy(after, 10) > 25, "the second task's classes are half of these"

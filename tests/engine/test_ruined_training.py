@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from small_runs import SOURCE, six_classes, tiny
 from torch import Tensor
 
 from distillmatch.cli import main
+from distillmatch.engine.outcome import LossMeans
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Batch, TaskInfo
 from distillmatch.methods.base import Base
@@ -19,6 +21,17 @@ class BreaksInTaskTwo(Base):
     def loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         self.values["steps"] = self.values.get("steps", 0) + (task.number == 1)
         return super().loss(batch, task) * (float("nan") if self.values["steps"] == 6 else 1.0)
+
+
+def test_means_of_losses_and_terms_are_known_an_epoch_late() -> None:
+    means: dict[str, list[float]] = {}
+    losses = LossMeans(means, "task 3, classifier")
+    losses.add(torch.tensor([[3.0, 1.0], [5.0, 4.0]]), ("loss", "labels"))
+    assert means == {}
+    losses.add(torch.tensor([[1.0, 1.0], [float("nan"), 1.0]]), ("loss", "labels"))
+    assert means == {"loss": [4.0], "labels": [2.5]}
+    with pytest.raises(TrainingError, match="became nan in task 3, classifier, epoch 2, step 2"):
+        losses.settle()
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_leaves_what_was_finished(

@@ -12,8 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Placement
 from distillmatch.engine.data import TaskData
 from distillmatch.engine.epochs import Epochs, Place
-from distillmatch.engine.stores import CPU_BYTES, ResidentStore, StreamedStore, make_stores
-from distillmatch.engine.stores import resident_limit as limit_of
+from distillmatch.engine.stores import ResidentStore, StreamedStore, make_stores
 from distillmatch.methods import TaskInfo, Training
 from distillmatch.sources import Dataset, Part
 from distillmatch.sources.rows import MappedRows
@@ -104,13 +103,6 @@ def test_both_stores_give_the_asked_images_in_the_asked_order() -> None:
         assert given.shape == (1500, 3, 4, 4)
         assert np.array_equal(given.permute(0, 2, 3, 1).numpy(), expected[asked])
         assert len(store.deliver(store.fetch(asked[:0]))) == 0
-
-
-def test_what_fits_stays_on_the_device_and_the_rest_does_not() -> None:
-    images = np.zeros((10, 2, 2, 3), np.uint8)
-    kinds = [type(store) for store in make_stores([[images], [images], [images]], CPU, 250)]
-    assert kinds == [ResidentStore, ResidentStore, StreamedStore]
-    assert limit_of(None, CPU) == CPU_BYTES and limit_of(7, CPU) == 7
 
 
 def test_no_more_is_fetched_ahead_than_a_few_parts(

@@ -103,7 +103,7 @@ def supervised(logits: Rows, labels: list[int], weights: Row | None = None) -> f
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_step_of_e2e(recipe: str) -> None:
+def test_a_step_of_e2e_and_of_its_fine_tuning(recipe: str) -> None:
     method = method_in_third_task(recipe, method="e2e")
     training = training_of(method, "classifier")
     batch = batch_of(training, LABELS, method=method)
@@ -113,6 +113,13 @@ def test_a_step_of_e2e(recipe: str) -> None:
     slow = supervised(labels_by(method, batch), LABELS)
     slow += factor * plain.per_task(teacher, student, SIZES)
     assert loss_of(training, batch) == pytest.approx(slow, rel=1e-9)
+
+    stored: Any = method_in_third_task(recipe, method="e2e", coreset=4)
+    tuning = training_of(stored, "fine-tuning", WITH_CORESET)
+    stored.weights = torch.tensor(WEIGHTS, dtype=torch.float64)
+    batch = batch_of(tuning, STORED, WITH_CORESET)
+    slow = supervised(labels_by(stored, batch), STORED, WEIGHTS)
+    assert loss_of(tuning, batch, WITH_CORESET) == pytest.approx(slow, rel=1e-9)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -186,9 +193,10 @@ def accepted_scores(method: Method, batch: Batch, epsilon: float) -> Row:
 
 
 def dm_labels(
-    method: Method, learning: nn.Module, batch: Batch, found: Row, of_detector: bool
+    method: Method, learning: nn.Module, batch: Batch, found: Row, expected: int
 ) -> tuple[float, int]:
     """(ℓ_s + ℓ_pl) and B + B_pl, eqs. 6 and 7."""
+    of_detector, given = learning is not method.classifier, batch.labels.tolist()
     past_by_batch = method.recipe.statistics.teachers == "batch"
     guesses = rows(method.networks["past"], batch.unlabeled, past_by_batch)
     threshold = method.values["threshold"]
@@ -206,40 +214,46 @@ def dm_labels(
         return out
 
     if method.recipe.statistics.labeled == "alone":
-        # Half of six images are expected; what is accepted beyond that keeps its own statistics,
-        # and where fewer are, labeled images are repeated in their places.
-        beside = accepted[:3]
-        filled = [batch.images[n : n + 1] for n in range(len(beside), 3)]
+        # Images that are accepted beyond the expected number keep their own statistics; where fewer
+        # are, labeled images are repeated in their places.
+        beside = accepted[:expected]
+        filled = [batch.images[n : n + 1] for n in range(len(beside), expected)]
         taken = [batch.unlabeled[n : n + 1] for n in beside]
         alone = made(torch.cat([batch.images, *taken, *filled]))
         weak = made(torch.cat([batch.images, batch.unlabeled]))[5:]
         learned = {n: alone[5 + place] for place, n in enumerate(beside)}
-        learned |= {n: weak[n] for n in accepted[3:]}
+        learned |= {n: weak[n] for n in accepted[expected:]}
         logits = alone[:5]
     else:
         weak = made(torch.cat([batch.images, batch.unlabeled]))
         logits, learned = weak[:5], {n: weak[5 + n] for n in accepted}
-    total = 5 * supervised(logits, LABELS, WEIGHTS)
+    total = 5 * supervised(logits, given, WEIGHTS)
     for n in accepted:
         total += WEIGHTS[labels[n]] * plain.cross_entropy(learned[n], labels[n])
     return total, 5 + len(accepted)
 
 
-@pytest.mark.parametrize("accepted", [0, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("coreset", "expected", "accepted"), [(0, 3, 0), (0, 3, 2), (0, 3, 3), (0, 3, 5), (4, 1, 2)]
+)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_step_of_dm_and_of_its_detector(recipe: str, accepted: int) -> None:
+def test_a_step_of_dm_of_its_detector_and_of_its_fine_tuning(
+    recipe: str, coreset: int, expected: int, accepted: int
+) -> None:
+    """Of six unlabeled images half are expected to be accepted, with a coreset 5 %, so one."""
     options = {"consistency_threshold": CONFIDENT[recipe]}
-    method: Any = method_in_third_task(recipe, method="dm", options=options)
+    method: Any = method_in_third_task(recipe, method="dm", options=options, coreset=coreset)
+    task, labels = (WITH_CORESET, STORED) if coreset else (TASK, LABELS)
     method.values |= {"epsilon": 0.004, "threshold": 0.0}
-    training, of_detector = training_of(method, "classifier"), training_of(method, "detector")
-    found = accepted_scores(method, batch_of(training, LABELS, method=method), 0.004)
+    training = training_of(method, "classifier", task)
+    found = accepted_scores(method, batch_of(training, labels, task, method), 0.004)
     method.values["threshold"] = sorted([math.inf, *found], reverse=True)[accepted] - 1e-9
     method.weights = torch.tensor(WEIGHTS, dtype=torch.float64)
-    batch = batch_of(training, LABELS, method=method)
+    batch = batch_of(training, labels, task, method)
     both = torch.cat([batch.images, batch.unlabeled])
     by_batch = recipe == "paper"
 
-    total, count = dm_labels(method, method.classifier, batch, found, False)
+    total, count = dm_labels(method, method.classifier, batch, found, expected)
     assert count == 5 + accepted
     assert batch.strong is not None
     agreeing = rows(method.classifier, torch.cat([batch.unlabeled, batch.strong]))
@@ -249,14 +263,22 @@ def test_a_step_of_dm_and_of_its_detector(recipe: str, accepted: int) -> None:
     slow += plain.per_task(teacher, rows(method.classifier, both), SIZES)
     confident = [max(plain.softmax(row)) >= CONFIDENT[recipe] for row in agreeing[:6]]
     assert any(confident) and not all(confident)
-    assert loss_of(training, batch) == pytest.approx(slow, rel=1e-9)
+    assert loss_of(training, batch, task) == pytest.approx(slow, rel=1e-9)
 
+    of_detector = training_of(method, "detector", task)
     scaled, past = by_batch, method.networks["past detector"].state_dict()
     learning = method.networks["detector"]
-    total, count = dm_labels(method, learning, batch, found, True)
+    total, count = dm_labels(method, learning, batch, found, expected)
     with torch.no_grad():
         teacher = plain.detector(both, past, by_batch, scaled)[1][:, :SEEN].tolist()
         student = plain.detector(both, learning.state_dict(), True, scaled)[1][:, :SEEN].tolist()
     slow = total / count + plain.per_task(teacher, student, SIZES)
-    given = batch_of(of_detector, LABELS, method=method)
-    assert loss_of(of_detector, given) == pytest.approx(slow, rel=1e-9)
+    given = batch_of(of_detector, labels, task, method)
+    assert loss_of(of_detector, given, task) == pytest.approx(slow, rel=1e-9)
+
+    if coreset:
+        tuning = training_of(method, "fine-tuning", task)
+        method.tuning_weights = method.weights
+        slow = supervised(rows(method.classifier, batch.images, by_batch), labels, WEIGHTS)
+        given = batch_of(tuning, labels, task)
+        assert loss_of(tuning, given, task) == pytest.approx(slow, rel=1e-9)

@@ -29,13 +29,16 @@ from distillmatch.views import Normalization, strong_views, view_key, weak_views
 Labeled = tuple[ImageRows | list[ImageRows], NDArray[np.int64]]
 """Images, in one or several arrays that follow each other, and their labels."""
 
+Views = Callable[..., Tensor]
+"""`weak_views` or `strong_views`."""
+
 VIEWS_SHARE = 8
 """The views of one part of an epoch may take one part in so many of what images may."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Some images of a store, with their labels on the device; unlabelled ones have no labels."""
+    """Some images of a store, with their labels on the device; unlabeled ones have none."""
 
     store: ImageStore
     rows: Rows
@@ -45,7 +48,7 @@ class Images:
         return len(self.rows)
 
     def fetch(self, chosen: Rows) -> Tensor:
-        """Do what the host can do beforehand to have some of the images."""
+        """Do the host's part of loading some of the images."""
         return self.store.fetch(self.rows[chosen])
 
     @property
@@ -97,7 +100,7 @@ class Epoch:
 
 
 class TaskData:
-    """One task's labelled, stored and unlabelled images, and everything drawn from them.
+    """One task's labeled, stored and unlabeled images, and everything drawn from them.
 
     All draws are functions of the seed, the task, the training and the epoch: there is no state
     that an interruption could lose. `networks` are the method's, of which frozen ones may
@@ -158,7 +161,7 @@ class TaskData:
         self._permutation = lru_cache(maxsize=3)(permutation)
 
     def steps(self, training: Training) -> int:
-        """Return the steps of an epoch: one pass over the labelled images."""
+        """Return the steps of an epoch: one pass over the labeled images."""
         return self._order(training).steps
 
     def parts(self, training: Training) -> list[range]:
@@ -199,19 +202,20 @@ class TaskData:
         assert chosen.labels is not None
         pixels = chosen.store.deliver(draft.images)
         first = steps.start * self.batch
-        images = self._weak(pixels, training.name, number, "labelled", first)
+        key = training.name, number
+        images = self._views(weak_views, pixels, ("weak", "labelled"), key, first)
         strong_images = None
         if training.strong_labeled:
-            strong_images = self._strong(pixels, training.name, number, "labelled", first)
+            strong_images = self._views(strong_views, pixels, ("strong", "labelled"), key, first)
         unlabeled = self.nothing()
         strong = self.nothing() if training.strong else None
         if draft.unlabeled_images is not None:
             pixels = self.sets["unlabeled"].store.deliver(draft.unlabeled_images)
             earlier = self._in_training(training, number, range(steps.start))
             first = self._unlabeled_order.images(earlier)
-            unlabeled = self._weak(pixels, training.name, number, "unlabelled", first)
+            unlabeled = self._views(weak_views, pixels, ("weak", "unlabelled"), key, first)
             if training.strong:
-                strong = self._strong(pixels, training.name, number, "unlabelled", first)
+                strong = self._views(strong_views, pixels, ("strong",), key, first)
         truth = None
         if draft.unlabeled is not None and self.truth is not None:
             truth = self.truth[self.placement.tensor(draft.unlabeled)]
@@ -240,7 +244,8 @@ class TaskData:
             for sizes in pieces_of(len(chosen), batches, self._piece_size()):
                 rows = np.arange(start, start + sum(sizes))
                 pixels = chosen.store.deliver(chosen.fetch(rows))
-                weak = self._weak(pixels, f"pass over {over}", view, "pass", start)
+                key = f"pass over {over}", view
+                weak = self._views(weak_views, pixels, ("weak", "pass"), key, start)
                 where = self.info, self.placement, sizes if by_batch else (), networks
                 outputs.append(frozen_outputs(frozen, weak, *where))
                 start += len(rows)
@@ -255,13 +260,13 @@ class TaskData:
         return len(self.sets[over])
 
     def labels(self, over: ImageSet) -> Tensor:
-        """Return the classes of a labelled set's images, in the order of their outputs."""
+        """Return the classes of a labeled set's images, in the order of their outputs."""
         labels = self.sets[over].labels
-        assert labels is not None, "the unlabelled set has no labels"
+        assert labels is not None, "the unlabeled set has no labels"
         return labels
 
     def label_counts(self, over: ImageSet) -> Tensor:
-        """Return how many images of each seen class a labelled set holds."""
+        """Return how many images of each seen class a labeled set holds."""
         return count_labels(self.labels(over), self.info.seen)
 
     def _piece_size(self) -> int:
@@ -278,11 +283,8 @@ class TaskData:
         return BatchOrder(len(self.sets[over]), self.batch - stored, self.last_batches)
 
     def _stored_in_batch(self, training: Training) -> int:
-        """Return the stored images in each batch, where their share is chosen."""
         counts = len(self.sets["new"]), len(self.sets["coreset"])
-        if self.stored_share is None or training.labeled != "labeled" or not all(counts):
-            return 0
-        return stored_in_batch(self.batch, self.stored_share)
+        return stored_in_batch(training, *counts, self.batch, self.stored_share)
 
     def _labeled_rows(self, training: Training, number: int, steps: range) -> tuple[Rows, Sizes]:
         """Return the labeled images of some steps; stored ones go round if a share is chosen."""
@@ -320,20 +322,16 @@ class TaskData:
             count, self.seed, purpose, self.info.number, training.name, number
         )
 
-    def _weak(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
-        key = view_key(self.seed, "weak", purpose, self.info.number, name, epoch)
-        positions = _positions(first, pixels)
-        return weak_views(
-            pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
-        )
-
-    def _strong(self, pixels: Tensor, name: str, epoch: int, purpose: str, first: int) -> Tensor:
-        # Unlabelled images were the first to have strong views, and their key names no purpose.
-        words = () if purpose == "unlabelled" else (purpose,)
-        key = view_key(self.seed, "strong", *words, self.info.number, name, epoch)
-        positions = _positions(first, pixels)
-        return strong_views(
-            pixels, key, self.normalization, dtype=self.placement.dtype, positions=positions
+    def _views(
+        self, make: Views, pixels: Tensor, words: tuple[str, ...], key: tuple[str, int], first: int
+    ) -> Tensor:
+        """Return random views of images, of which the first has that number in the epoch."""
+        return make(
+            pixels,
+            view_key(self.seed, *words, self.info.number, *key),
+            self.normalization,
+            dtype=self.placement.dtype,
+            positions=torch.arange(first, first + len(pixels)),
         )
 
     def nothing(self) -> Tensor:
@@ -343,17 +341,17 @@ class TaskData:
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.placement.device)
 
 
-def stored_in_batch(batch: int, share: float) -> int:
-    """Return the stored images in a batch of which they are to have a share, at least one each."""
+def stored_in_batch(
+    training: Training, new: int, stored: int, batch: int, share: float | None
+) -> int:
+    """Return the stored images in each batch where their share is chosen: some, but not all."""
+    if share is None or training.labeled != "labeled" or not (new and stored):
+        return 0
     return min(max(round(share * batch), 1), batch - 1)
 
 
 def _listed(images: ImageRows | list[ImageRows]) -> list[ImageRows]:
     return images if isinstance(images, list) else [images]
-
-
-def _positions(first: int, pixels: Tensor) -> Tensor:
-    return torch.arange(first, first + len(pixels))
 
 
 def _first_halves(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -175,11 +175,10 @@ class Engine:
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
             new = len(self.stream.tasks[number].labeled)
             counts = {"new": new, "coreset": stored, "first-half": (new + stored) // 2}
-            share = self.config.stored_share if new and stored else None
+            batch, share = self.config.batch, self.config.stored_share
             for training in trainings_of(self.method, info):
-                images, batch = counts.get(training.labeled, new + stored), self.config.batch
-                if share is not None and training.labeled == "labeled":
-                    images, batch = new, batch - stored_in_batch(batch, share)
-                order = BatchOrder(images, batch, self.method.recipe.last_batches)
+                in_batch = stored_in_batch(training, new, stored, batch, share)
+                images = new if in_batch else counts.get(training.labeled, new + stored)
+                order = BatchOrder(images, batch - in_batch, self.method.recipe.last_batches)
                 total += self.trainer.work_of(training, order.steps)
         return total

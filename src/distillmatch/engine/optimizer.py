@@ -1,5 +1,6 @@
 """Optimizers as a captured step can take them, and the average of weights over the steps."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -13,12 +14,56 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-class Descent:
-    """torch's SGD, by kernels where there are any; its rate is a tensor that a graph can read.
+class Optimizer(ABC):
+    """torch's update by the function that it is made of, with all state in place.
 
-    An object of torch.optim brings torch's compiler with it, which takes seconds to import and is
-    not used; the function that it calls does not. Velocities are 0 at first, from which a step
-    makes what torch makes of none.
+    An object of torch.optim imports torch's compiler, which takes seconds and is not used. The rate
+    is a tensor, so that a captured step reads it.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        rate: Tensor,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.rate = rate
+        self.weight_decay = weight_decay
+        self.clip = clip
+
+    @property
+    @abstractmethod
+    def state(self) -> list[Tensor]:
+        """All that a resumed training needs of it."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Update the parameters that have gradients, clipped together to a norm."""
+
+    def forget_gradients(self) -> None:
+        """Drop the last step's gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def _given(self, *states: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Return the parameters with gradients, the gradients, and their state."""
+        rows = [
+            row for row in zip(self.parameters, *states, strict=True) if row[0].grad is not None
+        ]
+        weights, *kept = ([row[n] for row in rows] for n in range(1 + len(states)))
+        return [weights, [one.grad for one in weights if one.grad is not None], *kept]
+
+    def _clip(self) -> None:
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+
+
+class Descent(Optimizer):
+    """SGD with momentum, by kernels where there are any.
+
+    Velocities are 0 at first, from which a step makes what torch makes of none.
     """
 
     def __init__(
@@ -29,39 +74,23 @@ class Descent:
         weight_decay: float = 0.0,
         clip: float | None = None,
     ) -> None:
-        self.parameters = parameters
-        self.rate = rate
+        super().__init__(parameters, rate, weight_decay, clip)
         self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.clip = clip
         self.velocities = [torch.zeros_like(one) for one in parameters]
 
     @property
     def state(self) -> list[Tensor]:
-        """All that a resumed training needs of it."""
+        """The velocities."""
         return self.velocities
-
-    def forget_gradients(self) -> None:
-        """Let go of the last step's gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change the parameters that have gradients by them, all together cut to a length."""
-        weights: list[Tensor] = []
-        gradients: list[Tensor] = []
-        velocities: list[Tensor] = []
-        for weight, velocity in zip(self.parameters, self.velocities, strict=True):
-            if weight.grad is not None:
-                weights.append(weight)
-                gradients.append(weight.grad)
-                velocities.append(velocity)
+        """Take a step."""
+        weights, gradients, velocities = self._given(self.velocities)
         how = self.rate, self.momentum, self.weight_decay, self.clip
         if descend(weights, gradients, velocities, *how):
             return
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self._clip()
         sgd(
             weights,
             gradients,
@@ -76,8 +105,8 @@ class Descent:
         )
 
 
-class AdamW:
-    """torch's AdamW by the function that it is made of, with all state in place."""
+class AdamW(Optimizer):
+    """AdamW with torch's defaults."""
 
     def __init__(
         self,
@@ -86,38 +115,30 @@ class AdamW:
         weight_decay: float = 0.0,
         clip: float | None = None,
     ) -> None:
-        self.parameters = parameters
-        self.rate = rate
-        self.weight_decay = weight_decay
-        self.clip = clip
+        super().__init__(parameters, rate, weight_decay, clip)
         self.means = [torch.zeros_like(one) for one in parameters]
         self.squares = [torch.zeros_like(one) for one in parameters]
         self.steps = [torch.zeros((), device=rate.device) for _ in parameters]
 
     @property
     def state(self) -> list[Tensor]:
-        """All that a resumed training needs of it."""
+        """Means, squares and numbers of steps."""
         return [*self.means, *self.squares, *self.steps]
-
-    def forget_gradients(self) -> None:
-        """Drop the last step's gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the parameters that have gradients, clipped together to a norm if asked."""
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        rows = zip(self.parameters, self.means, self.squares, self.steps, strict=True)
-        given = [row for row in rows if row[0].grad is not None]
+        """Take a step."""
+        self._clip()
+        weights, gradients, means, squares, steps = self._given(
+            self.means, self.squares, self.steps
+        )
         adamw(
-            [row[0] for row in given],
-            [row[0].grad for row in given if row[0].grad is not None],
-            [row[1] for row in given],
-            [row[2] for row in given],
+            weights,
+            gradients,
+            means,
+            squares,
             [],
-            [row[3] for row in given],
+            steps,
             fused=True,
             amsgrad=False,
             beta1=BETAS[0],
@@ -132,10 +153,9 @@ class AdamW:
 class WeightAverage:
     """The exponential average of a network's weights and statistics, one update a step.
 
-    After t steps it is Σ_s d^(t-s) θ_s / Σ_s d^(t-s) over the weights θ_1 … θ_t that the steps
-    left, with decay d: the weights from before the first step have no part in it, so it is of use
-    in short trainings too. All of it lies on the device and is changed in place, so that an update
-    can be captured with the step.
+    After t steps it is Σ_s d^(t-s) θ_s / Σ_s d^(t-s) over the weights θ_1 … θ_t after each step,
+    with decay d. The initial weights do not count, so it serves short trainings too. All of it lies
+    on the device and is changed in place, so that an update can be captured with the step.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -162,7 +182,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def put_in_place(self) -> None:
-        """Let the network have the average as its weights."""
+        """Give the network the average as its weights."""
         torch._foreach_copy_(list(self.current.values()), list(self.averaged.values()))
 
     def tensors(self) -> dict[str, Tensor]:

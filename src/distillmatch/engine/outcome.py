@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distillmatch.engine.optimizer import AdamW, Descent
+from distillmatch.engine.optimizer import Optimizer
 from distillmatch.errors import TrainingError
 from distillmatch.methods import TaskInfo
 from distillmatch.methods.schedule import Schedule
@@ -90,7 +90,7 @@ class Underway:
     judgement: Judgement | None = None
     clock: Clock = field(default_factory=Clock)
     schedules: dict[str, Schedule] = field(default_factory=dict)
-    optimizer: Descent | AdamW | None = None
+    optimizer: Optimizer | None = None
 
     @property
     def begun(self) -> bool:

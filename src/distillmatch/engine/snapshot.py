@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distillmatch.engine.optimizer import AdamW, Descent, WeightAverage
+from distillmatch.engine.optimizer import Optimizer, WeightAverage
 from distillmatch.engine.outcome import Clock, Judgement, Losses, Underway
 from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method
@@ -119,7 +119,7 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
             raise SnapshotError(f"the checkpoint's network '{name}' has another shape") from None
 
 
-def restore_optimizer(snapshot: Snapshot, optimizer: Descent | AdamW) -> None:
+def restore_optimizer(snapshot: Snapshot, optimizer: Optimizer) -> None:
     """Restore an optimizer's state in place: a captured step reads it there."""
     found = _below("optimizer/", snapshot)
     if not found and not snapshot.values["epochs"]:

@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from itertools import accumulate
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, why
-from distillmatch.engine.optimizer import AdamW, Descent, WeightAverage
+from distillmatch.engine.optimizer import AdamW, Descent, Optimizer, WeightAverage
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
 from distillmatch.methods.contract import map_outputs, terms_of
@@ -29,19 +30,13 @@ TRIAL_STEPS = 1
 STEPS_AHEAD = 16
 """Steps that are queued at most: enough for the time the host needs for the next epoch's views.
 A queue that is full would keep the driver, and with it the other runs of the process, waiting."""
-JOINT_COPY = 65536
-"""Numbers of the largest tensor that is copied with others by one launch of torch's, which gives so
-many to each of its programs: images have more, and would keep few programs busy for long."""
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """The optimizer of one training.
+    """The optimizer of one training, and the average of its weights over the steps, if any."""
 
-    `average` is that of the network's weights over the steps, where the training asks for one.
-    """
-
-    optimizer: Descent | AdamW
+    optimizer: Optimizer
     average: WeightAverage | None = None
 
     @classmethod
@@ -53,7 +48,7 @@ class Optimization:
         parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
         decay = config.weight_decay
-        optimizer: Descent | AdamW
+        optimizer: Optimizer
         if config.optimizer == "adamw":
             optimizer = AdamW(parameters, rate, decay, training.clip)
         else:
@@ -84,7 +79,7 @@ class Step:
         optimizer = self.optimization.optimizer
         with self.placement.autocast():
             terms = terms_of(self.training, batch, self.task)
-            loss = _sum(list(terms.values()))
+            loss = reduce(add, terms.values())
         self._note(terms)
         optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -231,13 +226,6 @@ class _State:
         torch._foreach_copy_(step.optimization.optimizer.state, self.optimizer)
 
 
-def _sum(terms: list[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
 def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     changed: dict[str, Any] = {}
     for part in fields(batch):
@@ -254,23 +242,10 @@ def _copied(batch: Batch) -> Batch:
 
 
 def _copy_into(target: Batch, given: Batch) -> None:
-    """Copy a batch to where a captured step reads it; the small parts of one type by one launch."""
-    small: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
-    for into, rows in _pairs(target, given):
-        if into.numel() > JOINT_COPY:
-            into.copy_(rows)
-        else:
-            small.setdefault(into.dtype, []).append((into, rows))
-    for pairs in small.values():
-        torch._foreach_copy_([into for into, _ in pairs], [rows for _, rows in pairs])
-
-
-def _pairs(target: Batch, given: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each tensor of a batch with the one of another batch in its place."""
+    """Copy a batch to where a captured step reads it."""
     for part in fields(target):
         into, value = getattr(target, part.name), getattr(given, part.name)
-        if isinstance(into, tuple):
-            pairs = zip(into, value, strict=True)
-            yield from ((rows, given) for rows, given in pairs if rows is not None)
-        elif into is not None:
-            yield into, value
+        pairs = zip(into, value, strict=True) if isinstance(into, tuple) else [(into, value)]
+        for place, rows in pairs:
+            if place is not None:
+                place.copy_(rows)
