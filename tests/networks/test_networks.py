@@ -115,8 +115,8 @@ def test_a_name_gives_depth_and_width(name: str, depth_and_width: tuple[int, int
         ("wrn-28-0", "width must be at least 1"),
         (
             "resnet-18",
-            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', torchvision:NAME, timm:NAME, "
-            "or your own as module:name, not 'resnet-18'",
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', efficientnet-lite0, "
+            "torchvision:NAME, timm:NAME, or your own as module:name, not 'resnet-18'",
         ),
         ("wrn-28", "not 'wrn-28'"),
         ("wrn-28-2 ", "not 'wrn-28-2 '"),

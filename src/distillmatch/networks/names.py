@@ -1,4 +1,7 @@
-"""Networks by name: `wrn-28-2` is the paper's, `wrn-10-1` a small one; others have a colon."""
+"""Networks by name: `wrn-28-2` is the paper's, `efficientnet-lite0` a pretrained one.
+
+Others have a colon.
+"""
 
 import re
 from threading import RLock
@@ -8,6 +11,7 @@ import torch
 from torch import nn
 
 from distillmatch.errors import ConfigError
+from distillmatch.networks import efficientnet_lite
 from distillmatch.networks.deconf import DeconfHead, Detector, Similarity
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
 from distillmatch.networks.initial_weights import InitialWeights
@@ -25,7 +29,7 @@ def check_network(name: str) -> None:
     """Say in one sentence what is wrong with a network's name, if anything is."""
     if ":" in name:
         find_maker(name)
-    else:
+    elif name != efficientnet_lite.NAME:
         parse_network(name)
 
 
@@ -34,8 +38,8 @@ def parse_network(name: str) -> tuple[int, int]:
     match = re.fullmatch(r"wrn-([0-9]{1,4})-([0-9]{1,3})", name)
     if match is None:
         raise ConfigError(
-            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', torchvision:NAME, timm:NAME, "
-            f"or your own as module:name, not {name!r}"
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', efficientnet-lite0, "
+            f"torchvision:NAME, timm:NAME, or your own as module:name, not {name!r}"
         )
     depth, width = int(match[1]), int(match[2])
     if depth < 10 or depth % 6 != 4:
@@ -111,6 +115,11 @@ def _backbone(
     weights: PretrainedWeights | None,
     initial_weights: InitialWeights,
 ) -> tuple[nn.Module, int]:
+    if name == efficientnet_lite.NAME:
+        pretrained = efficientnet_lite.pretrained_network()
+        if weights is not None:
+            weights.load_into(pretrained, name)
+        return pretrained, pretrained.feature_count
     if ":" not in name:
         depth, width = parse_network(name)
         ours = WideResNet(depth, width, generator=generator, initial_weights=initial_weights)
