@@ -18,7 +18,7 @@ from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 from distillmatch.terminal import plain_console
 
-RATES = {"dm": 0.1, "gd": 0.1, "base": 0.1, "offline": 0.1}
+RATES = {"dm": 0.1, "offline": 0.2, "gd": 0.2, "base": 0.1}
 """The learning rate of each method, chosen by `distillmatch tune` on two folds of three tasks."""
 SETTINGS: dict[str, Any] = {
     "source": "shapes",

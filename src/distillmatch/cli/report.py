@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 from distillmatch.cli.options import add_allow_import
 from distillmatch.cli.parser import Commands, add_command
 from distillmatch.cli.suite import (
+    RECIPES,
     add_ledger_options,
     add_seeds_option,
     chosen_experiments,
@@ -65,11 +66,13 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.report.glance import glance_svg
     from distillmatch.report.renderers import csv_text, html, latex, markdown
 
-    groups = [(recipe, _models(arguments, recipe)) for recipe in get_args(RecipeName)]
+    usual = RECIPES[arguments.scale]
+    recipes = sorted(get_args(RecipeName), key=lambda recipe: recipe != usual)
+    groups = [(recipe, _models(arguments, recipe)) for recipe in recipes]
     groups = [
         (recipe, models)
         for recipe, models in groups
-        if recipe == "paper" or any(model.cells_run for model in models)
+        if recipe == usual or any(model.cells_run for model in models)
     ]
     out: Path = arguments.out
     check_writable(out, "writing the report")

@@ -12,6 +12,7 @@ from distillmatch.cli.options import key_and_value
 from distillmatch.cli.parser import Commands, add_command
 from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
 from distillmatch.config import RunConfig
+from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.suite.catalogue import Scale
@@ -255,8 +256,12 @@ def _runs_of(experiment: str) -> set[str]:
     """Return the names of an experiment's runs and bounds with seed 0, at any scale."""
     from distillmatch.suite.plan import plan
 
-    scales = get_args(Scale)
-    experiments = [one for scale in scales for one in chosen_experiments([experiment], scale)]
+    experiments = [
+        one
+        for scale in get_args(Scale)
+        for recipe in get_args(RecipeName)
+        for one in chosen_experiments([experiment], scale, recipe)
+    ]
     return {run.name for run in plan(experiments, [0])}
 
 

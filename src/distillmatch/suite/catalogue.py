@@ -34,9 +34,11 @@ the images that Base must store to match a method, in all and for each unlabelle
 """
 Scale = Literal["paper", "quick"]
 QUICK_NOTE = (
-    "Made small on the embedded data: rows and columns keep the paper's names, numbers of tasks "
-    "and of stored images are smaller, and nothing was published."
+    "Made small on the embedded data, with fewer tasks and stored images. Nothing was published of "
+    "it."
 )
+PARENTS = {"cifar100": 20, "shapes": 12}
+"""Tasks of a stream with a task for each parent class."""
 PAPER_NUMBERS = {
     "table-4a": "ablation-random",
     "table-4b": "ablation-parent",
@@ -49,7 +51,16 @@ PAPER_NUMBERS = {
     "table-7c": "table-7",
     "table-7d": "table-7",
     "table-9": "gd-calibration",
+    "table-9a": "gd-calibration",
+    "table-9b": "gd-calibration",
+    "table-9c": "gd-calibration",
+    "figure-4a": "ablation-random",
+    "figure-4b": "ablation-parent",
+    **{f"figure-5{letter}": "table-6" if letter < "e" else "table-7" for letter in "abcdefgh"},
+    "figure-6": "table-8",
     "figure-7": "auroc",
+    "figure-7a": "auroc",
+    "figure-7b": "auroc",
 }
 """The paper's numbers of tables and figures that go by another name here."""
 Options = dict[str, Any]
@@ -177,10 +188,41 @@ def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
         raise ConfigError(f"scale must be one of {', '.join(get_args(Scale))}, not {scale!r}")
     if scale == "paper":
         return experiment
+    names = {}  # the bound stores nothing, whatever its column says
+    for cell in sorted(experiment.cells, key=lambda cell: cell.config.coreset):
+        counts = cell.config, _made_small(cell.config)
+        names[cell.column] = _with_small_counts(cell.column, *counts)
+    if len(set(names.values())) < len(names):  # as for 1 and 2 tasks, which both become 1
+        names = {column: column for column in names}
     cells = tuple(
-        replace(cell, config=_made_small(cell.config), published={}) for cell in experiment.cells
+        replace(cell, column=names[cell.column], config=_made_small(cell.config), published={})
+        for cell in experiment.cells
     )
-    return replace(experiment, cells=cells, note=QUICK_NOTE, scale=scale)
+    return replace(
+        experiment,
+        title=_with_small_counts(experiment.title, *counts),
+        columns=tuple(names[column] for column in experiment.columns),
+        cells=cells,
+        note=QUICK_NOTE,
+        scale=scale,
+    )
+
+
+def _with_small_counts(text: str, paper: RunConfig, small: RunConfig) -> str:
+    """Return a title or the name of a column with the counts that small runs really have."""
+    tasks = [_task_count(config) for config in (paper, small)]
+    if all(tasks):
+        text = re.sub(rf"\b{tasks[0]} tasks", f"{tasks[1]} tasks", text)
+    stored = f"{paper.coreset}\\b"
+    return re.sub(
+        f"^{stored}$|(?<=coreset ){stored}|(?<=coreset of ){stored}", str(small.coreset), text
+    )
+
+
+def _task_count(config: RunConfig) -> int | None:
+    if config.task_sizes is not None:
+        return len(config.task_sizes)
+    return config.tasks or (10 if config.order == "random" else PARENTS.get(config.source))
 
 
 def at_all_scales(experiment: Experiment) -> list[Experiment]:
