@@ -34,8 +34,8 @@ from distillmatch.engine.optimizer import Descent
 from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
 from distillmatch.runs import read_result, run
+from distillmatch.runs.checkpoints import WRITER as THREAD
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints, decode
-from distillmatch.runs.writer import THREAD
 
 
 @pytest.fixture(autouse=True)

@@ -57,9 +57,11 @@ def test_a_copy_without_history_can_be_held_against_its_commit(
     head = git(repository, "rev-parse", "HEAD")
     monkeypatch.setenv("DISTILLMATCH_COMMIT", head)
     monkeypatch.setattr(machine, "PACKAGE", copied)
+    commit.cache_clear()
     said = commit()
     assert (said["id"], said["dirty"]) == (head, None)
     (copied / "run0").write_bytes(b"changed")
+    commit.cache_clear()
     changed = commit()
     assert changed["tree"] != said["tree"]
     monkeypatch.setattr(machine, "PACKAGE", package)
@@ -72,6 +74,7 @@ def test_a_copy_without_history_can_be_held_against_its_commit(
         ["whether there were changes beside its commit is not known"],
     ]
     tree_in_history.cache_clear()
+    commit.cache_clear()
 
 
 def remarks(said: dict[str, Any]) -> list[str]:

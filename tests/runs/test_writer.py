@@ -15,12 +15,12 @@ from small_runs import six_classes, without_times
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import DiskError
-from distillmatch.runs import Interrupted, checkpoints, read_result, run, threads
-from distillmatch.runs.checkpoints import Checkpoint, Checkpoints, decode
+from distillmatch.runs import Interrupted, checkpoints, read_result, run
+from distillmatch.runs.checkpoints import WRITER as THREAD
+from distillmatch.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWriter, decode
 from distillmatch.runs.folder import RunFolder
-from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.interruption import StopRequest, end_process
 from distillmatch.runs.log import history, read_log
-from distillmatch.runs.writer import THREAD, CheckpointWriter
 
 Place = tuple[int, int, int]
 Before = Callable[[Checkpoint], None]
@@ -242,7 +242,6 @@ def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
 ) -> None:
     comes_back = threading.Event()
     before_each_write(monkeypatch, lambda checkpoint: wait_until(comes_back.is_set, "the disk"))
-    monkeypatch.setattr("distillmatch.runs.writer.HURRY_SECONDS", 0.05)
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     second = Interrupted("stopped at once", 2)
@@ -255,7 +254,7 @@ def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
         (thread,) = writing()
         assert thread.daemon
         with pytest.raises(SystemExit):  # which would be too late, did `os._exit` return
-            threads.end_process(second)
+            end_process(second)
         assert ended == [130]
         comes_back.set()
         thread.join()
@@ -273,7 +272,6 @@ def test_a_write_that_was_given_up_leaves_the_next_sessions_checkpoints_alone(
         return encode(checkpoint)
 
     monkeypatch.setattr(checkpoints, "encode", hanging)
-    monkeypatch.setattr("distillmatch.runs.writer.HURRY_SECONDS", 0.05)
     with (
         RunFolder(tmp_path, said.append) as folder,
         pytest.raises(Interrupted),

@@ -103,7 +103,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Learn the task and report on it."""
     from distillmatch.runs import Interrupted
-    from distillmatch.runs.threads import end_process
+    from distillmatch.runs.interruption import end_process
 
     try:
         learn_task(

@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.runs_per_gpu is not None:
         raise ConfigError("--runs-per-gpu goes with --seeds only")
     from distillmatch.runs import Interrupted
-    from distillmatch.runs.threads import end_process
+    from distillmatch.runs.interruption import end_process
 
     try:
         (_run_seeds if several else _run_one)(arguments, config)

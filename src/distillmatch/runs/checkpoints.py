@@ -1,16 +1,17 @@
-"""Checkpoint files: safetensors with the plain values in JSON beside them, checked by a hash.
+"""Checkpoint files: safetensors with plain values as JSON, verified by a hash.
 
-The last two are kept. A new one gets a name of its own and the oldest goes only once the new one is
-on the disk, so that whatever happens in between, one that is whole is there.
+The last two are kept. A new one gets a name of its own, and the oldest is removed only once the new
+one is on the disk, so that one is whole whatever happens in between.
 """
 
 import hashlib
 import json
 import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -23,33 +24,38 @@ from torch import Tensor
 
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import atomic_file, read_bytes
+from distillmatch.runs.interruption import THREADS
 from distillmatch.runs.schema import RunCheckpoint
 from distillmatch.sources.walk import shown
+
+if TYPE_CHECKING:
+    from distillmatch.runs.folder import RunFolder
 
 FOLDER = "checkpoints"
 FORMAT = "distillmatch checkpoint"
 VERSION = 1
 KEPT = 2
+WRITER = f"{THREADS}checkpoint"
 HASHED_BYTES = 4_000_000
-"""Small tensors are hashed so many bytes at a time: a thread waits for Python's lock after each."""
+"""Small tensors are hashed together: a thread waits for Python's lock after each call."""
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError)
-"""What reading a file raises that is not as it was written, or is gone."""
+"""Errors of reading a file that is damaged or gone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a file holds: plain values, and tensors by name."""
+    """The content of a file: plain values, and tensors by name."""
 
     values: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
 class AbandonedError(Exception):
-    """A checkpoint that nobody waits for any more was not written."""
+    """A checkpoint was not written, because its run has ended."""
 
 
 class Checkpoints:
-    """The checkpoint files of one run's folder."""
+    """The checkpoint files in the folder of a run."""
 
     def __init__(self, folder: Path, schema: type[BaseModel] = RunCheckpoint) -> None:
         self.folder = folder / FOLDER
@@ -58,11 +64,11 @@ class Checkpoints:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Let a write under way in another thread come to nothing: the folder is given back."""
+        """Cancel the write of another thread: the folder may soon belong to another process."""
         self._abandoned = True
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint, then let go of all but the last two."""
+        """Write a checkpoint, then remove all but the last two."""
         number = max((int(path.stem) for path in self._files()), default=0) + 1
         path = self.folder / f"{number:08d}.safetensors"
         content = encode(checkpoint)
@@ -81,9 +87,9 @@ class Checkpoints:
             raise AbandonedError
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the last checkpoint that is whole, and what is wrong with those after it.
+        """Return the last whole checkpoint, and what is wrong with those after it.
 
-        One that the system does not let us read may well be whole: that raises `DiskError`.
+        A file that may not be read could well be whole: it raises `DiskError`.
         """
         problems: list[str] = []
         for path in sorted(self._files(), reverse=True):
@@ -92,14 +98,15 @@ class Checkpoints:
                     found = decode(path)
                     self._check(found)
                 except _DAMAGE as error:
-                    problems.append(f"{shown(path)}: not a whole checkpoint ({_short(error)})")
+                    reason = " ".join(str(error).split())[:120] or type(error).__name__
+                    problems.append(f"{shown(path)}: not a whole checkpoint ({reason})")
                     continue
             self._good = [path]
             return found, problems
         return None, problems
 
     def _check(self, checkpoint: Checkpoint) -> None:
-        """Raise `ValueError` for a checkpoint of something else, or with parts missing."""
+        """Raise `ValueError` for a checkpoint of another kind, or one with missing parts."""
         try:
             self.schema.model_validate(checkpoint.values)
         except ValidationError as error:
@@ -109,7 +116,7 @@ class Checkpoints:
         stored = checkpoint.tensors.get("coreset")
         counts = checkpoint.values["engine"]["coreset"]
         if stored is None or stored.ndim != 4 or len(stored) != sum(counts):
-            raise ValueError("its stored images are not as many as it says")
+            raise ValueError("the number of stored images is wrong")
 
     def clear(self) -> None:
         """Remove all checkpoints."""
@@ -121,7 +128,7 @@ class Checkpoints:
             self.folder.rmdir()
 
     def sweep(self) -> None:
-        """Remove what a process that was killed while it wrote has left."""
+        """Remove what a process left that was killed while it wrote."""
         for path in self.folder.glob(".*.safetensors.*.part"):
             path.unlink(missing_ok=True)
 
@@ -134,8 +141,71 @@ class Checkpoints:
         return [path for path in paths if re.fullmatch(r"\d{8}\.safetensors", path.name)]
 
 
+class CheckpointWriter:
+    """Within its block, writes checkpoints in a thread beside the training, one after another.
+
+    A checkpoint must not change once it is given. The outcome of a write is raised or noted in the
+    log by `look` and `settle`, in the thread of the run: a log has one writer.
+    """
+
+    def __init__(self, folder: "RunFolder") -> None:
+        self.folder = folder
+        self._thread: threading.Thread | None = None
+        self._place = ""
+        self._outcome: Path | BaseException | None = None
+
+    def begin(self, checkpoint: Checkpoint, place: str) -> None:
+        """Begin to write, once the last write is done; `place` says how far the run is."""
+        self.settle()
+        # A resumed run notes what comes after this point: what came before must be in the log.
+        self.folder.log.flush()
+        self._place = place
+        # A daemon, for a disk that hangs must not keep the process.
+        thread = threading.Thread(target=self._write, args=(checkpoint,), name=WRITER, daemon=True)
+        self._thread = thread  # before it starts: a signal may come in between
+        thread.start()
+
+    def look(self) -> None:
+        """Raise the error of the last write, if it has ended."""
+        if self._outcome is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the last write, and raise its error."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        outcome, self._outcome, self._thread = self._outcome, None, None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if outcome is not None:
+            self.folder.log.note("checkpoint", file=outcome.name, place=self._place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._thread is None or self._thread.ident is None:
+            return
+        if isinstance(error, KeyboardInterrupt):
+            # By a second signal: a run that stops where it can be resumed has settled.
+            self.folder.checkpoints.abandon()
+            return
+        try:
+            self.settle()
+        except Exception:
+            # The run is finished and its result written, or it ends by another error.
+            return
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        try:
+            self._outcome = self.folder.checkpoints.save(checkpoint)
+        except BaseException as error:  # the thread of the run raises it, whatever it is
+            self._outcome = error
+
+
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint as the content of a file."""
+    """Return the content of a checkpoint's file."""
     text = json.dumps(checkpoint.values)
     header = {
         "format": FORMAT,
@@ -147,7 +217,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(path: Path) -> Checkpoint:
-    """Read a checkpoint, or raise `ValueError` if it is none of ours or not as it was written."""
+    """Read a checkpoint; raise `ValueError` for another file or a damaged one."""
     header, tensors = read_safetensors(path)
     if (header.get("format"), header.get("version")) != (FORMAT, str(VERSION)):
         raise ValueError(f"expected {FORMAT} version {VERSION}")
@@ -160,8 +230,8 @@ def decode(path: Path) -> Checkpoint:
 def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return the metadata and the tensors of a file, which may be removed while they are in use.
 
-    Python reads it, not `safe_open`: that refuses names that are not UTF-8, and calls every file
-    missing that it may not open.
+    `safe_open` would refuse names that are not UTF-8, and call every file missing that it may not
+    open.
     """
     content = read_bytes(path)
     tensors = from_safetensors(content)
@@ -189,7 +259,7 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
-    """Return a tensor's bytes, by numpy where it knows the type: torch drops the lock each time."""
+    """Return the bytes of a tensor; NumPy, where it knows the type, keeps Python's lock."""
     try:
         return tensor.numpy().reshape(-1).view(np.uint8)
     except TypeError:
@@ -197,7 +267,7 @@ def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
 
 
 def _sync(folder: Path) -> None:
-    """Have the folder's list of names on the disk too, where the system can do that."""
+    """Write the folder's list of names to the disk too, where the system can."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -207,7 +277,3 @@ def _sync(folder: Path) -> None:
         pass
     finally:
         os.close(descriptor)
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__

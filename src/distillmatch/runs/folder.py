@@ -1,4 +1,4 @@
-"""The folder of a run: its result, its checkpoints, its log, and who works in it."""
+"""The folder of a run: its result, checkpoints, log and lock."""
 
 import contextlib
 import json
@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
@@ -36,9 +35,9 @@ STAGES_VERSION = 1
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder has of a run: its whole result, or a state to go on from, or nothing.
+    """What a folder has of a run: its whole result, or what it is resumed from, or nothing.
 
-    That is a checkpoint, or, where tasks are learned side by side, the head of `stages/`, or both.
+    A run is resumed from a checkpoint or, of tasks learned side by side, from `stages/`, or both.
     """
 
     result: dict[str, Any] | None = None
@@ -47,7 +46,7 @@ class Found:
 
 
 class RunFolder:
-    """Within its block, the folder belongs to this process alone."""
+    """The folder of a run, locked for this process within its block."""
 
     def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         self.path = path
@@ -65,15 +64,9 @@ class RunFolder:
             path.unlink(missing_ok=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # A refused start is no event of the run that the folder holds.
-        refused = isinstance(error, RunFolderError)
-        if error is not None and not refused and self.log.path.exists():
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        is_refusal = isinstance(error, RunFolderError)  # not an event of the run in the folder
+        if error is not None and not is_refusal and self.log.path.exists():
             event = "interrupted" if isinstance(error, Interrupted) else "failed"
             reason = " ".join(str(error).split())
             self.log.note(event, error=type(error).__name__, reason=reason)
@@ -85,14 +78,14 @@ class RunFolder:
                 self.path.rmdir()
 
     def tell(self, sentence: str, event: str = "told", **fields: Any) -> None:
-        """Say something to the user, and note it."""
+        """Tell the user something, and note it in the log."""
         self.log.note(event, sentence=sentence, **fields)
         self._tell(sentence)
 
     def find(
         self, resume: Resume, config: RunConfig, fingerprint: str, weights: str | None = None
     ) -> Found:
-        """Return what there is to go on from; refuse what belongs to another run.
+        """Return what the run is resumed from; refuse the folder of another run.
 
         `fingerprint` and `weights` are the hashes of the data and of the pretrained weights.
         """
@@ -127,7 +120,7 @@ class RunFolder:
         return Found(checkpoint=checkpoint, stages=stages)
 
     def _read_result(self) -> dict[str, Any] | None:
-        """Return the result that is there; one that is damaged counts no more than a checkpoint."""
+        """Return the result in the folder; a damaged one is passed over, as checkpoints are."""
         path = self.path / RESULT
         if not path.exists():
             return None
@@ -140,12 +133,12 @@ class RunFolder:
             return None
 
     def clear(self) -> None:
-        """Remove all that a run is continued from."""
+        """Remove all that a run is resumed from."""
         self.checkpoints.clear()
         shutil.rmtree(self.path / STAGES, ignore_errors=True)
 
     def write_stages_head(self, head: dict[str, Any]) -> None:
-        """Say of which run the stages are that this folder holds."""
+        """Write of which run the stages in this folder are."""
         record = {"format": STAGES_FORMAT, "version": STAGES_VERSION, **head}
         path = self.path / STAGES / STAGES_HEAD
         write_atomically(path, json.dumps(record) + "\n", "writing how far the stages are")
@@ -153,7 +146,7 @@ class RunFolder:
     def _read_stages_head(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return of which run the stages are, and what is wrong with the file that says so.
 
-        Where it is damaged the stages go: they might be of any run.
+        If it is damaged the stages are removed: they could be of any run.
         """
         path = self.path / STAGES / STAGES_HEAD
         if not path.exists():
@@ -201,7 +194,7 @@ def differing_keys(recorded: dict[str, Any], config: RunConfig) -> dict[str, tup
 
 
 def differences(recorded: dict[str, Any], config: RunConfig, passed: Sequence[str] = ()) -> str:
-    """Say what differs but for keys to pass over, or nothing."""
+    """Return what differs in words, or nothing; keys in `passed` are left out."""
     return ", ".join(
         f"{key} is {there} there and {here} here"
         for key, (there, here) in differing_keys(recorded, config).items()

@@ -1,4 +1,4 @@
-"""One process a folder: a lock that the system takes back when its holder dies, however it dies."""
+"""One process per folder: a lock that the system releases when its process dies, however it dies."""
 
 import contextlib
 import os
@@ -27,12 +27,11 @@ State = Literal["taken", "busy", "no locks"]
 
 
 class FolderLock:
-    """Holds `run.lock` in a folder, with the process's number and machine in it for people to read.
+    """Holds `run.lock` in a folder, with the number and machine of its process for people to read.
 
-    The file being there means nothing: what counts is the lock on it, which does not outlive the
-    process. A file that was left behind is taken over, and `tell` is given a sentence about it.
-    Some network file systems know no locks: there the file itself keeps others out, as long as the
-    process that it names is alive.
+    Only the lock on the file counts, which ends with its process; a file that was left behind is
+    taken over, and `tell` is given a sentence about it. On a network file system without locks the
+    file itself excludes others, as long as the process that it names is alive.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
@@ -41,14 +40,9 @@ class FolderLock:
 
     def _acquire(self, tell: Callable[[str], None]) -> int:
         while True:
-            with explain_disk_errors("locking the folder", self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    os.close(descriptor)
-                    raise OSError(EINVAL, "expected a file, found a pipe or a device")
+            descriptor = self._open()
             holder = _holder_in(descriptor)
-            # `is_held` takes the lock for a moment, and who has just taken it is about to write.
+            # `is_held` takes the lock for a moment, and a new holder is about to write its number.
             state = _soon(_lock, descriptor)
             if state == "busy":
                 holder = holder or _soon(_holder_in, descriptor)
@@ -56,7 +50,8 @@ class FolderLock:
                 raise LockedError(self._busy(holder))
             if state == "no locks" and holder and _lives(holder) is not False:
                 os.close(descriptor)
-                raise LockedError(self._busy(holder, unsure=_lives(holder) is None))
+                raise LockedError(f"{self._busy(holder)} (no locks here: remove {self.path} if "
+                                  "that process is no run of this folder)")
             if lies_at(descriptor, self.path):
                 break
             os.close(descriptor)  # its last holder removed the file after we had opened it
@@ -74,21 +69,26 @@ class FolderLock:
             os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
         return descriptor
 
-    def _busy(self, holder: str, *, unsure: bool = False) -> str:
+    def _open(self) -> int:
+        with explain_disk_errors("locking the folder", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise OSError(EINVAL, "expected a file, found a pipe or a device")
+        return descriptor
+
+    def _busy(self, holder: str) -> str:
         number, _, machine = holder.partition(" ")
         who = f"another process ({number or 'just started'})"
-        if number == str(os.getpid()):
+        if number == str(os.getpid()) and machine in ("", platform.node()):
             who = "another run of this process"
-        if unsure:
-            return (
-                f"{self.path.parent}: process {number} of machine {machine} has begun a run in "
-                "this folder, which is on a file system without locks, so that nobody here can "
-                f"tell whether it lives; if it does not, remove {self.path}"
-            )
+        elif machine not in ("", platform.node()):
+            who = f"process {number} of machine {machine}"
         return f"{self.path.parent}: {who} is running in this folder; wait for it or choose another"
 
     def release(self) -> None:
-        """Remove the file and give the lock back."""
+        """Remove the file and release the lock."""
         if sys.platform == "win32":
             os.close(self._descriptor)
             self.path.unlink(missing_ok=True)
@@ -97,8 +97,31 @@ class FolderLock:
             os.close(self._descriptor)
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a process works in a folder."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        state = _lock(descriptor)
+        if state == "no locks":
+            return _lives(_holder_in(descriptor)) is not False
+        return state == "busy"
+    finally:
+        os.close(descriptor)
+
+
+def excludes(folder: Path) -> bool:
+    """Return whether locks hold in a folder; some network file systems have none."""
+    with explain_disk_errors("locking the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return _lock(file.fileno()) == "taken"
+
+
 def _lives(holder: str) -> bool | None:
-    """Return whether a process of this machine is alive; of another machine nobody knows."""
+    """Return whether a process of this machine is alive, or `None` for another machine's."""
     number, _, machine = holder.partition(" ")
     if machine and machine != platform.node():
         return None
@@ -120,40 +143,17 @@ def _holder_in(descriptor: int) -> str:
 
 
 def _soon(ask: Callable[[int], Answer], descriptor: int) -> Answer:
-    """Return what is answered within a moment: the first that is not empty or busy, or the last."""
+    """Return the first answer within a moment that is not empty or busy, or else the last."""
     until = time.monotonic() + MOMENT_SECONDS
     while (answer := ask(descriptor)) in ("", "busy") and time.monotonic() < until:
         time.sleep(MOMENT_SECONDS / 100)
     return answer
 
 
-def is_held(folder: Path) -> bool:
-    """Return whether some process works in a folder."""
-    try:
-        descriptor = os.open(folder / NAME, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        state = _lock(descriptor)
-        if state == "no locks":
-            return _lives(_holder_in(descriptor)) is not False
-        return state == "busy"
-    finally:
-        os.close(descriptor)
-
-
-def excludes(folder: Path) -> bool:
-    """Return whether locks hold in a folder; some network file systems know none."""
-    with explain_disk_errors("locking the folder", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            return _lock(file.fileno()) == "taken"
-
-
 if sys.platform == "win32":
 
     def _lock(descriptor: int) -> State:
-        # Far behind the number, which others may read all the while.
+        # Far behind the number, which others may read meanwhile.
         os.lseek(descriptor, 1 << 20, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -168,6 +168,6 @@ else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return "busy"
-        except OSError:
+        except OSError:  # ENOLCK, EOPNOTSUPP
             return "no locks"
         return "taken"

@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object a line, for people who look and for tools that follow."""
+"""The log of a run: one JSON object per line."""
 
 import contextlib
 import json
@@ -14,13 +14,13 @@ from distillmatch.files import read_bytes
 
 LOG = "log.jsonl"
 FLUSH_SECONDS = 1.0
-"""Epochs can take 50 ms: their lines are gathered and written together, at most so often."""
+"""Epochs can take 50 ms: their lines are written together, once a second."""
 
 Entry = dict[str, Any]
 
 
 class RunLog:
-    """Adds lines to `log.jsonl` in a folder; a log that cannot be written stops nothing."""
+    """Adds lines to `log.jsonl` in a folder; a log that cannot be written does not stop a run."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG
@@ -28,12 +28,12 @@ class RunLog:
         self._written_at = float("-inf")
 
     def note(self, event: str, **fields: Any) -> None:
-        """Write a line at once, after those that wait."""
+        """Write a line now, after those that wait."""
         self.note_soon(event, **fields)
         self.flush()
 
     def note_soon(self, event: str, **fields: Any) -> None:
-        """Write a line with the others of this second, or with the next event."""
+        """Write a line within a second, or with the next event."""
         moment = datetime.now().astimezone().isoformat(timespec="milliseconds")
         line = json.dumps({"time": moment, "event": event, **fields}, ensure_ascii=False)
         self._waiting.append(line + "\n")
@@ -41,7 +41,7 @@ class RunLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits by a single call, so that lines are whole or not there."""
+        """Write the lines that wait by a single call, so that lines are whole or missing."""
         text, self._waiting = "".join(self._waiting), []
         self._written_at = time.monotonic()
         if not text:
@@ -56,7 +56,7 @@ class RunLog:
 
 
 class EpochNotes:
-    """Notes every epoch once: whatever a task's losses hold more than at the last call."""
+    """Notes every epoch once: the losses that are new since the last call."""
 
     def __init__(self, log: RunLog, underway: Underway) -> None:
         self.log = log
@@ -65,7 +65,7 @@ class EpochNotes:
         self._last = time.perf_counter()
 
     def update(self, underway: Underway, finished: Sequence[Mapping[str, Any]]) -> None:
-        """Note new epochs; `finished` are the records of the tasks before this one."""
+        """Note new epochs; `finished` are the records of earlier tasks."""
         if underway.task != self._task:
             self._task, self._noted = underway.task, {}
         for name, terms in underway.losses.items():
@@ -97,7 +97,7 @@ class EpochNotes:
 
 
 def steps_so_far(underway: Underway, finished: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the epochs that each training has had over all tasks."""
+    """Return the number of epochs of each training over all tasks."""
     names = [*(name for task in finished for name in task["losses"]), *underway.losses]
     return {
         name: _epochs_of(name, finished) + _epochs(underway.losses.get(name, {}))
@@ -106,7 +106,7 @@ def steps_so_far(underway: Underway, finished: Sequence[Mapping[str, Any]]) -> d
 
 
 def read_log(path: Path) -> list[Entry]:
-    """Read a log, from its file or its folder; half a line that a crash left is passed over."""
+    """Read a log, from its file or its folder, without the half of a line that a crash left."""
     path = path / LOG if path.is_dir() else path
     with explain_disk_errors("reading the log", path):
         content = read_bytes(path)
@@ -125,10 +125,10 @@ def parse_log(content: bytes) -> list[Entry]:
 
 
 def history(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the epochs and tasks that the run as it stands is made of, each once.
+    """Return the epochs and tasks of the run, each once.
 
-    What a killed process had learned after its last checkpoint is learned again, and noted again
-    after a line "continued" that says from where.
+    Epochs after the last checkpoint of a killed process are learned and noted again, after a line
+    "continued" that says from where.
     """
     kept: list[Entry] = []
     for entry in entries:
@@ -153,12 +153,12 @@ def _epochs_of(training: str, finished: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _epochs(terms: Mapping[str, Sequence[float]]) -> int:
-    """Return the number of epochs that a training's losses are of."""
+    """Return the number of epochs that losses are of."""
     return len(terms.get("loss", ()))
 
 
 def _learning_rate(underway: Underway, training: str, epoch: int) -> float | None:
-    """Return an epoch's rate; asking the optimizer would wait for what it does."""
+    """Return the rate of an epoch; asking the optimizer would wait for the device."""
     if training not in underway.schedules:
         return None
     return float(f"{underway.schedules[training].rate(epoch):.6g}")

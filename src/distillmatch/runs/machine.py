@@ -1,9 +1,13 @@
-"""On what a result was made: versions, machine, commit."""
+"""Where a result was made: versions, machine, commit, and runs beside it."""
 
 import os
 import platform
 import re
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +19,32 @@ from distillmatch.engine import Placement
 PACKAGES = ("distillmatch", "torch", "numpy", "pillow")
 PACKAGE = Path(__file__).resolve().parent.parent
 IN_REPOSITORY = "src/distillmatch"
+
+
+_counting = threading.Lock()
+_runs: "list[AtOnce]" = []
+
+
+@dataclass(eq=False)
+class AtOnce:
+    """The most runs of this process at once during one of them, itself included."""
+
+    most: int = 0
+
+
+@contextmanager
+def under_way() -> Iterator[AtOnce]:
+    """Count a run among those of this process during the block."""
+    own = AtOnce()
+    with _counting:
+        _runs.append(own)
+        for one in _runs:
+            one.most = max(one.most, len(_runs))
+    try:
+        yield own
+    finally:
+        with _counting:
+            _runs.remove(own)
 
 
 def versions() -> dict[str, str]:
@@ -29,7 +59,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(placement: Placement) -> dict[str, Any]:
-    """Return what the run computed on."""
+    """Return the device, precision and system of a run."""
     return {
         "device": placement.name,
         "precision": str(placement.dtype).removeprefix("torch."),
@@ -38,13 +68,13 @@ def machine(placement: Placement) -> dict[str, Any]:
     }
 
 
+@cache
 def commit() -> dict[str, Any]:
-    """Return the commit of the code that ran, whether the tree had changes, and the code's name.
+    """Return the commit of the code, whether it had changes, and the hash of its tree.
 
-    The name is what git calls these files, so that a copy without a history can be held against
-    the commit it is said to be of.
+    By the hash, which is git's, a copy without a history can be compared with its commit.
     """
-    # Who copies a tree without its history, or with another one, can say what it is.
+    # Set by who copies a tree without its history, or into another one.
     told = os.environ.get("DISTILLMATCH_COMMIT")
     found, tree = _git("rev-parse", "HEAD"), tree_of(PACKAGE)
     if told or found is None or _git("ls-files", "--error-unmatch", __file__) is None:
@@ -54,7 +84,7 @@ def commit() -> dict[str, Any]:
 
 
 def tree_of(folder: Path) -> str:
-    """Return the name that git would give the files of a folder, what Python made aside.
+    """Return git's hash of a folder without `__pycache__`.
 
     For the package that is what `git rev-parse COMMIT:src/distillmatch` prints.
     """
@@ -62,23 +92,23 @@ def tree_of(folder: Path) -> str:
     for path in folder.iterdir():
         name = path.name.encode()
         if path.is_file():
-            entries[name] = b"100644 " + name, _named(b"blob", path.read_bytes())
-        elif path.name != "__pycache__" and (inner := tree_of(path)) != _named(b"tree", b""):
-            # Git sorts a folder as if its name ended in a slash, and knows no empty ones.
+            entries[name] = b"100644 " + name, _hash_of(b"blob", path.read_bytes())
+        elif path.name != "__pycache__" and (inner := tree_of(path)) != _hash_of(b"tree", b""):
+            # Git sorts a folder as if its name ended in a slash, and has no empty ones.
             entries[name + b"/"] = b"40000 " + name, inner
     listed = [head + b"\0" + bytes.fromhex(digest) for _, (head, digest) in sorted(entries.items())]
-    return _named(b"tree", b"".join(listed))
+    return _hash_of(b"tree", b"".join(listed))
 
 
 @cache
 def tree_in_history(commit_id: str) -> str | None:
-    """Return the name of the package's files in a commit, where the history is at hand."""
+    """Return the hash of the package's tree in a commit, where the history is at hand."""
     if not re.fullmatch("[0-9a-f]{7,64}", commit_id):
         return None
     return _git("rev-parse", "--verify", "--quiet", f"{commit_id}:{IN_REPOSITORY}")
 
 
-def _named(kind: bytes, content: bytes) -> str:
+def _hash_of(kind: bytes, content: bytes) -> str:
     head = kind + b" " + str(len(content)).encode() + b"\0"
     return sha1(head + content, usedforsecurity=False).hexdigest()
 

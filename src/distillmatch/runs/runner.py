@@ -1,4 +1,4 @@
-"""Running one configuration from its source to its result."""
+"""Run one configuration, from its source to its result."""
 
 import logging
 import time
@@ -14,15 +14,13 @@ from distillmatch.methods import Method, find_method, given_name, with_options
 from distillmatch.networks import check_network, weights_digest
 from distillmatch.runs.folder import Found, Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
+from distillmatch.runs.machine import under_way
 from distillmatch.runs.result import Bound, Tally, describe_stream, write_result
 from distillmatch.runs.session import Session
+from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
 from distillmatch.runs.stages import StagedSession
-from distillmatch.runs.threads import MOST_AT_ONCE
-from distillmatch.runs.under_way import under_way
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, check_fingerprint
-
-CHECKPOINT_SECONDS = 60.0
 
 
 def run(
@@ -41,27 +39,21 @@ def run(
     stop: StopRequest | None = None,
     at_once: int | None = None,
 ) -> dict[str, Any]:
-    """Run a configuration, the default one if none is given, and return its result.
+    """Run a configuration, by default `RunConfig()`, and return its result.
 
-    `method` is the name or the class of the method to run instead of the configuration's, with its
-    own `options`.
+    `method` is the name or class of a method to run instead of the configuration's, with its own
+    `options`. A `stream`, saved or a validation fold, replaces the one that the configuration
+    describes. With a `bound` of the same stream and recipe, Ω is among the metrics.
 
-    With `out` the result is written to `out/result.json` after every task, so that what was
-    finished is there whatever happens; `complete` says whether all tasks are in it. With a `bound`
-    of the same stream, Ω is among the metrics.
-
-    A `stream` that was saved, or is a validation fold, is learned instead of the one that the
-    configuration describes.
-
-    A run whose process ended early goes on where it stopped when it is called again with the same
-    `out`, and a finished one is not run again. `resume` "no" starts over, "must" refuses to start
-    anew. A checkpoint is written after every task, every `checkpoint_seconds` within one (0: not),
-    and on Ctrl-C and SIGTERM, which then raise `Interrupted`. `tell` is given a sentence about
-    each such turn of events; without it they go to the log named `distillmatch`. Runs beside each
-    other in threads share a `stop`, by which all of them are asked at once.
+    With `out` the result is written to `out/result.json` after every task; `complete` says whether
+    all tasks are in it. A checkpoint is written after every task, every `checkpoint_seconds` within
+    one (0: not), and on Ctrl-C and SIGTERM, which then raise `Interrupted`. Call `run` again with
+    the same `out` to resume an interrupted run; a finished one is not run again. With `resume` "no"
+    a run starts over, with "must" it is resumed or refused. `tell` is given a sentence about such
+    events, which go to the logger `distillmatch` without it. Runs in threads share a `stop`.
 
     The tasks of a method with `independent_tasks`, such as the offline bound, are learned side by
-    side, `at_once` of them; unless that is given, all of them on a GPU and one on a CPU.
+    side, `at_once` of them; by default all of them on a GPU, and one on a CPU.
     """
     config = config or RunConfig()
     if method is not None:
@@ -70,7 +62,7 @@ def run(
     elif options is not None:
         config = config.replace(options=options)
     _check_options(out, resume, checkpoint_seconds, at_once)
-    # What is wrong with these is better said before any data are fetched and any folder is made.
+    # Refuse wrong options before data are fetched and folders are made.
     found_method = find_method(config.method)
     config = with_options(config, found_method)
     check_network(config.network)

@@ -1,7 +1,8 @@
-"""A session: one process's part of a run. A run that is never interrupted is a single session."""
+"""A session: the part of a run that one process does."""
 
 import time
 from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,11 +12,11 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot, TaskOutcome
 from distillmatch.errors import RunFolderError
 from distillmatch.randomness import shuffled
-from distillmatch.runs.checkpoints import Checkpoint
+from distillmatch.runs.checkpoints import Checkpoint, CheckpointWriter
 from distillmatch.runs.folder import Found, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.log import EpochNotes, steps_so_far
-from distillmatch.runs.machine import commit, machine, versions
+from distillmatch.runs.machine import AtOnce, commit, machine, versions
 from distillmatch.runs.result import (
     FORMAT,
     VERSION,
@@ -24,8 +25,6 @@ from distillmatch.runs.result import (
     recorded_config,
     write_result,
 )
-from distillmatch.runs.under_way import AtOnce
-from distillmatch.runs.writer import CheckpointWriter
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 
@@ -34,12 +33,11 @@ EXAMPLES = 24
 
 
 class Session:
-    """Takes an engine through its tasks, keeping what is finished in a folder if there is one.
+    """Takes an engine through its tasks, and keeps what is finished in a folder, if there is one.
 
-    `start` is when the session began, by `time.perf_counter`; between tasks a checkpoint is written
-    every `checkpoint_seconds`, unless that is 0. Without a `stop` that it shares with others, it
-    hears of signals itself. `runs` says how many the process has under way. With `only` it takes
-    the engine through that task alone.
+    `start` is when the session began, by `time.perf_counter`; within a task a checkpoint is written
+    every `checkpoint_seconds`, unless that is 0. Without a shared `stop` the session handles
+    signals itself. `runs` counts the runs of the process. With `only` that task alone is learned.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class Session:
         self._notes: EpochNotes | None = None
 
     def resume(self, found: Found) -> None:
-        """Go on from what the folder holds, if it holds anything."""
+        """Continue from the checkpoint in the folder, if there is one."""
         if found.checkpoint is None:
             return
         checkpoint, values = found.checkpoint, found.checkpoint.values
@@ -117,14 +115,14 @@ class Session:
             )
 
     def _take_up(self, values: dict[str, Any]) -> None:
-        """Count in what was done when a checkpoint was written."""
+        """Count in what was done before a checkpoint."""
         self.tally = Tally.restored(self.tally.task_sizes, values["results"])
         self._earlier_seconds = values["seconds"]
         self._earlier_peak = values["peak_device_bytes"]
         self._earlier_at_once = values.get("runs_at_once", 1)
 
     def run_from(self, found: Found) -> dict[str, Any]:
-        """Go on from what the folder holds, to the result."""
+        """Continue from what the folder holds, and return the result."""
         self.resume(found)
         begins_at = self._place()
         try:
@@ -138,19 +136,24 @@ class Session:
             ) from error
 
     def run(self) -> dict[str, Any]:
-        """Learn what is left of the tasks and return the result."""
+        """Learn the tasks that are left, and return the result."""
         if self.folder is None:
             return self._run(None)
         if not self.tally.tasks and not self.engine.underway.begun:
             self.folder.log.note("begun", **self._described())
         self._notes = EpochNotes(self.folder.log, self.engine.underway)
-        stop: AbstractContextManager[StopRequest] = (
-            StopRequest(self.folder.tell) if self._stop is None else nullcontext(self._stop)
-        )
-        with stop as self._stop, CheckpointWriter(self.folder) as self._writer:
+        with (
+            self._stopping(self.folder.tell) as self._stop,
+            CheckpointWriter(self.folder) as self._writer,
+        ):
             result = self._run(self.folder)
         self._end(result, self.folder)
         return result
+
+    def _stopping(
+        self, tell: Callable[[str], None] | None
+    ) -> AbstractContextManager[StopRequest]:
+        return StopRequest(tell) if self._stop is None else nullcontext(self._stop)
 
     def _run(self, folder: RunFolder | None) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -192,7 +195,7 @@ class Session:
         folder.log.note("finished", seconds=result["seconds"], metrics=result["metrics"])
 
     def result(self) -> dict[str, Any]:
-        """Return what is finished as a result."""
+        """Return the result of the finished tasks."""
         tasks = self.tally.tasks
         seconds: dict[str, float] = {}
         for task in tasks:
@@ -214,7 +217,7 @@ class Session:
         }
 
     def _checkpoint(self) -> Checkpoint:
-        """Return the run as it stands, in copies: it is written while the run goes on."""
+        """Return the state of the run, in copies: it is written while the run goes on."""
         snapshot = self.engine.snapshot()
         values = {
             "config": self.head["config"],
@@ -230,7 +233,7 @@ class Session:
         return Checkpoint(values, snapshot.tensors)
 
     def _between_epochs(self) -> None:
-        """Have a checkpoint written if one is due or if the run is to stop."""
+        """Write a checkpoint if one is due or the run is to stop."""
         wait = self._checkpoint_seconds
         asked = self._stop is not None and self._stop.asked
         if self._writer is not None:
@@ -242,7 +245,7 @@ class Session:
             self._stop_if_asked()
 
     def _save(self) -> None:
-        """Have the run as it stands written beside what follows."""
+        """Begin to write the state of the run."""
         assert self._writer is not None
         self._writer.settle()  # before the copies are made, so that one set of them is held
         checkpoint = self._checkpoint()

@@ -1,38 +1,51 @@
-"""Several runs at once in one process, each in a thread and, on a GPU, on a stream of its own.
+"""Runs, or stages of one, side by side in threads, each on a stream of its own on a GPU.
 
-Runs share nothing that their results depend on: every draw is a function of a seed and names, no
-generator and no cache is common to them. So each ends as it would alone.
+They share nothing that their results depend on: every draw is a function of a seed and names, and
+there is no common generator or cache. So each ends as it would alone.
 """
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from distillmatch.concurrency import shared_device
 from distillmatch.config import RunConfig
 from distillmatch.engine import Progress
-from distillmatch.errors import SourceError
+from distillmatch.errors import ConfigError, SourceError
 from distillmatch.runs.folder import Resume
-from distillmatch.runs.interruption import StopRequest
-from distillmatch.runs.runner import CHECKPOINT_SECONDS, run
-from distillmatch.runs.threads import Tell, Work, work_side_by_side
+from distillmatch.runs.interruption import STOPPING, THREADS, Interrupted, StopRequest
 from distillmatch.sources import Dataset, load_source
 from distillmatch.streams import read_stream
 
+CHECKPOINT_SECONDS = 60.0
+MOST_AT_ONCE = 32
+"""Streams of a GPU that torch keeps apart; beyond them two runs would share one."""
+TURN_SECONDS = 0.2
+THREAD = f"{THREADS}run"
+CONTINUES = "what is done is kept, and the same command continues from there"
 SOURCE_KEYS = (
     "source", "data_dir", "test_dir", "unlabeled_dirs", "tree", "image_size", "bad_images",
     "cache_dir",
 )  # fmt: skip
-"""What our own sources read of a configuration; a source of the user's own may read anything."""
+"""What our own sources read of a configuration; a user's own source may read anything."""
 SAME_KEYS = ("name", "label_fraction", "fingerprint")
-"""What data sets that can stand for each other have in common."""
+"""What equal data sets have in common."""
+
+Work = Callable[[], None]
+Tell = Callable[[str], None]
+Place = AbstractContextManager[Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to do: its name, and where it goes; `stream` is a saved one to learn instead."""
+    """One run to do: its name and folder; `stream` is a saved one to learn instead."""
 
     name: str
     config: RunConfig
@@ -54,30 +67,29 @@ def run_side_by_side(
     """Do runs until `next_job` returns nothing, at most `at_once` at a time.
 
     `next_job` is called in this thread and may wait. `finished` and `failed` are called one at a
-    time, in the thread of their run; a run that fails is no reason for the others to end. Ctrl-C
-    and SIGTERM, where this is the main thread, let every run write its checkpoint, and then raise
-    `Interrupted`; a second one raises it at once.
+    time, in the thread of their run; the others go on after a failure. Ctrl-C and SIGTERM, if this
+    is the main thread, let every run write its checkpoint and then raise `Interrupted`; a second
+    signal raises it at once.
     """
+    from distillmatch.runs.runner import run  # noqa: PLC0415  which does stages side by side
+
     say = tell or logging.getLogger("distillmatch").warning
-    datasets = Datasets(say)
-    reporting = threading.Lock()
-    stop = StopRequest()
+    datasets, reporting, stop = Datasets(say), threading.Lock(), StopRequest()
 
     def do(job: Job) -> None:
         try:
             dataset = datasets.of(job.config)
-            stream = None if job.stream is None else read_stream(job.stream, dataset)
             result = run(
                 job.config,
                 job.out,
                 dataset=dataset,
-                stream=stream,
+                stream=None if job.stream is None else read_stream(job.stream, dataset),
                 progress=None if progress is None else progress(job),
                 checkpoint_seconds=checkpoint_seconds,
                 resume=resume,
                 tell=lambda sentence: say(f"{job.name}: {sentence}"),
                 stop=stop,
-                # Where runs are side by side already, the stages of each come one after another.
+                # Where runs are side by side, the stages of each come one after another.
                 at_once=None if at_once == 1 else 1,
             )
         except Exception as error:
@@ -95,41 +107,154 @@ def run_side_by_side(
         work_side_by_side(next_work, at_once, stop, say)
 
 
+def work_side_by_side(
+    next_work: Callable[[], Work | None], at_once: int, stop: StopRequest, tell: Tell
+) -> None:
+    """Do pieces of work until there are no more; raise `Interrupted` if a stop is asked for.
+
+    An error in one of them stops the others where they can be resumed, and is then raised.
+    """
+    if not 1 <= at_once <= MOST_AT_ONCE:
+        raise ConfigError(f"runs at once must be 1 to {MOST_AT_ONCE}, not {at_once}")
+    if at_once == 1:
+        while (work := _asked_for(next_work, stop)) is not None:
+            work()
+        if stop.asked:
+            raise stop.interrupted(f"between two pieces of work; {CONTINUES}")
+    else:
+        with shared_device():
+            _Threads(at_once, stop, tell).do(next_work)
+
+
+def _asked_for(next_work: Callable[[], Work | None], stop: StopRequest) -> Work | None:
+    """Return the next piece of work, or nothing if there is none or a signal asks to stop."""
+    try:
+        with stop.idle():
+            return next_work()
+    except Interrupted:
+        if not stop.asked:
+            raise
+        return None
+
+
+class _Threads:
+    """Does work in daemon threads while this thread waits for signals.
+
+    A second signal can so end the process during an epoch.
+    """
+
+    def __init__(self, at_once: int, stop: StopRequest, tell: Tell) -> None:
+        self.stop = stop
+        self.tell = tell
+        self.errors: list[BaseException] = []
+        self.stopped = 0
+        # torch keeps memory that was used on a stream for that stream, so streams are reused.
+        self.places: queue.SimpleQueue[Place] = queue.SimpleQueue()
+        self.at_once = at_once
+        for _ in range(at_once):
+            self.places.put(_place())
+
+    def do(self, next_work: Callable[[], Work | None]) -> None:
+        """Give out all pieces of work and wait for them."""
+        try:
+            is_all = self._give_out(next_work)
+            self._wait()
+        except Exception:
+            self.stop.ask("the failure of another")
+            self._wait()
+            raise
+        except BaseException:  # this thread ends at once, the others after their epoch
+            self.stop.ask("the end of their process")
+            raise
+        if self.errors:
+            raise self.errors[0]
+        if self.stopped or not is_all:
+            count = f"{self.stopped} under way" if self.stopped else "some left"
+            raise self.stop.interrupted(f"with {count}; {CONTINUES}")
+
+    def _give_out(self, next_work: Callable[[], Work | None]) -> bool:
+        """Start pieces of work as places become free; return whether none is left."""
+        while not self.stop.asked:
+            place = self._free_place()
+            if place is None:
+                continue
+            work = _asked_for(next_work, self.stop)
+            if work is None:
+                self.places.put(place)
+                return not self.stop.asked
+            thread = threading.Thread(target=self._work, args=(work, place), name=THREAD)
+            thread.daemon = True
+            thread.start()
+        return False
+
+    def _work(self, work: Work, place: Place) -> None:
+        try:
+            with place:
+                work()
+        except Interrupted:
+            self.stopped += 1
+        except BaseException as error:
+            self.errors.append(error)
+            self.stop.ask("the failure of another")
+        finally:
+            self.places.put(place)
+
+    def _free_place(self) -> Place | None:
+        try:
+            return self.places.get(timeout=TURN_SECONDS)
+        except queue.Empty:
+            return None
+
+    def _wait(self) -> None:
+        """Wait until every place is free again."""
+        free, is_told = 0, False
+        while free < self.at_once:
+            if self.stop.signal_number is not None and not is_told:
+                self.tell(STOPPING)
+                is_told = True
+            free += self._free_place() is not None
+
+
+def _place() -> Place:
+    """Return a stream to compute on, where there is a GPU."""
+    if not torch.cuda.is_available():
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+
+
 def source_key(config: RunConfig) -> str:
     """Return what configurations with the same data set have in common."""
     return config.model_dump_json(include=None if ":" in config.source else set(SOURCE_KEYS))
 
 
 class Datasets:
-    """Data sets that several runs learn from, each loaded once; one that fails is not tried again.
-
-    A download that cannot be had takes its time to fail, and would take it for every run.
-    """
+    """Data sets of several runs, each loaded once; one that fails is not tried again."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self._loading = threading.Lock()
-        self._loaded: dict[str, Dataset] = {}
-        self._failed: dict[str, str] = {}
+        self._loaded: dict[str, Dataset | SourceError] = {}
 
     def of(self, config: RunConfig) -> Dataset:
-        """Return the data set that a configuration names."""
+        """Return the data set of a configuration."""
         key = source_key(config)
         with self._loading:
-            if key in self._failed:
-                raise SourceError(self._failed[key])
             if key not in self._loaded:
                 try:
                     self._loaded[key] = self._same(load_source(config))
                 except SourceError as error:
-                    self._failed[key] = str(error)
-                    raise
-            return self._loaded[key]
+                    self._loaded[key] = error
+            found = self._loaded[key]
+        if isinstance(found, SourceError):
+            raise SourceError(str(found)) from found
+        return found
 
     def _same(self, dataset: Dataset) -> Dataset:
-        """Return a data set, or the equal one that is in memory already."""
+        """Return the equal data set that is in memory already, if there is one."""
         for known in self._loaded.values():
-            if all(getattr(known, key) == getattr(dataset, key) for key in SAME_KEYS):
+            if isinstance(known, Dataset) and all(
+                getattr(known, key) == getattr(dataset, key) for key in SAME_KEYS
+            ):
                 return known
         for problem in dataset.problems:
             self.tell(f"left out: {problem}")

@@ -1,26 +1,24 @@
-"""Independent tasks, such as the bound's stages, learned side by side and joined to one result."""
+"""Independent tasks, such as the stages of the bound, learned side by side and joined."""
 
 import json
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import TaskOutcome
 from distillmatch.engine.outcome import Underway
 from distillmatch.errors import ResultError
 from distillmatch.files import is_other_json, read_record, write_atomically
 from distillmatch.runs.folder import STAGES, Found, RunFolder
-from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import NAME as LOCK
 from distillmatch.runs.log import LOG, history, read_log, steps_so_far
 from distillmatch.runs.progress import SharedProgress
 from distillmatch.runs.result import task_row
 from distillmatch.runs.schema import StageSchema, check_form
 from distillmatch.runs.session import Session
-from distillmatch.runs.threads import Work, work_side_by_side
+from distillmatch.runs.side_by_side import Work, work_side_by_side
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 
@@ -33,8 +31,8 @@ Record = dict[str, Any]
 class StagedSession(Session):
     """Learns each task in a thread and a folder of its own, the longest first.
 
-    What is finished from the first task on is a result like that of tasks learned one after
-    another; `stages/` in the run's folder goes when it is whole.
+    The stages that are finished from the first on make the result, as tasks in a row do; `stages/`
+    in the run's folder is removed at the end.
     """
 
     def __init__(
@@ -49,14 +47,13 @@ class StagedSession(Session):
     ) -> None:
         super().__init__(config, dataset, stream, described, **given)
         self.at_once = at_once
-        # A signal's handler, which may come at any time, tells under it too.
-        self._adding = threading.RLock()
+        self._adding = threading.RLock()  # taken again by a signal handler that tells something
         self._waiting: dict[int, Record] = {}
         self._joined: dict[str, Any] = {}
         self._continued = False
 
     def resume(self, found: Found) -> None:
-        """Count in what was done; a task that was under way among others in a row starts over."""
+        """Count in what was done; a task that was begun among tasks in a row starts over."""
         self._continued = found != Found()
         if found.checkpoint is not None:
             self._take_up(found.checkpoint.values)
@@ -74,16 +71,13 @@ class StagedSession(Session):
         progress = SharedProgress(self.engine.trainer.progress, len(self.engine.tasks))
         done = [number for number in self.engine.tasks if number not in left]
         progress.start(self.engine.work_of(self.engine.tasks), self.engine.work_of(done))
-        stop: AbstractContextManager[StopRequest] = (
-            StopRequest(self._tell if self.at_once == 1 else None)
-            if self._stop is None
-            else nullcontext(self._stop)
-        )
-        with stop as self._stop:
+
+        def next_stage() -> Work | None:
+            return partial(self._learn, left.pop(), progress) if left else None
+
+        with self._stopping(self._tell if self.at_once == 1 else None) as self._stop:
             try:
-                work_side_by_side(
-                    partial(self._next_stage, left, progress), self.at_once, self._stop, self._tell
-                )
+                work_side_by_side(next_stage, self.at_once, self._stop, self._tell)
             finally:
                 self._keep_head()
         progress.stop()
@@ -92,7 +86,7 @@ class StagedSession(Session):
         return self._joined
 
     def _begin(self, folder: RunFolder) -> None:
-        """Take in the stages that are finished, and note in the log that all that follows holds."""
+        """Take in the finished stages, and note in the log what of it counts."""
         self._keep_head()
         fields: dict[str, Any] = self._described()
         if self._continued:
@@ -102,7 +96,7 @@ class StagedSession(Session):
         folder.log.note("continued" if self._continued else "begun", **fields)
         for number in self.engine.tasks:
             place = self._place_of(folder, number)
-            # Whoever works in the run's folder has been refused; what lies here was left behind.
+            # The folder of the run is ours, so what lies here was left behind.
             (place / LOCK).unlink(missing_ok=True)
             if (place / STAGE).exists() and number >= len(self.tally.tasks):
                 record = self._read_stage(place / STAGE, number)
@@ -122,10 +116,6 @@ class StagedSession(Session):
             self._tell(f"{error}; the stage is learned again")
             return None
         return record
-
-    def _next_stage(self, left: list[int], progress: SharedProgress) -> Work | None:
-        """Return the learning of the longest task that is left."""
-        return partial(self._learn, left.pop(), progress) if left else None
 
     def _learn(self, number: int, progress: SharedProgress) -> None:
         engine, folder = self.engine, None
@@ -168,7 +158,7 @@ class StagedSession(Session):
         self._keep_head()
 
     def _join_logs(self, folder: RunFolder, number: int, finished: list[Record]) -> None:
-        """Note a stage's epochs as if the tasks before it had come before it."""
+        """Note the epochs of a stage as if the tasks before it had come before it."""
         steps = steps_so_far(Underway(number), finished)
         log = self._place_of(folder, number) / LOG
         for entry in history(read_log(log)) if log.exists() else ():
@@ -192,14 +182,14 @@ class StagedSession(Session):
 
 
 class StageSession(Session):
-    """Learns one task, and leaves what came of it in its folder."""
+    """Learns one task, and leaves its outcome in its folder."""
 
     def _run(self, folder: RunFolder | None) -> Record:
-        outcomes: list[TaskOutcome] = list(self.engine.run())
+        (outcome,) = self.engine.run()
         record = {
             "format": FORMAT,
             "version": VERSION,
-            "row": task_row(outcomes[0], self.tally.task_sizes),
+            "row": task_row(outcome, self.tally.task_sizes),
             "peak_device_bytes": self._peak(),
         }
         if folder is not None:

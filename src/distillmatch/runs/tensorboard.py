@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from distillmatch.errors import ConfigError, RunFolderError
@@ -13,21 +12,21 @@ from distillmatch.runs.log import LOG, Entry, history, parse_log
 
 FOLDER = "tensorboard"
 SECONDS = 2.0
-"""How often a log that grows is looked at."""
+"""Between two looks at a log that grows."""
 
 
 def require_tensorboard() -> None:
-    """Say that the extra is missing, before any work is done that would need it."""
+    """Refuse to begin without the extra."""
     if find_spec("tensorboard") is None:
         raise ConfigError("event files need TensorBoard: pip install 'distillmatch[tensorboard]'")
 
 
 class TensorBoard:
-    """Within its block, follows the log of a run's folder and writes `tensorboard/` beside it.
+    """Within its block, follows the log in a run's folder and writes `tensorboard/` beside it.
 
-    The log is the only thing read, so a run that is finished, or was begun without this, gets the
-    same events. Whenever a run begins or continues they are written anew, which leaves out what a
-    killed process had to learn again: no point is there twice.
+    Only the log is read, so a run that is finished, or was begun without TensorBoard, gets the same
+    events. They are written anew whenever a run begins or is resumed, so that no epoch that was
+    learned twice is there twice.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,12 +43,7 @@ class TensorBoard:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end.set()
         self._thread.join()
         if not isinstance(error, RunFolderError):  # the folder is another's
@@ -63,7 +57,7 @@ class TensorBoard:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Write what is new; as with the log, a disk that is full stops nothing."""
+        """Write new entries; a full disk does not stop the run."""
         with contextlib.suppress(OSError):
             new = self._new_entries()
             if not new:
@@ -79,7 +73,7 @@ class TensorBoard:
             self._writer.flush()
 
     def _new_entries(self) -> list[Entry]:
-        """Return the lines since the last look, up to the last that has its end."""
+        """Return the whole lines since the last look."""
         with self.log.open("rb") as file:
             file.seek(self._place)
             content = file.read()
@@ -96,7 +90,7 @@ class TensorBoard:
 
 
 class Writer:
-    """Writes log entries as scalars: of epochs by their number over all tasks, of tasks by task."""
+    """Writes log entries as scalars: of epochs by their number in the run, of tasks by theirs."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
@@ -111,11 +105,11 @@ class Writer:
             self._writer.add_scalar(tag, value, step)
 
     def flush(self) -> None:
-        """Have it on the disk."""
+        """Write to the disk."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._writer.close()
 
 

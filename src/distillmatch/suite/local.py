@@ -16,8 +16,7 @@ from typing import Any
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import read_result
 from distillmatch.runs.interruption import STOPPING, StopRequest
-from distillmatch.runs.runner import CHECKPOINT_SECONDS
-from distillmatch.runs.threads import MOST_AT_ONCE
+from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
 from distillmatch.suite.queue import Queue
 from distillmatch.suite.worker import encode_job
 

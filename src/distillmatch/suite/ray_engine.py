@@ -15,8 +15,7 @@ from typing import Any
 from distillmatch.errors import ConfigError
 from distillmatch.runs import Interrupted
 from distillmatch.runs.interruption import STOPPING, StopRequest
-from distillmatch.runs.runner import CHECKPOINT_SECONDS
-from distillmatch.runs.side_by_side import Job, run_side_by_side
+from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, Job, run_side_by_side
 from distillmatch.suite.local import Show
 from distillmatch.suite.queue import Queue
 from distillmatch.suite.worker import ReportedProgress, decode_job, encode_job, failure
