@@ -11,7 +11,16 @@ from torch.nn.functional import cross_entropy
 
 from distillmatch.checks import CheckError, check_method, check_source
 from distillmatch.config import MethodOptions, StreamConfig
-from distillmatch.methods import Batch, Method, TaskInfo, Training, find_method, method_names
+from distillmatch.losses import consistency_loss
+from distillmatch.methods import (
+    Batch,
+    Method,
+    Passes,
+    TaskInfo,
+    Training,
+    find_method,
+    method_names,
+)
 from distillmatch.sources import Dataset, Part
 
 
@@ -118,13 +127,89 @@ class DrawsWhenAsked(Plain):
         return [self.training(task)]
 
 
+class NoLoss(Method):
+    pass
+
+
+class OtherArguments(Plain):
+    def loss(self, batch: Batch) -> Any:  # type: ignore[override]
+        return 0
+
+
+class StrongViewsOfNothing(Plain):
+    strong_views, unlabeled = True, False
+
+
+class UndeclaredStrongViews(Plain):
+    def loss(self, batch: Batch, task: TaskInfo) -> Any:
+        logits = self.forward(batch, task)
+        return super().loss(batch, task) + consistency_loss(logits.unlabeled, logits.strong, 0.5)
+
+
+class UndeclaredPast(Plain):
+    def loss(self, batch: Batch, task: TaskInfo) -> Any:
+        return super().loss(batch, task) + (0 * batch.past.sum() if task.past else 0)
+
+
+class Misspells(Plain):
+    def loss(self, batch: Batch, task: TaskInfo) -> Any:
+        return self.options.wieght * super().loss(batch, task)
+
+
+class ListOption(Plain):
+    class Options(MethodOptions):
+        weights: list[float] = Field([1.0], description="of something")
+
+
+class PicksRows(Plain):
+    def loss(self, batch: Batch, task: TaskInfo) -> Any:
+        logits = self.forward(batch, task).labeled
+        return cross_entropy(logits[batch.labels >= 0], batch.labels)
+
+
+class MovesWeights(Plain):
+    def loss(self, batch: Batch, task: TaskInfo) -> Any:
+        with torch.no_grad():
+            next(self.classifier.parameters()).mul_(0.9)
+        return super().loss(batch, task)
+
+
+class CountsOn(Plain):
+    """Adds to what a resumed run has counted already."""
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        return [self.training(task, before=self.count)]
+
+    def count(self, passes: Passes, task: TaskInfo) -> None:
+        self.values["tasks"] = self.values.get("tasks", 0) + 1
+
+    def loss(self, batch: Batch, task: TaskInfo) -> Any:
+        return super().loss(batch, task) * self.values["tasks"]
+
+
+class TrainsNothing(Plain):
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        return []
+
+
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
+        (NoLoss, r"must define loss\(self, batch, task\)"),
+        (OtherArguments, r"loss\(self, batch, task\), and its loss takes other arguments"),
+        (StrongViewsOfNothing, "strong_views are of unlabeled images, and unlabeled is False"),
+        (UndeclaredStrongViews, "a method has these with strong_views = True"),
+        (UndeclaredPast, "set keeps_past = True"),
+        (Misspells, r"failed in loss\(\) \(test_checks.py, line \d+\) with AttributeError"),
+        (ListOption, "'weights' must be a number, text, true or false"),
+        (PicksRows, "by an index of true and false"),
+        (MovesWeights, "changes the weights that it trains"),
+        (CountsOn, "stopped inside its second task and resumed ends with other weights"),
+        (TrainsNothing, "must return what is trained, and it is empty"),
         (NoDescription, "'weight' needs a description"),
         (TakenName, "'epochs' is an option of every run"),
         (NoDefault, "every option needs a valid default"),
-        (ReadsANumber, r"reads a number by float\(\)"),
+        (ReadsANumber, r"reads from the device by float\(\)"),
         (NotANumber, "'others' of training 'classifier' is nan|the loss became nan"),
         (ARow, "take a sum or a mean"),
         (NoNetwork, "must depend on the network's weights"),

@@ -1,4 +1,4 @@
-"""Checks that a method or a source of your own keeps to the contract, a sentence each if not.
+"""Checks of a method or a source of your own against the contract; a failure is one sentence.
 
     from distillmatch.checks import check_method, check_source
 
@@ -10,7 +10,9 @@ sources pass them in the tests.
 """
 
 import inspect
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,10 @@ TINY: dict[str, Any] = {
     "device": "cpu",
 }
 SIDE = 8
+HERE = str(Path(__file__).parent)
 READS = {
+    Tensor.cpu: "cpu()",
+    Tensor.__array__: "numpy",
     Tensor.item: "item()",
     Tensor.tolist: "tolist()",
     Tensor.numpy: "numpy()",
@@ -62,11 +67,12 @@ def check_method(method: type[Method], **options: Any) -> None:
     """Check a method with its default options, some of them changed; raise `CheckError` if wrong.
 
     It is run through a small stream without and with a coreset, with and without unlabeled images,
-    and stopped and resumed in between.
+    and stopped and resumed between tasks and inside one.
     """
     given: Any = method
     if not (inspect.isclass(given) and issubclass(given, Method)):
         raise CheckError(f"{method!r} must be a subclass of distillmatch.methods.Method")
+    _check_declarations(method)
     _check_options(method)
     for setting in ({}, {"coreset": 6}, {"unlabeled_per_task": 0}):
         config = RunConfig(**TINY, **setting, method=given_name(method), options=options)
@@ -79,8 +85,8 @@ def check_method(method: type[Method], **options: Any) -> None:
             raise CheckError(str(error)) from None
         except Exception as error:
             raise CheckError(
-                f"{where if setting else method.__name__} failed with {type(error).__name__}: "
-                f"{error}"
+                f"{where if setting else method.__name__} failed {_place(error)}with "
+                f"{type(error).__name__}: {error}"
             ) from error
 
 
@@ -132,6 +138,30 @@ def _check_dataset(dataset: Dataset) -> None:
         raise CheckError(f"source {name}: all images are the same")
 
 
+def _check_declarations(method: type[Method]) -> None:
+    name, loss = method.__name__, method.loss
+    signature = f"{name} must define loss(self, batch, task)"
+    if inspect.isabstract(method) or not callable(loss):
+        raise CheckError(signature)
+    try:
+        inspect.signature(loss).bind(None, None, None)
+    except TypeError:
+        raise CheckError(f"{signature}, and its loss takes other arguments") from None
+    if method.strong_views and not method.unlabeled:
+        raise CheckError(
+            f"{name}: strong_views are of unlabeled images, and unlabeled is False: set it to True"
+        )
+
+
+def _place(error: Exception) -> str:
+    """Return where in the user's own code an error was raised, if it was there."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if HERE not in one.filename]
+    mine = [one for one in frames if not {"site-packages", "lib"} & set(Path(one.filename).parts)]
+    if not mine:
+        return ""
+    return f"in {mine[-1].name}() ({Path(mine[-1].filename).name}, line {mine[-1].lineno}) "
+
+
 def _check_options(method: type[Method]) -> None:
     name, options = method.__name__, getattr(method, "Options", None)
     if not (inspect.isclass(options) and issubclass(options, MethodOptions)):
@@ -143,6 +173,11 @@ def _check_options(method: type[Method]) -> None:
     for key, field in options.model_fields.items():
         if key in RunConfig.model_fields:
             raise CheckError(f"{name}.Options: '{key}' is an option of every run: choose another")
+        if not isinstance(field.default, bool | int | float | str | None):
+            raise CheckError(
+                f"{name}.Options: '{key}' must be a number, text, true or false: others have no "
+                "form on a command line"
+            )
         if not field.description:
             raise CheckError(
                 f"{name}.Options: '{key}' needs a description for --help: "
@@ -152,22 +187,31 @@ def _check_options(method: type[Method]) -> None:
 
 def _check_run(method: type[Method], config: RunConfig, where: str) -> None:
     dataset = _dataset()
-    weights = []
-    for stops in (False, True):
-        engine = _engine(config, dataset)
-        for _ in engine.run():
-            if stops and engine.underway.task == 1:
-                kept = engine.snapshot()
-                engine = _resumed(config, dataset, kept)
-                for _ in engine.run():
-                    pass
-                break
-        weights.append({k: v.clone() for k, v in engine.method.classifier.state_dict().items()})
-    if any(not torch.equal(weights[0][key], weights[1][key]) for key in weights[0]):
-        raise CheckError(
-            f"{where}: a run that is stopped after its first task and resumed ends with other "
-            "weights: keep what lasts in self.networks, self.values and self.tensors"
-        )
+    kept: dict[str, Snapshot] = {}
+
+    def pause() -> None:
+        if engine.underway.task == 1 and "inside its second task" not in kept:
+            kept["inside its second task"] = engine.snapshot()
+
+    engine = Engine(config, dataset, build_stream(dataset, config), pause=pause)
+    if not trainings_of(engine.method, engine.task_info(0)):
+        raise CheckError(f"{where}: trainings() must return what is trained, and it is empty")
+    for _ in engine.run():
+        if engine.underway.task == 1:
+            kept["after its first task"] = engine.snapshot()
+    whole = engine.method.classifier.state_dict()
+    for when, snapshot in kept.items():
+        resumed = _engine(config, dataset)
+        resumed.resume(snapshot)
+        for _ in resumed.run():
+            pass
+        state = resumed.method.classifier.state_dict()
+        if any(not torch.equal(whole[key], state[key]) for key in whole):
+            raise CheckError(
+                f"{where}: a run that is stopped {when} and resumed ends with other weights: keep "
+                "what lasts in self.networks, self.values and self.tensors, count afresh whenever "
+                "`before` is called, and draw no random numbers"
+            )
     _check_steps(_prepared(config, dataset), where)
 
 
@@ -208,8 +252,14 @@ def _check_training(engine: Engine, training: Training, task: TaskInfo, where: s
     epochs = Epochs(engine.task_data(task.number), training)
     with training_mode(training):
         for batch in batches(next(epochs.parts(0))):
+            weights = [one.detach().clone() for one in training.network.parameters()]
             with _NoReads(f"{where}, training '{training.name}'"):
                 terms = terms_of(training, batch, task)
+            if not all(map(torch.equal, weights, training.network.parameters())):
+                raise CheckError(
+                    f"{where}: the loss of training '{training.name}' changes the weights that it "
+                    "trains: that is the optimizer's part"
+                )
             for name, term in terms.items():
                 if not bool(term.isfinite()):
                     raise CheckError(
@@ -233,22 +283,29 @@ class _NoReads(TorchFunctionMode):
         self.where = where
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in READS:
+        read = READS.get(func)
+        if func is Tensor.__getitem__ and any(map(_is_mask, _listed(args[1]))):
+            read = "an index of true and false"
+        if func is torch.where and len(args) + len(kwargs or {}) == 1:
+            read = "torch.where of one argument"
+        if read is not None:
             raise CheckError(
-                f"{self.where}: the loss reads a number by {READS[func]}, so that its step cannot "
-                "be captured on a GPU: use masks and torch.where"
+                f"{self.where}: the loss reads from the device by {read}, so that its step cannot "
+                "be captured on a GPU: use masks, torch.where and sums"
             )
         return func(*args, **(kwargs or {}))
 
 
+def _listed(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype == torch.bool
+
+
 def _engine(config: RunConfig, dataset: Dataset) -> Engine:
     return Engine(config, dataset, build_stream(dataset, config))
-
-
-def _resumed(config: RunConfig, dataset: Dataset, snapshot: Snapshot) -> Engine:
-    engine = _engine(config, dataset)
-    engine.resume(snapshot)
-    return engine
 
 
 def _state(method: Method) -> dict[str, int]:

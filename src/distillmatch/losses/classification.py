@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from distillmatch.errors import ConfigError
+
 PASSED_OVER = -100
 """The label of a row that does not count: torch's cross entropy ignores it."""
 
@@ -79,6 +81,11 @@ def consistency_loss(weak_logits: Tensor, strong_logits: Tensor, threshold: floa
 
     The mean is over the whole batch, confident or not; no gradient flows to the weak views.
     """
+    if len(weak_logits) != len(strong_logits):
+        raise ConfigError(
+            f"consistency_loss was given {len(weak_logits)} weak and {len(strong_logits)} strong "
+            "views of the same images: a method has these with strong_views = True"
+        )
     confidence, labels = weak_logits.detach().softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
     return weighted_cross_entropy_sum(strong_logits, labels) / max(1, len(strong_logits))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distillmatch.errors import ConfigError
 from distillmatch.networks import by_batch_statistics, separate_statistics
 
 
@@ -39,6 +40,11 @@ class Batch:
     @property
     def past(self) -> Tensor:
         """The past classifier's logits of labeled and then of unlabeled images."""
+        if self.labeled_outputs is None or self.unlabeled_outputs is None:
+            raise ConfigError(
+                "batch.past needs a past classifier: set keeps_past = True, and use it where "
+                "task.past is not 0"
+            )
         return torch.cat([self.labeled_outputs.past, self.unlabeled_outputs.past])
 
 

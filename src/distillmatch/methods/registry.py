@@ -2,6 +2,7 @@
 
 from difflib import get_close_matches
 from importlib.metadata import entry_points
+from inspect import isabstract
 from typing import Any
 
 from distillmatch.config import RunConfig
@@ -35,14 +36,16 @@ def find_method(name: str) -> type[Method]:
     found = find_plugin(METHODS, name, kind="method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"method '{name}' must be a subclass of distillmatch.methods.Method")
+    if isabstract(found):
+        raise ConfigError(f"method '{name}' must define loss(self, batch, task)")
     return found
 
 
 def with_options(config: RunConfig, method: type[Method] | None = None) -> RunConfig:
     """Return the configuration as the method sees it, with the method's options checked.
 
-    Options at their defaults are left out, and so is an unlabeled stream that is not looked at:
-    what is the same run has the same configuration.
+    Options at their defaults are left out, and so is an unlabeled stream that the method does not
+    see, so that equal runs have equal configurations.
     """
     method = method or find_method(config.method)
     known = method.Options.model_fields
@@ -71,10 +74,10 @@ def make_method(config: RunConfig, build: NetworkBuilder) -> Method:
 
 
 def _unknown(name: str, method_name: str, method: type[Method]) -> str:
-    told = f"method '{method_name}' has no option '{name}'"
+    problem = f"method '{method_name}' has no option '{name}'"
     if name in RunConfig.model_fields:
-        return f"{told}: it is an option of the run"
+        return f"{problem}: it is an option of the run"
     close = get_close_matches(name, [*method.Options.model_fields, *RunConfig.model_fields], n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     own = ", ".join(method.Options.model_fields) or "none"
-    return f"{told}{hint}; its options are {own}"
+    return f"{problem}{hint}; its options are {own}"
