@@ -6,18 +6,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.networks import Parts
+from distillmatch.networks import StatisticsGroups
 
 
-def activated_by_parts(maps: Tensor, parts: Parts | None, layer: Sequence[Tensor]) -> Tensor:
-    """Return the ReLU of maps that torch normalizes part by part.
+def activated_by_groups(
+    maps: Tensor, groups: StatisticsGroups | None, layer: Sequence[Tensor]
+) -> Tensor:
+    """Return the ReLU of maps that torch normalizes group by group.
 
-    The layer is its weight, bias, running mean and variance; the latter two are moved.
+    The layer is its weight, bias, running mean and variance; the latter two are updated.
     """
-    sizes, moving = parts or Parts((len(maps),), 1)
+    sizes, updating = groups or StatisticsGroups((len(maps),), 1)
     weight, bias, *running = layer
     made = []
-    for number, part in enumerate(torch.split(maps, list(sizes))):
-        mean, variance = running if number < moving else (None, None)
-        made.append(functional.batch_norm(part, mean, variance, weight, bias, training=True))
+    for number, group in enumerate(torch.split(maps, list(sizes))):
+        mean, variance = running if number < updating else (None, None)
+        made.append(functional.batch_norm(group, mean, variance, weight, bias, training=True))
     return functional.relu(torch.cat(made))

@@ -7,22 +7,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from distillmatch.fast import compiled
-from distillmatch.fast.sources import FOLDER
+from distillmatch.fast.compiler import SOURCES
 
 HOST = Path(__file__).parent / "cuda_on_host"
 ROOM = 227 * 1024
-"""Shared memory of a program on an H200."""
+"""Shared memory of a thread block on an H200."""
 
 
 def built(
     folder: Path,
     name: str,
     constants: dict[str, int],
-    parts: Sequence[str] = (),
+    builds_on: Sequence[str] = (),
 ) -> Path:
     """Compile a kernel for the host: its shared memory is an array there, its names are C++'s."""
-    files = [compiled.PACKAGE / FOLDER / f"{one}.cu" for one in (*parts, name)]
+    files = [SOURCES / f"{one}.cu" for one in (*builds_on, name)]
     source = "".join(file.read_text() for file in files)
     kernel = folder / "kernel.inc"
     kernel.write_text(

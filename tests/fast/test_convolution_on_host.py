@@ -12,9 +12,8 @@ from on_host import ROOM, as_bytes, built
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.fast import running_statistics
-from distillmatch.fast.convolution import SUM_AFTER, SUM_BEFORE, Layout
-from distillmatch.fast.running_statistics import Coefficients
+from distillmatch.fast import running_norm
+from distillmatch.fast.convolution import ADD_AFTER, ADD_BEFORE, Layout
 
 RUNNING = "MOST", "THREADS", "MOST_THREADS", "TURNS"
 
@@ -24,6 +23,11 @@ Shape = tuple[int, int, int, int]
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
 )
+
+
+class Coefficients(NamedTuple):
+    scales: Tensor
+    shifts: Tensor
 
 
 class Convolved(NamedTuple):
@@ -54,7 +58,7 @@ def convolved(folder: Path, layout: Layout, images: int, blocks: int) -> Convolv
     shape = images, channels_out, layout.height, layout.width
     beside, activated = drawn(*shape).bfloat16(), drawn(*shape).relu().bfloat16()
     numbers = b"".join(bytes(one.view(torch.uint8).numpy()) for one in by)
-    program = built(folder, "convolution", layout.constants, ["activation", "row_streams"])
+    program = built(folder, "convolution", layout.constants, ["activation"])
     finished = subprocess.run(
         [program, str(images), str(blocks), str(layout.shared_bytes)],
         input=b"".join(
@@ -110,10 +114,10 @@ def test_the_convolution_kernel_is_torchs_convolution(
     ("shape", "images", "blocks", "adds"),
     [
         ((3, 16, 10, 32), 3, 1, 0),
-        ((16, 16, 4, 64), 2, 1, SUM_BEFORE),
+        ((16, 16, 4, 64), 2, 1, ADD_BEFORE),
         ((16, 32, 4, 32), 3, 2, 0),
-        ((32, 32, 6, 32), 2, 1, SUM_BEFORE),
-        ((64, 64, 4, 16), 3, 2, SUM_BEFORE),
+        ((32, 32, 6, 32), 2, 1, ADD_BEFORE),
+        ((64, 64, 4, 16), 3, 2, ADD_BEFORE),
     ],
 )
 def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
@@ -134,23 +138,23 @@ def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
 @pytest.mark.parametrize(
     ("shape", "images", "blocks", "adds"),
     [
-        ((16, 16, 4, 32), 2, 1, SUM_AFTER),
-        ((32, 16, 6, 32), 3, 2, SUM_BEFORE),
+        ((16, 16, 4, 32), 2, 1, ADD_AFTER),
+        ((32, 16, 6, 32), 3, 2, ADD_BEFORE),
         ((32, 32, 6, 32), 2, 1, 0),
-        ((32, 32, 4, 64), 2, 1, SUM_AFTER),
-        ((64, 64, 4, 16), 3, 2, SUM_AFTER),
+        ((32, 32, 4, 64), 2, 1, ADD_AFTER),
+        ((64, 64, 4, 16), 3, 2, ADD_AFTER),
     ],
 )
-def test_the_convolution_kernel_takes_gradients_back_through_normalization_and_relu(
+def test_the_convolution_kernel_goes_backward_through_normalization_and_relu(
     shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:
     plain = Layout(*shape, True, ROOM)
     made = convolved(tmp_path, replace(plain, activates=True, adds=adds), images, blocks)
     gradient = convolved(tmp_path, plain, images, blocks).result
-    if adds == SUM_BEFORE:
+    if adds == ADD_BEFORE:
         gradient = (gradient.float() + made.beside.float()).bfloat16()
     expected = gradient.double() * made.passed * by_channel(made.by.scales)
-    if adds == SUM_AFTER:
+    if adds == ADD_AFTER:
         expected = expected + made.beside.double()
     assert torch.equal(made.result, expected.float().bfloat16())
 
@@ -162,8 +166,8 @@ def test_the_kernels_by_running_statistics_are_torchs_normalization(
     channels: int, images: int, pixels: int, blocks: int, tmp_path: Path
 ) -> None:
     groups, others = channels // 8, 24
-    threads = max(1, running_statistics.THREADS // groups) * groups
-    assert images * pixels * groups <= blocks * threads * running_statistics.TURNS
+    threads = max(1, running_norm.THREADS // groups) * groups
+    assert images * pixels * groups <= blocks * threads * running_norm.TURNS
     generator = torch.Generator().manual_seed(1)
 
     def drawn(*shape: int) -> Tensor:
@@ -173,8 +177,8 @@ def test_the_kernels_by_running_statistics_are_torchs_normalization(
     layers[3] = layers[3].square() + 0.1
     maps, shortcut, given, of_sum = drawn(4, images, pixels, channels).bfloat16()
     of_means = drawn(images, channels).bfloat16()
-    constants = {name: getattr(running_statistics, name) for name in RUNNING}
-    program = built(tmp_path, "running_statistics", constants, ["activation"])
+    constants = {name: getattr(running_norm, name) for name in RUNNING}
+    program = built(tmp_path, "running_norm", constants, ["activation"])
     sizes = images, pixels, channels, threads, blocks, others
     tensors = layers, maps, shortcut, given, of_sum, of_means
     finished = subprocess.run(

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from on_host import as_bytes, built
-from slow import activated_by_parts
+from slow import activated_by_groups
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from distillmatch.fast import cuda_weight_gradient
-from distillmatch.fast.batch_statistics import constants_of
-from distillmatch.fast.parts import kernel_parts, share_programs
-from distillmatch.networks import Parts
+from distillmatch.fast import weight_gradient
+from distillmatch.fast.batch_norm import constants_of, kernel_groups, share_blocks
+from distillmatch.networks import StatisticsGroups
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs g++ to compile the kernel for the host"
@@ -41,11 +40,11 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
     shares: int,
     tmp_path: Path,
 ) -> None:
-    layout = cuda_weight_gradient.Layout(channels_in, channels_out, height, width)
+    layout = weight_gradient.Layout(channels_in, channels_out, height, width)
     generator = torch.Generator().manual_seed(1)
     maps = torch.randn(images, channels_in, height, width, generator=generator).bfloat16()
     gradient = torch.randn(images, channels_out, height, width, generator=generator).bfloat16()
-    program = built(tmp_path, "weight_gradient", layout.constants, ["add_up"])
+    program = built(tmp_path, "weight_gradient", layout.constants)
     finished = subprocess.run(
         [program, str(images), str(shares), str(layout.shared_bytes)],
         input=as_bytes(maps) + as_bytes(gradient),
@@ -61,7 +60,7 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
 
 
 @pytest.mark.parametrize(
-    ("channels", "group", "sizes", "moving", "adds", "room"),
+    ("channels", "block_channels", "sizes", "updating", "adds", "room"),
     [
         (32, 32, (150, 150), 1, True, 1000),
         (64, 32, (97, 203), 2, False, 20),
@@ -71,31 +70,40 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
         (16, 16, (90, 60, 50, 100), 0, True, 10),
     ],
 )
-def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
+def test_the_normalization_kernels_are_torchs_normalization_of_each_group(
     channels: int,
-    group: int,
+    block_channels: int,
     sizes: tuple[int, ...],
-    moving: int,
+    updating: int,
     adds: bool,
     room: int,
     tmp_path: Path,
 ) -> None:
-    rows, programs = 300, 7
-    parts = kernel_parts(sizes, share_programs(programs, sizes))
+    rows = 300
+    groups = kernel_groups(sizes, share_blocks(7, sizes))
     generator = torch.Generator().manual_seed(1)
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
     maps, shortcut = drawn(rows, channels).bfloat16(), drawn(rows, channels).bfloat16()
-    gradient, of_sum = drawn(rows, channels).bfloat16(), drawn(rows, channels).bfloat16()
+    gradient, total_gradient = drawn(rows, channels).bfloat16(), drawn(rows, channels).bfloat16()
     weight, bias, mean, variance = drawn(4, channels)
     variance = variance.square()
     sums = [shortcut] if adds else []
-    given = [maps, *sums, weight, bias, mean, variance, gradient, *([of_sum] if adds else [])]
-    constants = constants_of(group, threads=64)
-    program = built(tmp_path, "normalization", constants, ["eight_numbers", "parts"])
-    numbers = [channels, room, int(adds), moving, *parts.ends, *parts.programs]
+    given = [
+        maps,
+        *sums,
+        weight,
+        bias,
+        mean,
+        variance,
+        gradient,
+        *([total_gradient] if adds else []),
+    ]
+    constants = constants_of(block_channels, threads=64)
+    program = built(tmp_path, "batch_norm", constants)
+    numbers = [channels, room, int(adds), updating, *groups.ends, *groups.blocks]
     finished = subprocess.run(
         [program, *map(str, numbers)],
         input=b"".join(bytes(one.contiguous().view(torch.uint8).numpy()) for one in given),
@@ -105,19 +113,23 @@ def test_the_normalization_kernels_are_torchs_normalization_of_each_part(
     made = torch.frombuffer(bytearray(finished.stdout), dtype=torch.uint8)
     halves, floats = made[: 6 * rows * channels], made[6 * rows * channels :]
     summed, activated, of_maps = halves.view(torch.bfloat16).view(3, rows, channels)
-    moved_mean, moved_variance, of_weight, of_bias = floats.view(torch.float32).view(4, channels)
+    updated_mean, updated_variance, of_weight, of_bias = floats.view(torch.float32).view(
+        4, channels
+    )
 
     expected_sum = (maps.float() + shortcut.float()).bfloat16() if adds else maps
     assert torch.equal(summed, expected_sum)
     leaf = expected_sum.float().requires_grad_()
     weight, bias = weight.requires_grad_(), bias.requires_grad_()
-    expected = activated_by_parts(leaf, Parts(sizes, moving), (weight, bias, mean, variance))
+    expected = activated_by_groups(
+        leaf, StatisticsGroups(sizes, updating), (weight, bias, mean, variance)
+    )
     expected.backward(gradient.float())  # type: ignore[no-untyped-call]
     assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
     torch.testing.assert_close(activated.float(), expected.detach(), rtol=2**-7, atol=1e-5)
-    torch.testing.assert_close(moved_mean, mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(moved_variance, variance, rtol=1e-5, atol=1e-6)
-    wanted = leaf.grad + (of_sum.float() if adds else 0)
+    torch.testing.assert_close(updated_mean, mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(updated_variance, variance, rtol=1e-5, atol=1e-6)
+    wanted = leaf.grad + (total_gradient.float() if adds else 0)
     torch.testing.assert_close(of_maps.float(), wanted, rtol=2**-7, atol=0.01)
     torch.testing.assert_close(of_weight, weight.grad, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(of_bias, bias.grad, rtol=1e-4, atol=1e-3)

@@ -1,24 +1,40 @@
 """Our CUDA kernels beside torch's own operations in float32."""
 
+from copy import deepcopy
+
 import pytest
 import torch
-from slow import activated_by_parts
+from normalized import normalize, normalize_backward
+from slow import activated_by_groups
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.networks import BatchNorm, Parts, acceleration, build_network, separate_statistics
+from distillmatch.concurrency import shared_device
+from distillmatch.fast import batch_norm, compiler, operators
+from distillmatch.fast import convolution as kernel
+from distillmatch.fast import weight_gradient as weight_gradient_module
+from distillmatch.fast.convolution import convolve, takes
+from distillmatch.fast.operators import OPERATORS, Draw, Operator, wrong_operators
+from distillmatch.fast.weight_gradient import weight_gradient
+from distillmatch.networks import (
+    BatchNorm,
+    StatisticsGroups,
+    acceleration,
+    build_network,
+    separate_statistics,
+)
 
 pytestmark = pytest.mark.gpu
 torch.backends.cudnn.deterministic = True  # as the engine sets it
 
 SHAPES = [
     (16, 32, 40, None),
-    (32, 16, 33, Parts((20, 13), 1)),
-    (48, 8, 7, Parts((3, 4), 2)),
-    (128, 8, 320, Parts((192, 128), 1)),
-    (64, 16, 519, Parts((256, 192, 71), 3)),
-    (16, 32, 19, Parts((4, 9, 1, 5), 2)),
-    (32, 16, 19, Parts((4, 9, 1, 5), 0)),
+    (32, 16, 33, StatisticsGroups((20, 13), 1)),
+    (48, 8, 7, StatisticsGroups((3, 4), 2)),
+    (128, 8, 320, StatisticsGroups((192, 128), 1)),
+    (64, 16, 519, StatisticsGroups((256, 192, 71), 3)),
+    (16, 32, 19, StatisticsGroups((4, 9, 1, 5), 2)),
+    (32, 16, 19, StatisticsGroups((4, 9, 1, 5), 0)),
     (640, 4, 6, None),
 ]
 few_channels = pytest.mark.parametrize(
@@ -37,23 +53,22 @@ def maps(count: int, channels: int, side: int, seed: int) -> Tensor:
 
 
 def plain(norm: BatchNorm, inputs: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute in float32 by torch, part by part."""
+    """Compute in float32 by torch, group by group."""
     summed = inputs if shortcut is None else (inputs + shortcut).bfloat16()
     summed = summed.float()
-    return summed, activated_by_parts(summed, norm.parts, norm.tensors)
+    layer = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    return summed, activated_by_groups(summed, norm.groups, layer)
 
 
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize(("channels", "side", "count", "parts"), SHAPES)
+@pytest.mark.parametrize(("channels", "side", "count", "groups"), SHAPES)
 def test_normalization_by_our_kernels_is_torchs_with_relu_and_sum(
-    channels: int, side: int, count: int, parts: Parts | None, adds: bool
+    channels: int, side: int, count: int, groups: StatisticsGroups | None, adds: bool
 ) -> None:
-    from distillmatch.fast import batch_statistics
-
     results = []
     for fused in (True, False):
         norm = BatchNorm(channels).cuda()
-        norm.parts = parts
+        norm.groups = groups
         with torch.no_grad():
             norm.weight.copy_(torch.linspace(0.5, 1.5, channels))
             norm.bias.copy_(torch.linspace(-1, 1, channels))
@@ -62,9 +77,10 @@ def test_normalization_by_our_kernels_is_torchs_with_relu_and_sum(
         given, of_sum = maps(count, channels, side, 3), maps(count, channels, side, 4)
         gradients: list[Tensor | None]
         if fused:
-            assert batch_statistics.takes(channels, count, inputs.device)
-            activated, made = batch_statistics.normalize(inputs, shortcut, norm)
-            gradients = list(batch_statistics.take_back(given, of_sum, made, norm))
+            assert batch_norm.takes(channels, count, inputs.device)
+            made = normalize(inputs, shortcut, norm)
+            activated = made.activated
+            gradients = [*normalize_backward(given, of_sum, made, norm)]
         else:
             inputs.requires_grad_()
             summed, activated = plain(norm, inputs, shortcut)
@@ -97,9 +113,6 @@ def test_normalization_by_our_kernels_is_torchs_with_relu_and_sum(
 def test_the_weight_gradient_is_that_of_a_float32_convolution(
     count: int, inside: int, outside: int, side: int, kernel: int, stride: int
 ) -> None:
-    from distillmatch.fast import cuda_weight_gradient
-    from distillmatch.fast.weight_gradient import weight_gradient
-
     inputs = maps(count, inside, side, 1)
     weight = torch.zeros(outside, inside, kernel, kernel, device="cuda", dtype=torch.float64)
     weight.requires_grad_()
@@ -109,15 +122,14 @@ def test_the_weight_gradient_is_that_of_a_float32_convolution(
     assert weight.grad is not None
     scale = float(weight.grad.abs().max())
     ours = weight_gradient(inputs, gradient, kernel, stride)
-    by_cudnn = kernel == 3 and not cuda_weight_gradient.takes(inputs, gradient, kernel, stride)
+    by_cudnn = kernel == 3 and not weight_gradient_module.takes(inputs, gradient, kernel, stride)
     rtol, atol = (2**-8, 2**-8 * scale) if by_cudnn else (1e-4, 1e-5 * scale)
     torch.testing.assert_close(ours.double(), weight.grad, rtol=rtol, atol=atol)
     assert torch.equal(ours, weight_gradient(inputs, gradient, kernel, stride))
 
 
 def test_weight_gradients_of_usual_sizes_are_made_by_the_kernel_that_reads_once() -> None:
-    from distillmatch.fast.cuda_weight_gradient import takes
-
+    takes = weight_gradient_module.takes
     assert takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 3, 1)
     assert takes(maps(4, 128, 8, 1), maps(4, 128, 8, 2), 3, 1)
     assert not takes(maps(3, 128, 8, 1), maps(3, 128, 8, 2), 3, 1)
@@ -130,8 +142,6 @@ def test_weight_gradients_of_usual_sizes_are_made_by_the_kernel_that_reads_once(
 
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
 def test_weight_gradients_in_float16_are_torchs_own(kernel: int, stride: int) -> None:
-    from distillmatch.fast.weight_gradient import weight_gradient
-
     inputs, gradient = maps(5, 16, 16, 1), maps(5, 32, 16 // stride, 2)
     ours = weight_gradient(inputs.half(), gradient.half(), kernel, stride)
     assert ours.dtype == torch.float32
@@ -142,14 +152,11 @@ def test_weight_gradients_in_float16_are_torchs_own(kernel: int, stride: int) ->
 
 @pytest.mark.parametrize("count", [64, 320])
 def test_weight_gradients_are_the_same_to_the_bit_beside_other_runs(count: int) -> None:
-    from distillmatch.concurrency import shared_device
-    from distillmatch.fast.weight_gradient import weight_gradient
-
     inputs, gradient = maps(count, 32, 32, 1), maps(count, 64, 16, 2)
-    for kernel in (1, 3):
-        alone = weight_gradient(inputs, gradient, kernel, 2)
+    for taps in (1, 3):
+        alone = weight_gradient(inputs, gradient, taps, 2)
         with shared_device():
-            assert torch.equal(weight_gradient(inputs, gradient, kernel, 2), alone)
+            assert torch.equal(weight_gradient(inputs, gradient, taps, 2), alone)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -198,8 +205,6 @@ def test_two_backward_passes_agree_to_the_bit() -> None:
 def test_few_channels_are_convolved_as_in_float32(
     channels_in: int, channels_out: int, count: int, side: int
 ) -> None:
-    from distillmatch.fast.convolution import convolve, takes
-
     inputs = maps(count, channels_in, side, seed=1)
     gradient = maps(count, channels_out, side, seed=2)
     weight = maps(channels_out, channels_in, 3, seed=3) / 8
@@ -216,15 +221,11 @@ def test_few_channels_are_convolved_as_in_float32(
 
 
 def test_a_convolution_is_the_same_to_the_bit_however_many_images_are_convolved_with_it() -> None:
-    from distillmatch.fast.convolution import convolve
-
     inputs, weight = maps(50, 32, 32, seed=1), maps(32, 32, 3, seed=2)
     assert torch.equal(convolve(inputs, weight)[:3], convolve(inputs[:3], weight))
 
 
 def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() -> None:
-    from distillmatch.fast.convolution import takes
-
     weight = maps(32, 32, 3, seed=1)
     assert takes(maps(2, 32, 32, seed=2), weight, 1)
     assert not takes(maps(2, 32, 32, seed=2), weight, 2)
@@ -235,37 +236,42 @@ def test_what_the_convolution_kernel_is_not_made_for_is_left_to_the_library() ->
     assert not takes(maps(2, 32, 32, seed=2), maps(32, 32, 1, seed=1), 1)
 
 
-def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library_and_says_why(
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_an_operator_has_a_kernel_that_computes_what_plain_torch_does(operator: Operator) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert wrong_operators([operator], device) == []
+    for call in operator.examples(Draw(device)):
+        assert operator.kernel(*call) is not NotImplemented
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_torch_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from distillmatch.fast import compiled
-    from distillmatch.fast import convolution as kernel
-
-    def broken(*given: object) -> None:
+    def broken(*given: object) -> bytes:
         raise RuntimeError("error: no such option")
 
+    inputs, weight = maps(2, 32, 32, seed=2), maps(32, 32, 3, seed=1)
+    usual = kernel.convolution(inputs, weight, 1)
+    monkeypatch.setattr(compiler, "disabled", {})
+    monkeypatch.setattr(operators, "disabled", compiler.disabled)
+    monkeypatch.setattr(compiler, "kept", broken)
     kernel._kernel.cache_clear()
-    monkeypatch.setattr(compiled, "load_kernels", broken)
-    with pytest.warns(UserWarning, match=r"cuDNN's convolution is used: error: no such option"):
-        assert not kernel.takes(maps(2, 32, 32, seed=2), maps(32, 32, 3, seed=1), 1)
-    kernel._kernel.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"runs are slower: convolution\.cu could not be"):
+            assert not takes(inputs, weight, 1)
+        ours = kernel.convolution(inputs, weight, 1)
+        torch.testing.assert_close(ours.float(), usual.float(), rtol=2**-7, atol=0.02)
+        assert not operators.is_usable(inputs.get_device())
+    finally:
+        kernel._kernel.cache_clear()
 
 
-def test_a_weight_gradients_kernel_that_cannot_be_compiled_leaves_the_work_to_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from distillmatch.fast import compiled, cuda_weight_gradient
-    from distillmatch.fast.weight_gradient import weight_gradient
-
-    def broken(*given: object) -> None:
-        raise OSError("no compiler")
-
-    inputs, gradient = maps(4, 32, 32, seed=1), maps(4, 32, 32, seed=2)
-    usual = weight_gradient(inputs, gradient, 3, 1)
-    cuda_weight_gradient._kernels.cache_clear()
-    monkeypatch.setattr(compiled, "load_kernels", broken)
-    with pytest.warns(UserWarning, match=r"cuDNN's is used: no compiler"):
-        ours = weight_gradient(inputs, gradient, 3, 1)
-    cuda_weight_gradient._kernels.cache_clear()
-    scale = float(usual.abs().max())
-    torch.testing.assert_close(ours, usual, rtol=2**-8, atol=2**-8 * scale)
+def test_launches_of_a_layer_on_two_streams_have_counters_of_their_own() -> None:
+    norm, stream = BatchNorm(64).cuda(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    device = norm.weight.device
+    ours = batch_norm.counters_of(norm, device)
+    with torch.cuda.stream(stream):
+        beside = batch_norm.counters_of(norm, device)
+    assert batch_norm.counters_of(norm, device) is ours is not beside
+    assert batch_norm.counters_of(deepcopy(norm), device) is not ours
+    assert ours.tolist() == beside.tolist() == [0] * 8

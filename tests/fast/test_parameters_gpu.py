@@ -5,12 +5,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from normalized import normalize, normalize_backward
 from torch import Tensor, nn
 
 from distillmatch.concurrency import shared_device
 from distillmatch.engine.optimizer import Descent
-from distillmatch.fast import batch_statistics, parameters
-from distillmatch.networks import BatchNorm, Parts, build_network
+from distillmatch.fast import parameters
+from distillmatch.fast.batch_norm import Shape
+from distillmatch.networks import BatchNorm, StatisticsGroups, build_network
 
 pytestmark = pytest.mark.gpu
 
@@ -53,9 +55,9 @@ def test_more_tensors_than_a_launch_takes_are_rounded_as_torch_rounds() -> None:
     generator = torch.Generator("cuda").manual_seed(1)
     sizes = [2, 6, 4096, 4098, 100_000, *[10] * 120]
     numbers = [torch.randn(size, device="cuda", generator=generator) for size in sizes]
-    rounded = [torch.empty(size, device="cuda", dtype=torch.bfloat16) for size in sizes]
+    numbers = [number.view(-1, 1, 1, 1) for number in numbers]
+    rounded = parameters.round_to_bfloat16(numbers)
     assert parameters.rounds(numbers, rounded)
-    parameters.round_to(rounded, numbers)
     for number, to in zip(numbers, rounded, strict=True):
         assert torch.equal(to, number.bfloat16())
 
@@ -75,13 +77,13 @@ def test_normalization_is_the_same_to_the_bit_alone_and_beside_other_runs(
             return maps.bfloat16().to(memory_format=torch.channels_last)
 
         norm, maps, shortcut = BatchNorm(channels).cuda(), drawn(), drawn()
-        norm.parts = Parts((count // 2, count // 4, count // 4), 2)
+        norm.groups = StatisticsGroups((count // 2, count // 4, count // 4), 2)
         with shared_device() if shared else nullcontext():
-            activated, made = batch_statistics.normalize(maps, shortcut, norm)
-            gradients = batch_statistics.take_back(drawn(), drawn(), made, norm)
+            made = normalize(maps, shortcut, norm)
+            gradients = normalize_backward(drawn(), drawn(), made, norm)
             if channels == 32:
-                shape = batch_statistics.Shape.of(maps, norm.parts.sizes)
-                assert shape.launched_together(maps.device) is not shared
-        found.append([made.maps, activated, norm.running_mean, norm.running_var, *gradients])
+                shape = Shape.of(maps, norm.groups.sizes)
+                assert shape.is_cooperative(maps.device) is not shared
+        found.append([*made[:2], norm.running_mean, norm.running_var, *gradients])
     for alone, beside in zip(*found, strict=True):
         assert torch.equal(alone, beside)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from distillmatch import fast
 from distillmatch.concurrency import shared_device
 from distillmatch.networks import (
-    Parts,
+    StatisticsGroups,
     frozen_statistics,
     separate_statistics,
 )
@@ -32,7 +32,12 @@ def layer_by_layer(backbone: nn.Module) -> Iterator[None]:
 
 
 def gradients_of(
-    width: int, side: int, count: int, parts: Parts | None, half: bool, around: Callable[..., Any]
+    width: int,
+    side: int,
+    count: int,
+    groups: StatisticsGroups | None,
+    half: bool,
+    around: Callable[..., Any],
 ) -> dict[str, Tensor]:
     """Return features, statistics and gradients of a network's parameters and of its images."""
     backbone = WideResNet(16, width, generator=torch.Generator().manual_seed(1)).cuda()
@@ -43,7 +48,7 @@ def gradients_of(
     images = images.to(memory_format=torch.channels_last).requires_grad_()
     with (
         torch.autocast("cuda", torch.bfloat16, enabled=half),
-        nullcontext() if parts is None else separate_statistics(backbone, *parts),
+        nullcontext() if groups is None else separate_statistics(backbone, *groups),
         around(backbone),
     ):
         features = backbone(images)
@@ -56,18 +61,19 @@ def gradients_of(
 
 
 @pytest.mark.parametrize(
-    ("width", "side", "count", "parts"),
+    ("width", "side", "count", "groups"),
     [
         (2, 32, 64, None),
-        (2, 32, 96, Parts((64, 32), 1)),
-        (2, 32, 160, Parts((64, 60, 36), 3)),
+        (2, 32, 96, StatisticsGroups((64, 32), 1)),
+        (2, 32, 160, StatisticsGroups((64, 60, 36), 3)),
         (1, 32, 32, None),
-        (4, 32, 16, Parts((9, 7), 2)),
+        (4, 32, 16, StatisticsGroups((9, 7), 2)),
         (2, 64, 16, None),
+        (2, 32, 96, StatisticsGroups((16,) * 6, 5)),
     ],
 )
 def test_a_network_is_as_near_to_float32_as_layer_by_layer(
-    width: int, side: int, count: int, parts: Parts | None
+    width: int, side: int, count: int, groups: StatisticsGroups | None
 ) -> None:
     def errors(found: dict[str, Tensor]) -> list[float]:
         """Return those of features, images' gradient, statistics and parameters' gradients."""
@@ -82,7 +88,7 @@ def test_a_network_is_as_near_to_float32_as_layer_by_layer(
             made.append(float((ours - true).norm() / true.norm()))
         return made
 
-    sizes = width, side, count, parts
+    sizes = width, side, count, groups
     exact = gradients_of(*sizes, False, lambda backbone: nullcontext())
     ours = gradients_of(*sizes, True, lambda backbone: nullcontext())
     theirs = gradients_of(*sizes, True, layer_by_layer)
@@ -92,7 +98,7 @@ def test_a_network_is_as_near_to_float32_as_layer_by_layer(
 
 
 def test_a_network_is_the_same_to_the_bit_again_and_beside_other_runs() -> None:
-    sizes = 2, 32, 160, Parts((80, 48, 32), 3)
+    sizes = 2, 32, 160, StatisticsGroups((80, 48, 32), 3)
     found = [
         gradients_of(*sizes, True, lambda backbone: nullcontext()),
         gradients_of(*sizes, True, lambda backbone: nullcontext()),

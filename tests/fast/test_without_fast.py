@@ -13,7 +13,7 @@ CHOSEN = [
     f"{TESTS}/test_golden.py::test_a_tiny_run_is_as_recorded[paper-{name}]"
     for name in ("base, coreset", "gd, coreset", "dm, coreset")
 ]
-CHOSEN += [f"{TESTS}/networks/test_networks.py", f"{TESTS}/engine/test_optimizers.py"]
+CHOSEN += [f"{TESTS}/networks/test_networks.py", f"{TESTS}/engine/test_optimizer.py"]
 PROGRAM = """
 import sys
 from pathlib import Path

@@ -1,51 +1,91 @@
-"""CUDA kernels and their launchers: the product computes the same without this folder, slower.
+"""CUDA kernels and their launchers: without this folder the product computes the same, slower.
 
 Only `distillmatch.networks.acceleration` imports it.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
 from distillmatch.fast import frozen, parameters, trained
-from distillmatch.fast.compiled import is_new_enough
-from distillmatch.fast.parameters import descend as descend
+from distillmatch.fast.operators import is_usable
+from distillmatch.fast.walk import Layers
+from distillmatch.networks.normalization import BatchNorm
 from distillmatch.networks.wide_resnet import WideResNet
 
 
 def backbone_features(backbone: WideResNet, images: Tensor) -> Tensor | None:
     """Return the features of images in bfloat16, or None where a network goes layer by layer.
 
-    That is in another precision, on an old GPU, for sizes that the kernels are not made for, and
-    where someone watches single layers.
+    That is in another precision, on a GPU without kernels, for sizes that they do not take, and
+    where something else happens when a layer is called.
     """
-    if not is_bfloat16(images.device) or not is_plain(backbone):
+    if not is_bfloat16() or not is_usable(images.get_device()):
         return None
-    walk = next((one for one in (trained, frozen) if one.takes(backbone, images)), None)
-    if walk is None:
+    layers = Layers.of(backbone)
+    if has_hooks(backbone) or not is_plain(layers, images.device):
         return None
-    weights = parameters.rounded([one.weight for one in backbone.convolutions])
-    features: Tensor = walk.features(
-        backbone, images, dict(zip(backbone.convolutions, weights, strict=True))
-    )
-    return features
+    for way in (trained, frozen):
+        if way.takes(layers, images):
+            with torch.no_grad():
+                rounded = parameters.round_to_bfloat16([one.weight for one in layers.convolutions])
+            weights = dict(zip(layers.convolutions, rounded, strict=True))
+            images = images.to(torch.bfloat16, memory_format=torch.channels_last)
+            features: Tensor = way.features(layers, images, weights)
+            return features
+    return None
 
 
-def is_bfloat16(device: torch.device) -> bool:
-    """Return whether convolutions on a device are to be in bfloat16, and the kernels can be."""
-    wanted = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-    return wanted == torch.bfloat16 and is_new_enough(device)
+def descend(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+    rate: Tensor,
+    momentum: float,
+    weight_decay: float,
+    clip: float | None,
+) -> bool:
+    """Take a step of gradient descent; return whether the kernels could."""
+    lists = weights, gradients, velocities
+    if not is_usable(rate.get_device()) or not parameters.descends(*lists):
+        return False
+    parameters.descend(*lists, rate, momentum, weight_decay, clip)
+    return True
 
 
-def is_plain(backbone: WideResNet) -> bool:
-    """Return whether nothing happens when a layer is called but its own computation."""
-    # torch has no public way to ask for hooks, or whether a parameter is computed from others.
-    return not module._has_any_global_hook() and not any(  # type: ignore[no-untyped-call]
+def is_bfloat16() -> bool:
+    """Return whether convolutions on CUDA are to be in bfloat16."""
+    if not torch.is_autocast_enabled("cuda"):
+        return False
+    return torch.get_autocast_dtype("cuda") == torch.bfloat16
+
+
+def has_hooks(backbone: WideResNet) -> bool:
+    """Return whether something else happens, too, when a layer is called."""
+    # torch has no public way to ask.
+    return module._has_any_global_hook() or any(  # type: ignore[no-untyped-call]
         layer._forward_hooks
         or layer._forward_pre_hooks
         or layer._backward_hooks
         or layer._backward_pre_hooks
-        or (isinstance(layer, nn.Conv2d) and "weight" not in layer._parameters)
         for layer in backbone.modules()
         if layer is not backbone
+    )
+
+
+def is_plain(layers: Layers, device: torch.device) -> bool:
+    """Return whether layers are as they were made, and normalizations in float32 on a device.
+
+    A layer whose parameters are computed, as by `torch.nn.utils.parametrize`, is of another class.
+    """
+    return (
+        all(type(one) is nn.Conv2d and one.bias is None for one in layers.convolutions)
+        and all(type(one) is BatchNorm for one in layers.norms)
+        and all(
+            tensor.dtype == torch.float32 and tensor.device == device and tensor.is_contiguous()
+            for one in layers.norms
+            for tensor in (one.weight, one.bias, one.running_mean, one.running_var)
+        )
     )

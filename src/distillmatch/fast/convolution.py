@@ -1,25 +1,24 @@
-"""Convolutions with few channels, by a kernel that reads its maps once.
+"""Convolutions with few channels, by a kernel that reads its maps once; others by torch.
 
 With 32 channels a library's 3×3 convolution waits for the second-level cache, from which it reads
-the maps nine times; ours keeps its weights in registers while the maps go by. With 128 channels the
-library is faster. In a frozen network it normalizes what it stores, too. All of it was measured:
-docs/performance.md.
+the maps nine times. The kernel keeps its weights in registers while the maps go by. With 128
+channels the library is faster. In a frozen network the kernel also normalizes what it stores.
 """
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.fast.compiled import Kernel, device_properties
-from distillmatch.fast.running_statistics import Activated, Coefficients, new_signs
-from distillmatch.fast.sharing import programs_at_most
-from distillmatch.fast.sources import load_if_possible
+from distillmatch.concurrency import device_is_shared
+from distillmatch.fast.compiler import Kernel, device_properties, load
+from distillmatch.fast.operators import Call, Draw, Operator
 
 WIDTHS = {
     (3, 16): (32, 64),
@@ -30,16 +29,18 @@ WIDTHS = {
 }
 """Widths of the maps that are taken, for the channels in and out of a convolution."""
 STEP = 2
-"""Rows of maps that a program's warps read before they wait for each other."""
-SUM_BEFORE, SUM_AFTER = 1, 2
-"""Where a sum is taken: before the kernel normalizes or takes back through it, or after."""
+"""Rows of maps that the warps of a block read before they wait for each other."""
+ADD_BEFORE, ADD_AFTER = 1, 2
+"""Where a sum is taken: before the kernel normalizes, or goes backward through that, or after."""
+LARGE_BATCH = 128
+"""Images from which on a batch's kernels fill a device, measured on an H200 at 32 pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How the kernel shares out its work, found out once: `_kept_layout` has one for each size.
+    """How the kernel shares out its work; `_kept_layout` keeps one for each size.
 
-    The sizes are those fastest on an H200.
+    The sizes are those that were fastest on an H200.
     """
 
     channels_in: int
@@ -48,25 +49,25 @@ class Layout:
     width: int
     transposed: bool
     room: int
-    """Shared memory of a program, at most."""
+    """The most shared memory of a thread block."""
     activates: bool = False
     adds: int = 0
-    """Whether a sum is taken: 0, or where."""
+    """Where a sum is taken, or 0 for none."""
 
     @cached_property
-    def warps_of_part(self) -> int:
+    def warps_of_group(self) -> int:
         """Warps that read the same rows: each makes 16 pixels and up to 16 channels."""
         return self.width // 16 * (_padded(self.channels_out) // 16)
 
     @cached_property
     def bytes_of_weights(self) -> int:
-        """What the weights take of shared memory, on their way to registers."""
+        """Shared memory of the weights, on their way to registers."""
         depth, made = _padded(self.channels_in), _padded(self.channels_out)
         return 9 * depth * (made * 2 + 16) if self.transposed else made * (9 * depth * 2 + 16)
 
     @cached_property
-    def bytes_of_part(self) -> int:
-        """What the rows of one part of the warps take."""
+    def bytes_of_group(self) -> int:
+        """Shared memory of the rows that one group of warps reads."""
         pixel = _padded(self.channels_in) * 2 + 16
         return ((self.stages * STEP + 1) * (self.width + 1) + 1) * pixel
 
@@ -77,68 +78,61 @@ class Layout:
 
     @cached_property
     def most_warps(self) -> int:
-        """Warps of a program where there is room: few have many registers, for weights."""
+        """Warps of a block where there is room: with few each has many registers for weights."""
         if self.channels_in == 64:
             return 8
         if self.channels_in == 32 and self.activates:
-            return 8 if self.warps_of_part == 8 else 12
+            return 8 if self.warps_of_group == 8 else 12
         return 12 if self.channels_in == self.channels_out == self.width == 32 else 16
 
     @cached_property
-    def parts(self) -> int:
-        """Parts of the warps, as many as there is room for: none if it is too small."""
-        fit = (self.room - self.bytes_of_weights) // self.bytes_of_part
-        return max(0, min(self.most_warps // self.warps_of_part, fit))
+    def warp_groups(self) -> int:
+        """Groups of warps that there is room for: 0 if it is too small for one."""
+        fit = (self.room - self.bytes_of_weights) // self.bytes_of_group
+        return max(0, min(self.most_warps // self.warps_of_group, fit))
 
     @cached_property
     def threads(self) -> int:
-        """Threads of a program."""
-        return 32 * self.parts * self.warps_of_part
+        """Threads of a block."""
+        return 32 * self.warp_groups * self.warps_of_group
 
     @cached_property
     def shared_bytes(self) -> int:
-        """What a program keeps in shared memory."""
-        return self.bytes_of_weights + self.parts * self.bytes_of_part
+        """Shared memory of a block."""
+        return self.bytes_of_weights + self.warp_groups * self.bytes_of_group
 
     @cached_property
     def constants(self) -> dict[str, int]:
-        """What the compiler is told."""
-        shape = self.channels_in, self.channels_out, self.height, self.width
-        streams = self.parts, self.stages, 2 if self.most_warps == 16 else 3
+        """The constants of the source."""
         return {
-            **stream_constants(shape, *streams, transposed=self.transposed),
+            "CHANNELS_IN": self.channels_in,
+            "CHANNELS_OUT": self.channels_out,
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "STEP": STEP,
+            "STAGES": self.stages,
+            "WARP_GROUPS": self.warp_groups,
+            "AHEAD": 2 if self.most_warps == 16 else 3,
+            "TRANSPOSED": int(self.transposed),
             "ACTIVATES": int(self.activates),
             "ADDS": self.adds,
         }
 
 
-def stream_constants(
-    shape: Sequence[int], parts: int, stages: int, ahead: int, *, transposed: bool
-) -> dict[str, int]:
-    """Return what the compiler is told of rows that stream through a kernel (row_streams.cu).
-
-    The shape is channels in and out, height and width.
-    """
-    return {
-        **dict(zip(("CHANNELS_IN", "CHANNELS_OUT", "HEIGHT", "WIDTH"), shape, strict=True)),
-        "STEP": STEP,
-        "STAGES": stages,
-        "PARTS": parts,
-        "AHEAD": ahead,
-        "TRANSPOSED": int(transposed),
-    }
-
-
-class _Around(ctypes.Structure):
-    """What the kernel needs besides maps, weights and result: nothing, where it only convolves."""
+class _Epilogue(ctypes.Structure):
+    """What the kernel needs besides maps, weights and result: nothing where it only convolves."""
 
     _fields_ = tuple(
-        (name, ctypes.c_void_p) for name in ("scales", "shifts", "beside", "signs", "sum")
+        (name, ctypes.c_void_p) for name in ("scales", "shifts", "added", "signs", "total")
     )
+
+    @classmethod
+    def of(cls, *tensors: Tensor | None) -> "_Epilogue":
+        return cls(*(None if one is None else one.data_ptr() for one in tensors))
 
 
 def takes(maps: Tensor, weight: Tensor, stride: int, *, transposed: bool = False) -> bool:
-    """Tell whether the kernel can convolve the maps; transposed, whether it can take back to them.
+    """Return whether the kernel convolves the maps; transposed, whether it goes backward to them.
 
     `maps` are those that the kernel would read. Weights and maps must be channels-last.
     """
@@ -148,82 +142,136 @@ def takes(maps: Tensor, weight: Tensor, stride: int, *, transposed: bool = False
 def takes_activated(
     maps: Tensor, weight: Tensor, stride: int, adds: int, *, transposed: bool = False
 ) -> bool:
-    """Tell the same of a kernel that normalizes, too."""
+    """Return the same of a kernel that normalizes, too."""
     if not _fits(maps, weight, stride) or (transposed and weight.shape[1] == 3):
         return False
     return _available(maps, _layout(maps, weight, transposed, True, adds))
 
 
 def convolve(maps: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
-    """Convolve maps; transposed, take the gradient of a convolution's output to its input."""
+    """Convolve maps; transposed, return the gradient of the input for that of the output."""
     layout = _layout(maps, weight, transposed)
-    result = new_maps(maps, layout.channels_out)
-    _launch(maps, weight, result, layout, _Around())
+    result = empty_maps(maps, layout.channels_out, maps.shape[2:])
+    _launch(maps, weight, result, layout, _Epilogue())
     return result
 
 
 def convolve_and_activate(
     maps: Tensor,
     weight: Tensor,
-    by: Coefficients,
+    scales: Tensor,
+    shifts: Tensor,
     shortcut: Tensor | None,
     keeps_total: bool,
     keeps_signs: bool,
-) -> Activated:
-    """Return the ReLU of convolved maps, with the shortcut if there is one, normalized."""
-    layout = _layout(maps, weight, False, True, 0 if shortcut is None else SUM_BEFORE)
-    total = new_maps(maps, layout.channels_out) if keeps_total else None
-    activated = new_maps(maps, layout.channels_out)
-    signs = new_signs(activated) if keeps_signs else None
-    given = by.scales, by.shifts, shortcut, signs, total
-    _launch(maps, weight, activated, layout, _Around(*map(_address, given)))
-    return Activated(activated, total, signs)
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the ReLU of normalized convolved maps, with the shortcut if there is one.
 
-
-def take_back_through_activation(
-    given: Tensor, weight: Tensor, by: Coefficients, signs: Tensor, beside: Tensor | None, adds: int
-) -> Tensor:
-    """Take the gradient of a convolution's output to what was normalized before its input.
-
-    `beside` is a gradient that comes by another way, to be added where `adds` says, if not 0.
+    Then what was normalized, and the signs of the result, where they are to be kept.
     """
-    layout = _layout(given, weight, True, True, adds)
-    result = new_maps(given, layout.channels_out)
-    around = _Around(*map(_address, (by.scales, None, beside, signs, None)))
-    _launch(given, weight, result, layout, around)
+    layout = _layout(maps, weight, False, True, 0 if shortcut is None else ADD_BEFORE)
+    activated = empty_maps(maps, layout.channels_out, maps.shape[2:])
+    total = torch.empty_like(activated) if keeps_total else None
+    signs = empty_signs(activated) if keeps_signs else None
+    epilogue = _Epilogue.of(scales, shifts, shortcut, signs, total)
+    _launch(maps, weight, activated, layout, epilogue)
+    return activated, total, signs
+
+
+def convolve_and_activate_backward(
+    gradient: Tensor, weight: Tensor, scales: Tensor, signs: Tensor, added: Tensor | None, adds: int
+) -> Tensor:
+    """Return the gradient of what was normalized before the input, for that of the output.
+
+    `added` is a gradient that comes another way, to be added where `adds` says, if not 0.
+    """
+    layout = _layout(gradient, weight, True, True, adds)
+    result = empty_maps(gradient, layout.channels_out, gradient.shape[2:])
+    _launch(gradient, weight, result, layout, _Epilogue.of(scales, None, added, signs, None))
     return result
 
 
-def convolve_any(maps: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Convolve maps by our kernel, or by the library where it cannot."""
-    if takes(maps, weight, stride):
-        return convolve(maps, weight)
-    return functional.conv2d(maps, weight, stride=stride, padding=weight.shape[2] // 2)
+def convolve_1x1(maps: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Convolve every `stride`-th row and column by 1×1 taps, as a matrix product.
+
+    cuDNN converts the maps of a strided one to another layout and back, which takes several times
+    as long as the product.
+    """
+    taken = maps[:, :, ::stride, ::stride]
+    images, _, height, width = taken.shape
+    made = as_rows(taken) @ weight.flatten(1).t()
+    return made.view(images, height, width, -1).permute(0, 3, 1, 2)
 
 
-def take_back(given: Tensor, shape: Sequence[int], weight: Tensor, stride: int) -> Tensor:
-    """Return the gradient of maps of a shape from that of the convolved ones."""
-    if takes(given, weight, stride, transposed=True):
-        return convolve(given, weight, transposed=True)
-    # The library reads nothing of the maps but their shape and layout.
-    like = torch.empty(
-        tuple(shape), dtype=given.dtype, device=given.device, memory_format=torch.channels_last
+def convolve_1x1_backward(gradient: Tensor, weight: Tensor, stride: int, onto: Tensor) -> None:
+    """Add to `onto` the gradient of the maps, from that of the convolved ones."""
+    matrix = weight.flatten(1)
+    if stride == 1:
+        onto.permute(0, 2, 3, 1).view(-1, onto.shape[1]).addmm_(as_rows(gradient), matrix)
+        return
+    images, _, height, width = gradient.shape
+    made = torch.mm(as_rows(gradient), matrix).view(images, height, width, -1)
+    onto[:, :, ::stride, ::stride] += made.permute(0, 3, 1, 2)
+
+
+def as_rows(maps: Tensor) -> Tensor:
+    """Return the maps as a matrix of positions by channels."""
+    return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
+
+
+def empty_maps(like: Tensor, channels: int, side: Sequence[int]) -> Tensor:
+    """Return the place for channels-last maps of another shape, for as many images."""
+    return torch.empty(
+        (like.shape[0], channels, *side),
+        dtype=like.dtype,
+        device=like.device,
+        memory_format=torch.channels_last,
     )
-    padding = weight.shape[2] // 2
+
+
+def empty_signs(maps: Tensor) -> Tensor:
+    """Return the place for the signs of maps: a byte by image, row, column and eight channels."""
+    images, channels, height, width = maps.shape
+    return torch.empty(
+        (images, height, width, channels // 8), dtype=torch.uint8, device=maps.device
+    )
+
+
+def _forward(maps: Tensor, weight: Tensor, stride: int) -> Any:
+    return convolve(maps, weight) if takes(maps, weight, stride) else NotImplemented
+
+
+def _plain_forward(maps: Tensor, weight: Tensor, stride: int) -> Tensor:
+    made = functional.conv2d(maps, weight, stride=stride, padding=weight.shape[2] // 2)
+    return made.contiguous(memory_format=torch.channels_last)
+
+
+def _backward(gradient: Tensor, weight: Tensor, stride: int, height: int, width: int) -> Any:
+    if not takes(gradient, weight, stride, transposed=True):
+        return NotImplemented
+    return convolve(gradient, weight, transposed=True)
+
+
+def _plain_backward(
+    gradient: Tensor, weight: Tensor, stride: int, height: int, width: int
+) -> Tensor:
+    # The library reads nothing of the maps but their shape and layout.
+    like = empty_maps(gradient, weight.shape[1], (height, width))
+    strides, padding, dilation = [stride] * 2, [weight.shape[2] // 2] * 2, [1, 1]
     of_maps: Tensor = torch.ops.aten.convolution_backward(
-        given,
+        gradient,
         like,
         weight,
         None,
-        [stride, stride],
-        [padding, padding],
-        [1, 1],
+        strides,
+        padding,
+        dilation,
         False,
         [0, 0],
         1,
         [True, False, False],
     )[0]
-    return of_maps
+    return of_maps.contiguous(memory_format=torch.channels_last)
 
 
 def _fits(maps: Tensor, weight: Tensor, stride: int) -> bool:
@@ -243,32 +291,30 @@ def _available(maps: Tensor, layout: Layout) -> bool:
     return _kernel(maps.get_device(), layout) is not None
 
 
-def new_maps(maps: Tensor, channels: int) -> Tensor:
-    """Return the place for what a kernel makes of maps: as many of so many channels."""
-    images, _, height, width = maps.shape
-    return torch.empty(
-        (images, channels, height, width),
-        dtype=maps.dtype,
-        device=maps.device,
-        memory_format=torch.channels_last,
-    )
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _launch(maps: Tensor, weight: Tensor, result: Tensor, layout: Layout, around: _Around) -> None:
+def _launch(
+    maps: Tensor, weight: Tensor, result: Tensor, layout: Layout, epilogue: _Epilogue
+) -> None:
     kernel = _kernel(maps.get_device(), layout)
     assert kernel is not None
     images = maps.shape[0]
     steps = images * layout.height // STEP
     kernel.launch(
-        (max(1, min(steps // layout.parts, programs_at_most(maps.device, images))), 1),
+        (max(1, min(steps // layout.warp_groups, max_blocks(maps.device, images))), 1),
         layout.threads,
         layout.shared_bytes,
-        [maps, weight, result, steps, around],
+        [maps, weight, result, steps, epilogue],
     )
+
+
+def max_blocks(device: torch.device, images: int) -> int:
+    """Return how many blocks that each fill a multiprocessor are launched for so many images.
+
+    Beside other runs some multiprocessors are left to these, whose kernels then start earlier.
+    """
+    processors = int(device_properties(device).multi_processor_count)
+    if not device_is_shared():
+        return processors
+    return max(1, processors // (2 if images >= LARGE_BATCH else 4))
 
 
 def _layout(
@@ -293,10 +339,36 @@ def _padded(channels: int) -> int:
 
 @functools.cache
 def _kernel(device: int, layout: Layout) -> Kernel | None:
-    if layout.parts == 0:
+    if layout.warp_groups == 0:
         return None
-    given = ["convolve"], layout.constants, layout.shared_bytes
-    instead = "cuDNN's convolution is used"
-    parts = ["activation.cu", "row_streams.cu"]
-    kernels = load_if_possible(device, "convolution.cu", *given, instead, parts=parts)
+    files = ["activation.cu", "convolution.cu"]
+    kernels = load(device, files, ["convolve"], layout.constants, layout.shared_bytes)
     return None if kernels is None else kernels[0]
+
+
+def _forward_examples(draw: Draw) -> Iterable[Call]:
+    for channels_in, channels_out, side in ((3, 16, 32), (16, 32, 32), (32, 32, 32), (64, 64, 16)):
+        yield draw.maps(2, channels_in, side, side), draw.maps(channels_out, channels_in, 3, 3), 1
+
+
+def _backward_examples(draw: Draw) -> Iterable[Call]:
+    for maps, weight, stride in _forward_examples(draw):
+        yield draw.maps(2, len(weight), *maps.shape[2:]), weight, stride, *maps.shape[2:]
+
+
+convolution = Operator(
+    "convolution(Tensor maps, Tensor weight, int stride) -> Tensor",
+    _plain_forward,
+    _forward,
+    _forward_examples,
+)
+"""Convolve channels-last maps, padded by half of the taps' side."""
+
+convolution_backward = Operator(
+    "convolution_backward(Tensor gradient, Tensor weight, int stride, int height, int width) "
+    "-> Tensor",
+    _plain_backward,
+    _backward,
+    _backward_examples,
+)
+"""Return the gradient of the input, of this height and width, for that of the output."""

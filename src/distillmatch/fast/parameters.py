@@ -1,19 +1,20 @@
 """Gradient descent and rounding of all parameters of a network, in few launches.
 
-torch's own give a program up to 65,536 numbers of one tensor, so that a small network keeps a few
-multiprocessors busy while the others wait. Both were measured: docs/performance.md.
+torch's own give a thread block up to 65,536 numbers of one tensor, so that a small network keeps a
+few multiprocessors busy while the others wait.
 """
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from distillmatch.fast.compiled import Argument, Kernel
-from distillmatch.fast.sources import load_if_possible
+from distillmatch.fast.compiler import Argument, Kernel, load
+from distillmatch.fast.operators import Call, Draw, Operator
 
 MOST = 96
 """Tensors of a launch: their addresses are arguments, for which there are 4096 bytes."""
@@ -33,7 +34,7 @@ class _Tensors(ctypes.Structure):
 
 
 def descends(weights: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
-    """Tell whether `descend` can take weights with their gradients and velocities."""
+    """Return whether the kernels take weights with their gradients and velocities."""
     return _available(weights) and all(
         _is_dense(weight)
         and all(
@@ -44,47 +45,8 @@ def descends(weights: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
     )
 
 
-def descend(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    velocities: Sequence[Tensor],
-    rate: Tensor,
-    momentum: float,
-    decay: float,
-    longest: float | None,
-) -> bool:
-    """Take a step of gradient descent with momentum and weight decay; return whether it was taken.
-
-    The gradients together are first made no longer than `longest`, if there is such a limit.
-    """
-    if not descends(weights, gradients, velocities):
-        return False
-    lists = weights, gradients, velocities
-    pieces, squares = 0, None
-    if longest is not None:
-        pieces = sum(map(_pieces, weights))
-        squares = torch.empty(pieces, device=weights[0].device)
-        _launch("add_squares", lists, lambda first: (squares[first:],))
-    _launch("descend", lists, lambda _: (rate, momentum, decay, squares, pieces, longest or 0.0))
-    return True
-
-
-def rounded(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the weights of convolutions in bfloat16, in the layout that is fast there."""
-    with torch.no_grad():
-        made = [
-            torch.empty_like(one, dtype=torch.bfloat16, memory_format=torch.channels_last)
-            for one in weights
-        ]
-        if rounds(weights, made):
-            round_to(made, weights)
-        else:
-            torch._foreach_copy_(made, list(weights))
-    return made
-
-
 def rounds(numbers: Sequence[Tensor], rounded: Sequence[Tensor]) -> bool:
-    """Tell whether `round_to` can round the numbers."""
+    """Return whether the kernel rounds numbers to where they shall be rounded."""
     return _available(numbers) and all(
         number.dtype == torch.float32
         and to.dtype == torch.bfloat16
@@ -95,9 +57,65 @@ def rounds(numbers: Sequence[Tensor], rounded: Sequence[Tensor]) -> bool:
     )
 
 
-def round_to(rounded: Sequence[Tensor], numbers: Sequence[Tensor]) -> None:
-    """Round numbers to bfloat16."""
-    _launch("round_numbers", (numbers, rounded))
+def _descend(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+    rate: Tensor,
+    momentum: float,
+    weight_decay: float,
+    clip: float | None,
+) -> Any:
+    if not descends(weights, gradients, velocities):
+        return NotImplemented
+    lists = weights, gradients, velocities
+    pieces, squares = 0, None
+    if clip is not None:
+        pieces = sum(map(_pieces, weights))
+        squares = torch.empty(pieces, device=weights[0].device)
+        _launch("add_squares", lists, lambda first: (squares[first:],))
+    more = rate, momentum, weight_decay, squares, pieces, clip or 0.0
+    _launch("descend", lists, lambda _: more)
+    return None
+
+
+def _plain_descend(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+    rate: Tensor,
+    momentum: float,
+    weight_decay: float,
+    clip: float | None,
+) -> None:
+    factor: Tensor | float = 1.0
+    if clip is not None:
+        norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+        factor = (clip / (torch.linalg.vector_norm(torch.stack(norms)) + 1e-6)).clamp(max=1)
+    for weight, gradient, velocity in zip(weights, gradients, velocities, strict=True):
+        velocity.mul_(momentum).add_(factor * gradient + weight_decay * weight)
+        weight.sub_(rate * velocity)
+
+
+def _round(numbers: Sequence[Tensor]) -> Any:
+    made = _rounded_places(numbers)
+    if not rounds(numbers, made):
+        return NotImplemented
+    _launch("round_numbers", (numbers, made))
+    return made
+
+
+def _plain_round(numbers: Sequence[Tensor]) -> list[Tensor]:
+    made = _rounded_places(numbers)
+    torch._foreach_copy_(made, list(numbers))
+    return made
+
+
+def _rounded_places(numbers: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        torch.empty_like(one, dtype=torch.bfloat16, memory_format=torch.channels_last)
+        for one in numbers
+    ]
 
 
 def _available(tensors: Sequence[Tensor]) -> bool:
@@ -107,7 +125,7 @@ def _available(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Tell whether a tensor's numbers lie side by side, in whatever order."""
+    """Return whether a tensor's numbers lie side by side, in whatever order."""
     return tensor.is_contiguous() or (
         tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     )
@@ -118,7 +136,7 @@ def _launch(
     lists: Sequence[Sequence[Tensor]],
     more: Callable[[int], Sequence[Argument]] = lambda _: (),
 ) -> None:
-    """Launch a kernel over lists of tensors; `more` says what else it is given from a piece on."""
+    """Launch a kernel over lists of tensors; `more` returns what else it is given at a piece."""
     kernels = _kernels(lists[0][0].get_device())
     assert kernels is not None
     first = 0
@@ -130,7 +148,7 @@ def _launch(
 
 
 def _listed(lists: Sequence[Sequence[Tensor]]) -> tuple[_Tensors, int]:
-    """Return lists of tensors as a kernel takes them, and how many programs they need."""
+    """Return lists of tensors as a kernel takes them, and how many thread blocks they need."""
     count = len(lists[0])
     given = _Tensors(tensors=count)
     for place, tensors in zip((given.first, given.second, given.third), lists, strict=False):
@@ -149,6 +167,32 @@ def _pieces(tensor: Tensor) -> int:
 def _kernels(device: int) -> dict[str, Kernel] | None:
     constants = {"MOST": MOST, "PIECE": PIECE, "THREADS": THREADS}
     names = ["descend", "add_squares", "round_numbers"]
-    instead = "torch's own are used"
-    kernels = load_if_possible(device, "parameters.cu", names, constants, 0, instead)
+    kernels = load(device, ["parameters.cu"], names, constants, 0)
     return None if kernels is None else dict(zip(names, kernels, strict=True))
+
+
+def _descend_examples(draw: Draw) -> Iterable[Call]:
+    for clip in (None, 1.0, 1e6):
+        lists = [[draw.numbers(size) for size in (10, 5000, 64)] for _ in range(3)]
+        yield *lists, torch.full((), 0.1, device=draw.device), 0.9, 0.01, clip
+
+
+def _round_examples(draw: Draw) -> Iterable[Call]:
+    weights = draw.numbers(16, 3, 3, 3), draw.numbers(32, 16, 3, 3)
+    yield ([one.contiguous(memory_format=torch.channels_last) for one in weights],)
+
+
+descend = Operator(
+    "descend_(Tensor(a!)[] weights, Tensor[] gradients, Tensor(b!)[] velocities, Tensor rate, "
+    "float momentum, float weight_decay, float? clip) -> ()",
+    _plain_descend,
+    _descend,
+    _descend_examples,
+)
+"""Take a step of gradient descent with momentum and weight decay, by gradients whose norm is
+clipped together, if it is."""
+
+round_to_bfloat16 = Operator(
+    "round_to_bfloat16(Tensor[] numbers) -> Tensor[]", _plain_round, _round, _round_examples
+)
+"""Return the weights of convolutions in bfloat16, in the layout that is fast there."""

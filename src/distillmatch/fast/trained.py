@@ -1,250 +1,187 @@
-"""A wide residual network in training, forward and backward written out as one function.
+"""A wide residual network in training, forward and backward as one function for autograd."""
 
-Autograd would go through it layer by layer. Written out, a convolution and the normalization beside
-it are one kernel where there is one, gradients that meet are added where they are made, and what is
-no longer needed is let go on the way back. `Walk` knows the network and no device: what is done to
-maps are `Operations`.
-"""
-
-from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from distillmatch.fast import batch_statistics
-from distillmatch.fast.batch_statistics import Gradients, Normalized
-from distillmatch.networks.normalization import BatchNorm
-
-if TYPE_CHECKING:
-    from distillmatch.networks.wide_resnet import WideResNet
-
-
-class Operations(Protocol):
-    """What is done to maps. Weights have the precision of the maps."""
-
-    def convolve_and_normalize(
-        self, maps: Tensor, weight: Tensor, stride: int, shortcut: Tensor | None, norm: BatchNorm
-    ) -> tuple[Tensor, Normalized]:
-        """Convolve, add the shortcut, normalize by the batch and return the ReLU of that."""
-
-    def convolve_shortcut(self, maps: Tensor, weight: Tensor, stride: int) -> Tensor:
-        """Convolve by 1×1 taps."""
-
-    def take_back(
-        self,
-        given: Tensor,
-        weight: Tensor,
-        stride: int,
-        of_sum: Tensor | None,
-        to: Normalized,
-        norm: BatchNorm,
-    ) -> Gradients:
-        """Go back through a convolution, and through ReLU and normalization before it.
-
-        `of_sum` is the gradient that the normalized maps have from elsewhere.
-        """
-
-    def take_back_convolution(
-        self, given: Tensor, weight: Tensor, stride: int, shape: Sequence[int]
-    ) -> Tensor:
-        """Return the gradient of what a convolution read, which had this shape."""
-
-    def take_back_shortcut(self, given: Tensor, weight: Tensor, stride: int, onto: Tensor) -> None:
-        """Add the gradient of what a convolution by 1×1 taps read."""
-
-    def take_back_normalization(self, given: Tensor, to: Normalized, norm: BatchNorm) -> Gradients:
-        """Go back through ReLU and normalization."""
-
-    def weight_gradient(self, maps: Tensor, given: Tensor, side: int, stride: int) -> Tensor:
-        """Return the gradient of a convolution's weight, which may still be on its way."""
-
-    def await_weight_gradients(self) -> None:
-        """Let what follows wait for the gradients of all weights."""
+from distillmatch.fast import batch_norm
+from distillmatch.fast.batch_norm import batch_norm_relu, batch_norm_relu_backward, counters_of
+from distillmatch.fast.convolution import (
+    convolution,
+    convolution_backward,
+    convolve_1x1_backward,
+)
+from distillmatch.fast.walk import Layers, Stage, Walk, Weights
+from distillmatch.fast.weight_gradient import WeightGradients
+from distillmatch.networks.normalization import StatisticsGroups
 
 
 class Passed(NamedTuple):
-    """A convolution that was passed, what it read, and what was made of it."""
+    """A stage that was passed: what its convolution read, and what its normalization did."""
 
-    convolution: nn.Conv2d
+    stage: Stage
     read: Tensor
-    norm: BatchNorm
-    made: Normalized
+    total: Tensor
+    coefficients: Tensor
 
 
-class Walk:
-    """The way of a batch through a backbone in training."""
+class TrainedWalk(Walk):
+    """The walk by batch statistics. What it keeps is freed on the way back."""
 
     def __init__(
-        self,
-        backbone: "WideResNet",
-        weights: Mapping[nn.Conv2d, Tensor],
-        operations: Operations,
-        *,
-        keeps: bool,
+        self, layers: Layers, weights: Weights, groups: StatisticsGroups, *, keeps: bool
     ) -> None:
-        self.backbone, self.weights, self.operations = backbone, weights, operations
-        self.keeps = keeps
+        super().__init__(layers, weights)
+        self.groups, self.keeps = groups, keeps
         self.passed: list[Passed] = []
-
-    def features(self, images: Tensor) -> Tensor:
-        """Return the features of the images; what the way back needs is kept if it is wanted."""
-        backbone = self.backbone
-        norms = [block.norm1 for block in backbone.blocks] + [backbone.last_norm]
-        summed, activated = self._pass(backbone.first, images, None, norms[0])
-        for block, norm in zip(backbone.blocks, norms[1:], strict=True):
-            shortcut = summed
-            if block.shortcut is not None:
-                taps = self.taps(block.shortcut)
-                shortcut = self.operations.convolve_shortcut(activated, *taps)
-            _, inner = self._pass(block.conv1, activated, None, block.norm2)
-            summed, activated = self._pass(block.conv2, inner, shortcut, norm)
-        return activated.mean(dim=(2, 3))
-
-    def _pass(
-        self, convolution: nn.Conv2d, maps: Tensor, shortcut: Tensor | None, norm: BatchNorm
-    ) -> tuple[Tensor, Tensor]:
-        """Return what was normalized, and what came of it."""
-        taps = self.taps(convolution)
-        activated, made = self.operations.convolve_and_normalize(maps, *taps, shortcut, norm)
-        if self.keeps:
-            self.passed.append(Passed(convolution, maps, norm, made))
-        return made.maps, activated
-
-    def taps(self, convolution: nn.Conv2d) -> tuple[Tensor, int]:
-        """Return the weight of a convolution and its stride."""
-        return self.weights[convolution], convolution.stride[0]
-
-
-class WayBack:
-    """The way back of a walk's gradients. What the walk has kept is let go on the way."""
-
-    def __init__(self, walk: Walk, wanted: AbstractSet[Tensor]) -> None:
-        if not walk.passed:
-            raise RuntimeError("gradients of a network in bfloat16 can be taken only once")
-        self.walk, self.operations = walk, walk.operations
-        self.passed, walk.passed = walk.passed, []
-        self.wanted = wanted
+        self.wanted: AbstractSet[Tensor] = frozenset()
         self.gradients: dict[Tensor, Tensor] = {}
+        self.weight_gradients: WeightGradients | None = None
 
-    def go(self, of_features: Tensor, to_images: bool) -> Tensor | None:
-        """Make the gradients of the parameters that are wanted, and return that of the images."""
-        last = self.passed[-1]
-        area = last.made.maps.shape[2] * last.made.maps.shape[3]
-        spread = (of_features / area)[:, :, None, None].expand_as(last.made.maps)
-        spread = spread.contiguous(memory_format=torch.channels_last)
-        returned = self.operations.take_back_normalization(spread, last.made, last.norm)
-        given = self._noted(returned, last.norm)
-        del last, spread, returned
-        for block in reversed(list(self.walk.backbone.blocks)):
-            if block.shortcut is None:
-                given = self._through(self._through(given, None), given)
-            else:
-                given = self._around(self._through(given, None), given, block.shortcut)
-        first = self.passed.pop()
-        self._weigh(first.convolution, first.read, given)
-        of_images = None
-        if to_images:
-            taps = self.walk.taps(first.convolution)
-            of_images = self.operations.take_back_convolution(given, *taps, first.read.shape)
-        self.operations.await_weight_gradients()
+    def stage(
+        self, stage: Stage, maps: Tensor, shortcut: Tensor | None, keeps_total: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Normalize by the batch."""
+        norm = stage.norm
+        convolved = convolution(maps, *self.taps(stage.convolution))
+        activated, total, coefficients = batch_norm_relu(
+            convolved,
+            shortcut,
+            norm.weight,
+            norm.bias,
+            norm.running_mean,
+            norm.running_var,
+            counters_of(norm, maps.device),
+            self.groups.sizes,
+            self.groups.updating if norm.updates_statistics else 0,
+            norm.momentum,
+            norm.epsilon,
+        )
+        total = convolved if shortcut is None else total
+        if self.keeps:
+            self.passed.append(Passed(stage, maps, total, coefficients))
+        return total, activated
+
+    def backward(self, gradient: Tensor, to_images: bool) -> Tensor | None:
+        """Fill `gradients` with those of the `wanted` parameters, too."""
+        if not self.passed:
+            raise RuntimeError("gradients of a network in bfloat16 can be taken only once")
+        of_images = super().backward(gradient, to_images)
+        if self.weight_gradients is not None:
+            self.weight_gradients.wait()
         return of_images
 
-    def _through(self, given: Tensor, of_sum: Tensor | None) -> Tensor:
-        """Go back through the last convolution and the normalization before it."""
-        convolution, read, _, _ = self.passed.pop()
-        # First, as nothing of it waits for what follows.
-        self._weigh(convolution, read, given)
-        before = self.passed[-1]
-        taps = self.walk.taps(convolution)
-        returned = self.operations.take_back(given, *taps, of_sum, before.made, before.norm)
-        return self._noted(returned, before.norm)
+    def mean_backward(self, gradient: Tensor) -> Tensor:
+        """Spread the gradient over all positions."""
+        maps = self.passed[-1].total
+        area = maps.shape[2] * maps.shape[3]
+        spread = (gradient / area)[:, :, None, None].expand_as(maps)
+        return self._norm_backward(spread.contiguous(memory_format=torch.channels_last), None)
 
-    def _around(self, inner: Tensor, given: Tensor, shortcut: nn.Conv2d) -> Tensor:
-        """Do the same where a convolved shortcut has read what the convolution did."""
-        convolution, read, _, _ = self.passed.pop()
-        self._weigh(convolution, read, inner)
-        self._weigh(shortcut, read, given)
-        before = self.passed[-1]
-        taps = self.walk.taps(convolution)
-        taken = self.operations.take_back_convolution(inner, *taps, read.shape)
-        self.operations.take_back_shortcut(given, *self.walk.taps(shortcut), taken)
-        returned = self.operations.take_back_normalization(taken, before.made, before.norm)
-        return self._noted(returned, before.norm)
+    def stage_backward(
+        self, number: int, gradient: Tensor, beside: Tensor | None, shortcut: nn.Conv2d | None
+    ) -> Tensor:
+        """Queue the weight gradients first, as nothing of them waits for what follows."""
+        stage, read, _, _ = self.passed.pop()
+        self._queue_weight_gradient(stage.convolution, read, gradient)
+        taps = self.taps(stage.convolution)
+        if beside is None or shortcut is None:
+            of_maps = convolution_backward(gradient, *taps, *read.shape[2:])
+            return self._norm_backward(of_maps, beside)
+        self._queue_weight_gradient(shortcut, read, beside)
+        of_maps = convolution_backward(gradient, *taps, *read.shape[2:])
+        convolve_1x1_backward(beside, *self.taps(shortcut), of_maps)
+        return self._norm_backward(of_maps, None)
 
-    def _weigh(self, convolution: nn.Conv2d, read: Tensor, given: Tensor) -> None:
-        """Make the gradient of a convolution's weight."""
-        weight = convolution.weight
-        if weight in self.wanted:
-            size = convolution.kernel_size[0], convolution.stride[0]
-            self.gradients[weight] = self.operations.weight_gradient(read, given, *size)
+    def first_backward(self, gradient: Tensor, to_images: bool) -> Tensor | None:
+        """Return the gradient of the images if it is wanted."""
+        stage, read, _, _ = self.passed.pop()
+        self._queue_weight_gradient(stage.convolution, read, gradient)
+        if not to_images:
+            return None
+        taps = self.taps(stage.convolution)
+        of_images: Tensor = convolution_backward(gradient, *taps, *read.shape[2:])
+        return of_images
 
-    def _noted(self, returned: Gradients, norm: BatchNorm) -> Tensor:
-        """Note the gradients of a normalization, and return that of its maps."""
-        of_maps, *of_layer = returned
-        for parameter, gradient in zip(norm.tensors[:2], of_layer, strict=True):
+    def _norm_backward(self, gradient: Tensor, total_gradient: Tensor | None) -> Tensor:
+        """Go back through the ReLU and normalization of the stage that was passed last."""
+        stage, _, total, coefficients = self.passed[-1]
+        norm = stage.norm
+        counters, sizes = counters_of(norm, total.device), self.groups.sizes
+        of_maps, *of_layer = batch_norm_relu_backward(
+            gradient, total_gradient, total, coefficients, counters, sizes
+        )
+        for parameter, of_parameter in zip((norm.weight, norm.bias), of_layer, strict=True):
             if parameter in self.wanted:
-                self.gradients[parameter] = gradient
-        return of_maps
+                self.gradients[parameter] = of_parameter
+        result: Tensor = of_maps
+        return result
+
+    def _queue_weight_gradient(self, layer: nn.Conv2d, read: Tensor, gradient: Tensor) -> None:
+        if layer.weight in self.wanted:
+            if self.weight_gradients is None:
+                self.weight_gradients = WeightGradients(gradient)
+            size = layer.kernel_size[0], layer.stride[0]
+            self.gradients[layer.weight] = self.weight_gradients.of(read, gradient, *size)
 
 
-class _Backbone(torch.autograd.Function):
+class _Features(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, walk: Walk, images: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, walk: TrainedWalk, images: Tensor, *parameters: Tensor) -> Tensor:
         ctx.walk, ctx.parameters = walk, parameters
-        return walk.features(images)
+        return walk.forward(images)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_features: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         _, to_images, *needed = ctx.needs_input_grad
-        pairs = zip(ctx.parameters, needed, strict=True)
-        back = WayBack(ctx.walk, {parameter for parameter, needs in pairs if needs})
-        of_images = back.go(of_features, to_images)
-        # Let go here: autograd copies a gradient that something else holds too.
-        gradients = [back.gradients.pop(parameter, None) for parameter in ctx.parameters]
+        walk, pairs = ctx.walk, zip(ctx.parameters, needed, strict=True)
+        walk.wanted = {parameter for parameter, needs in pairs if needs}
+        of_images = walk.backward(gradient, to_images)
+        # Popped, as autograd copies a gradient that something else holds too.
+        gradients = [walk.gradients.pop(parameter, None) for parameter in ctx.parameters]
         return None, of_images, *gradients
 
 
-def features_by(
-    backbone: "WideResNet",
-    images: Tensor,
-    weights: Mapping[nn.Conv2d, Tensor],
-    operations: Operations,
-) -> Tensor:
-    """Return the backbone's features of images, by these operations, to be differentiated."""
-    parameters = list(backbone.parameters())
+def features(layers: Layers, images: Tensor, weights: Weights) -> Tensor:
+    """Return the features of channels-last images by batch statistics, to be differentiated.
+
+    More groups than a kernel takes are several walks.
+    """
+    parameters = [one.weight for one in layers.convolutions]
+    for norm in layers.norms:
+        parameters += norm.weight, norm.bias
     keeps = torch.is_grad_enabled() and any(one.requires_grad for one in (images, *parameters))
-    walk = Walk(backbone, weights, operations, keeps=keeps)
-    if not keeps:
-        return walk.features(images)
-    features: Tensor = _Backbone.apply(walk, images, *parameters)  # type: ignore[no-untyped-call]
-    return features
+    made, first = [], 0
+    for groups in pieces_of(layers.first.norm.groups, len(images)):
+        some = images[first : first + sum(groups.sizes)]
+        first += len(some)
+        walk = TrainedWalk(layers, weights, groups, keeps=keeps)
+        if keeps:
+            made.append(_Features.apply(walk, some, *parameters))  # type: ignore[no-untyped-call]
+        else:
+            made.append(walk.forward(some))
+    return made[0] if len(made) == 1 else torch.cat(made)
 
 
-def takes(backbone: "WideResNet", images: Tensor) -> bool:
-    """Tell whether `features` can be asked: in training, in bfloat16 on CUDA, in one process."""
-    if not backbone.last_norm.training:
+def takes(layers: Layers, images: Tensor) -> bool:
+    """Return whether the kernels take layers in training, and images in their groups."""
+    norms, groups = layers.norms, layers.first.norm.groups
+    if not all(norm.training and norm.groups == groups for norm in norms):
         return False
-    norms, parts, count = backbone.norms, backbone.last_norm.parts, images.shape[0]
-    if (
-        not images.is_cuda
-        or not all(norm.training and norm.parts == parts for norm in norms)
-        or not (parts is None or batch_statistics.takes_parts(parts.sizes, count))
-        or not all(norm.is_plain(images.device) for norm in norms)
-    ):
+    counts = [sum(piece.sizes) for piece in pieces_of(groups, len(images))]
+    if sum(counts) != len(images) or (groups is not None and min(groups.sizes) == 0):
         return False
-    channels = {norm.tensors[0].shape[0] for norm in norms}
-    return all(batch_statistics.takes(one, count, images.device) for one in channels)
+    channels = {len(norm.running_mean) for norm in norms}
+    return all(batch_norm.takes(one, min(counts), images.device) for one in channels)
 
 
-def features(backbone: "WideResNet", images: Tensor, weights: Mapping[nn.Conv2d, Tensor]) -> Tensor:
-    """Return one vector for each image, by batch statistics."""
-    from distillmatch.fast.trained_on_device import (  # noqa: PLC0415  CUDA alone
-        OnDevice,
-    )
-
-    images = images.to(torch.bfloat16, memory_format=torch.channels_last)
-    return features_by(backbone, images, weights, OnDevice())
+def pieces_of(groups: StatisticsGroups | None, images: int) -> list[StatisticsGroups]:
+    """Cut a batch's groups into pieces of as many as a kernel takes."""
+    sizes, updating = groups or StatisticsGroups((images,), 1)
+    starts = range(0, len(sizes), batch_norm.MAX_GROUPS)
+    cut = [(start, sizes[start : start + batch_norm.MAX_GROUPS]) for start in starts]
+    return [StatisticsGroups(some, min(max(updating - at, 0), len(some))) for at, some in cut]

@@ -6,7 +6,7 @@ from distillmatch.networks.names import Head, build_network, check_network, pars
 from distillmatch.networks.network import LinearHead, Network
 from distillmatch.networks.normalization import (
     BatchNorm,
-    Parts,
+    StatisticsGroups,
     by_batch_statistics,
     frozen_statistics,
     separate_statistics,
@@ -22,8 +22,8 @@ __all__ = [
     "InitialWeights",
     "LinearHead",
     "Network",
-    "Parts",
     "PretrainedWeights",
+    "StatisticsGroups",
     "WideResNet",
     "build_network",
     "by_batch_statistics",

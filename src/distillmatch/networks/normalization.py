@@ -1,31 +1,30 @@
-"""Batch normalization with ReLU, whose statistics can be kept apart for parts of a batch."""
+"""Batch normalization with ReLU, whose statistics can be kept apart for groups of a batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Parts(NamedTuple):
-    """Parts of a batch, in their order, each of which is normalized by its own statistics."""
+class StatisticsGroups(NamedTuple):
+    """Groups of a batch, in their order, each normalized by its own statistics."""
 
     sizes: tuple[int, ...]
-    """Images of each."""
-    moving: int
-    """How many of the first move the running statistics, one after the other."""
+    """Images of each group."""
+    updating: int
+    """How many of the first groups update the running statistics, one after the other."""
 
 
 class BatchNorm(nn.Module):
     """Batch normalization over all dimensions but the second.
 
-    In training it normalizes by the batch and, unless inside `frozen_statistics`, moves the running
-    mean and variance a tenth of the way to the batch's; in evaluation it normalizes by the running
-    ones. Inside `separate_statistics` parts of a batch are normalized each by their own. These
-    switches are plain attributes read while the step is captured, so nothing is asked of the
-    device.
+    In training it normalizes by the batch and, unless inside `frozen_statistics`, updates the
+    running mean and variance by a tenth; in evaluation it normalizes by the running ones. Inside
+    `separate_statistics` groups of a batch are normalized each by its own. These switches are plain
+    attributes that are read while a step is captured, so nothing is asked of the device.
     """
 
     weight: nn.Parameter
@@ -37,8 +36,8 @@ class BatchNorm(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.epsilon = epsilon
-        self.moves_statistics = True
-        self.parts: Parts | None = None
+        self.updates_statistics = True
+        self.groups: StatisticsGroups | None = None
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -46,11 +45,11 @@ class BatchNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the inputs normalized, scaled and shifted by channel."""
-        if not self.training or self.parts is None:
-            return self._normalized(inputs, self.moves_statistics)
-        moving = self.parts.moving if self.moves_statistics else 0
-        parts = torch.split(inputs, list(self.parts.sizes))
-        return torch.cat([self._normalized(one, at < moving) for at, one in enumerate(parts)])
+        if not self.training or self.groups is None:
+            return self._normalized(inputs, self.updates_statistics)
+        updating = self.groups.updating if self.updates_statistics else 0
+        groups = torch.split(inputs, list(self.groups.sizes))
+        return torch.cat([self._normalized(one, at < updating) for at, one in enumerate(groups)])
 
     def activate(self, maps: Tensor) -> Tensor:
         """Return the ReLU of the normalized maps."""
@@ -61,8 +60,8 @@ class BatchNorm(nn.Module):
         summed = maps + shortcut
         return summed, functional.relu(self(summed))
 
-    def _normalized(self, inputs: Tensor, moves: bool) -> Tensor:
-        by_batch_alone = self.training and not moves
+    def _normalized(self, inputs: Tensor, updates: bool) -> Tensor:
+        by_batch_alone = self.training and not updates
         return functional.batch_norm(
             inputs,
             None if by_batch_alone else self.running_mean,
@@ -74,24 +73,6 @@ class BatchNorm(nn.Module):
             self.epsilon,
         )
 
-    def is_plain(self, device: torch.device) -> bool:
-        """Tell whether all numbers of the layer are as our kernels read them, on a device."""
-        return {"weight", "bias"} <= self._parameters.keys() and all(
-            one.dtype == torch.float32 and one.device == device and one.is_contiguous()
-            for one in self.tensors
-        )
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weight, bias, running mean and variance, of a layer that has them itself.
-
-        They are taken from where torch keeps them: its way there by name is as long as a launch.
-        """
-        parameters: Any = self._parameters
-        buffers: Any = self._buffers
-        own = parameters["weight"], parameters["bias"]
-        return *own, buffers["running_mean"], buffers["running_var"]
-
     def extra_repr(self) -> str:
         """Describe the layer where its network is printed."""
         return f"{len(self.weight)}, momentum={self.momentum}, epsilon={self.epsilon}"
@@ -99,58 +80,54 @@ class BatchNorm(nn.Module):
 
 @contextmanager
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Let training forwards normalize by their own batch without moving the running statistics.
+    """Let training forwards normalize by their own batch without updating the running statistics.
 
     For strong views: their statistics are not those of the images met at test time.
     """
-    layers = _attributes(network)
-    before = [layer["moves_statistics"] for layer in layers]
+    layers = _norms(network)
+    before = [layer.updates_statistics for layer in layers]
     for layer in layers:
-        layer["moves_statistics"] = False
+        layer.updates_statistics = False
     try:
         yield
     finally:
-        for layer, moved in zip(layers, before, strict=True):
-            layer["moves_statistics"] = moved
+        for layer, updated in zip(layers, before, strict=True):
+            layer.updates_statistics = updated
 
 
 @contextmanager
 def separate_statistics(
-    network: nn.Module, sizes: Sequence[int], moving: int = 1
+    network: nn.Module, sizes: Sequence[int], updating: int = 1
 ) -> Iterator[None]:
-    """Let one forward do for several: each part of a batch, of so many images, is one of its own.
+    """Let one forward do for several, each of a group of the batch, of so many images.
 
-    Every part is normalized by its own statistics; the first `moving` of them move the running
-    ones, in their order. So weak and strong views share a forward that is as good as one for the
-    weak and, inside `frozen_statistics`, another for the strong.
+    Every group is normalized by its own statistics; the first `updating` of them update the running
+    ones, in their order. So weak and strong views share a forward that equals one for the weak and,
+    inside `frozen_statistics`, another for the strong.
     """
-    layers = _attributes(network)
+    layers = _norms(network)
     for layer in layers:
-        layer["parts"] = Parts(tuple(sizes), moving)
+        layer.groups = StatisticsGroups(tuple(sizes), updating)
     try:
         yield
     finally:
         for layer in layers:
-            layer["parts"] = None
+            layer.groups = None
 
 
 @contextmanager
 def by_batch_statistics(networks: Sequence[nn.Module], sizes: Sequence[int]) -> Iterator[None]:
-    """Let frozen networks normalize by the images they are asked about, in batches of these sizes.
+    """Let frozen networks normalize by the images they are given, in batches of these sizes.
 
-    They are put into training mode meanwhile, in which nothing about them changes.
+    They are in training mode meanwhile, but nothing about them changes.
     """
     with ExitStack() as unchanged:
         for network in networks:
-            unchanged.enter_context(separate_statistics(network, sizes, moving=0))
+            unchanged.enter_context(separate_statistics(network, sizes, updating=0))
             unchanged.callback(network.eval)
             network.train()
         yield
 
 
-def _attributes(network: nn.Module) -> list[dict[str, Any]]:
-    """Return those of all normalizations, where a switch is set.
-
-    To assign it would let each module look for a parameter or buffer of that name first.
-    """
-    return [vars(layer) for layer in network.modules() if isinstance(layer, BatchNorm)]
+def _norms(network: nn.Module) -> list[BatchNorm]:
+    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]

@@ -14,13 +14,13 @@ int main(int, char** arguments) {
     const auto added = read_numbers<bfloat>(numbers);
     auto signs = read_numbers<unsigned char>(numbers / 8);
     std::vector<bfloat> result(numbers), sum(numbers);
-    if (WEIGHTS + PARTS * RING != shared_bytes) {
+    if (WEIGHTS + WARP_GROUPS * RING != shared_bytes) {
         std::fprintf(stderr, "%d bytes of shared memory are not what the kernel uses\n", shared_bytes);
         return 1;
     }
     const int steps = images * HEIGHT / STEP;
-    const Around around = {scales.data(), shifts.data(), ADDS ? added.data() : nullptr, signs.data(), sum.data()};
-    launch(blocks, 1, THREADS, [&] { convolve(maps.data(), weights.data(), result.data(), steps, around); });
+    const Epilogue epilogue = {scales.data(), shifts.data(), ADDS ? added.data() : nullptr, signs.data(), sum.data()};
+    launch(blocks, 1, THREADS, [&] { convolve(maps.data(), weights.data(), result.data(), steps, epilogue); });
     write_numbers(result), write_numbers(sum), write_numbers(signs);
     return 0;
 }

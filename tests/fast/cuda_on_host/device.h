@@ -53,7 +53,7 @@ struct Block {
     alignas(16) char shared[SHARED_BYTES];
     int threads;
     Index index;
-    Meeting meeting, part_meetings[16];
+    Meeting meeting, group_meetings[16];
     std::vector<Warp> warps;
 };
 struct Copy {
@@ -97,7 +97,7 @@ void wait_at(Meeting& meeting, int threads) {
     let_others_go();
 }
 void __syncthreads() { wait_at(own_fiber->block->meeting, own_fiber->block->threads); }
-void meet_part(int part, int threads) { wait_at(own_fiber->block->part_meetings[part + 1], threads); }
+void sync_warps(int group, int threads) { wait_at(own_fiber->block->group_meetings[group + 1], threads); }
 void meet() { wait_at(own_warp->meeting, 32); }
 
 void check(word address) {
@@ -213,18 +213,12 @@ word read_counter(const word* counter) {
     return *counter;
 }
 float read_again(const float* from) { return *from; }
-float4 read_four_again(const float* from) { return {from[0], from[1], from[2], from[3]}; }
 unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
     return static_cast<unsigned long long>(count) * share / shares;
 }
 void store_four(float* to, float4 value) { std::memcpy(to, &value, 16); }
 word pack_positive(float low, float high) { return pack(std::max(low, 0.0f), std::max(high, 0.0f)); }
 float multiply_add(float left, float right, float sum) { return std::fma(left, right, sum); }
-template <class Number>
-Number multiply_then_add(Number left, Number right, Number sum) {
-    const volatile Number product = left * right;  // a compiler may round both at once otherwise
-    return product + sum;
-}
 uint4 read_once(const void* from) {
     uint4 value;
     std::memcpy(&value, from, 16);

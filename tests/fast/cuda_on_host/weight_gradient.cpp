@@ -10,7 +10,7 @@ int main(int, char** arguments) {
     std::vector<bfloat> maps(pixels * CHANNELS_IN), gradient(pixels * CHANNELS_OUT);
     if (std::fread(maps.data(), 2, maps.size(), stdin) != maps.size()) return 1;
     if (std::fread(gradient.data(), 2, gradient.size(), stdin) != gradient.size()) return 1;
-    if (std::max<int>(PARTS * RING, SETS * TILE_OUT * SUM_ROW * sizeof(float)) != shared_bytes) {
+    if (std::max<int>(WARP_GROUPS * RING, SETS * TILE_OUT * SUM_ROW * sizeof(float)) != shared_bytes) {
         std::fprintf(stderr, "%d bytes of shared memory are not what the kernel uses\n", shared_bytes);
         return 1;
     }

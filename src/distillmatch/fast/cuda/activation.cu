@@ -1,6 +1,6 @@
 // Normalization by running statistics, ReLU and sum of eight channels of one pixel, in four words. A frozen network's
-// normalization is a factor and a summand of each channel. Of activated numbers the way back needs to know only which
-// are above zero: a bit each, a byte for eight channels.
+// normalization is a factor and a summand of each channel. The backward pass needs of activated numbers only which are
+// above zero: a bit each, a byte for eight channels.
 
 // Factors and summands of eight channels.
 struct Coefficients {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void activate_eight(word (&value)[4], const Coefficie
                                  multiply_add(high_of(value[i]), by.scale[i * 2 + 1], by.shift[i * 2 + 1]));
 }
 
-// Bit i tells whether the first number of word i is above zero, bit i + 4 whether the second is.
+// Bit i is set if the first number of word i is above zero, bit i + 4 if the second is.
 __device__ __forceinline__ unsigned char signs_of(const word (&value)[4]) {
     word bits = 0;
 #pragma unroll
@@ -42,9 +42,9 @@ __device__ __forceinline__ unsigned char signs_of(const word (&value)[4]) {
     return static_cast<unsigned char>((bits >> 12 & 15) | (bits >> 24 & 0xf0));
 }
 
-// Takes a gradient of activated numbers back to what was normalized; `WITH_SUM`, adds what comes by another way.
+// Makes of the gradient of activated numbers that of what was normalized; `WITH_SUM`, adds its gradient from elsewhere.
 template <bool WITH_SUM>
-__device__ __forceinline__ void take_back_eight(word (&value)[4], word signs, const Coefficients& by, uint4 other) {
+__device__ __forceinline__ void activate_eight_backward(word (&value)[4], word signs, const Coefficients& by, uint4 other) {
     word added[4];
     if (WITH_SUM) unpack(added, other);
 #pragma unroll

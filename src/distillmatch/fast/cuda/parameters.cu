@@ -1,11 +1,10 @@
-// What is done to all parameters of a network at once: a step of gradient descent, the gradients made shorter if they
-// are too long, and rounding to bfloat16. They are many small tensors; a program has one piece of one of them, so that
-// the largest does not keep the others waiting.
+// All parameters of a network at once: a step of gradient descent by clipped gradients, and rounding to bfloat16. They
+// are many small tensors; a thread block has one piece of one of them, so that the largest does not delay the others.
 //
-// Constants that the compiler is given:
+// Constants of the compilation:
 //   MOST     tensors of a launch
-//   PIECE    numbers of a program
-//   THREADS  of a program
+//   PIECE    numbers of a block
+//   THREADS  of a block
 
 struct Tensors {
     void* first[MOST];
@@ -32,7 +31,7 @@ static_assert(MOST <= 128, "the search for a piece's tensor has steps of 64 and 
 
 extern __shared__ uint4 memory[];
 
-// Returns to all threads the sum of what each has.
+// Returns the sum over all threads to each.
 __device__ __forceinline__ float add_threads(float number) {
     float* sums = reinterpret_cast<float*>(memory);
     sums[threadIdx.x] = number;
@@ -57,8 +56,8 @@ add_squares(const Tensors given, float* squares) {
     if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-// Weights, gradients and velocities; the rate lies where a captured step can find a new one. If there are squares, of
-// so many pieces, the gradients of all of them count as no longer than `longest`.
+// Updates weights and velocities; the rate is in memory, where a captured step finds a new one. If there are squares, of
+// so many pieces, the norm of all gradients together is clipped to `longest`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 descend(const Tensors given, const float* rate, float momentum, float decay, const float* squares, int pieces,
         float longest) {
@@ -81,7 +80,7 @@ descend(const Tensors given, const float* rate, float momentum, float decay, con
     }
 }
 
-// Numbers, and where they go in bfloat16; each tensor has an even count.
+// Rounds numbers to bfloat16; each tensor has an even count.
 extern "C" __global__ void __launch_bounds__(THREADS)
 round_numbers(const Tensors given) {
     const Piece piece = own_piece(given);

@@ -1,4 +1,4 @@
-// What a warp does at once on tensor cores, how it reads and writes shared memory, and how programs wait for each
+// What a warp does at once on tensor cores, how it reads and writes shared memory, and how thread blocks wait for each
 // other.
 
 typedef unsigned short bfloat;
@@ -75,25 +75,25 @@ __device__ __forceinline__ float exchange(float value, int mask) {
 __device__ __forceinline__ float low_of(word packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_of(word packed) { return __uint_as_float(packed & 0xffff0000u); }
 
-// Lets other programs see what this thread has written before it does anything else.
+// Makes what this thread has written visible to other blocks before it does anything else.
 __device__ __forceinline__ void make_visible() { __threadfence(); }
 
-// Returns what the counter was.
+// Returns what the counter was before.
 __device__ __forceinline__ word count_up(word* counter) { return atomicAdd(counter, 1u); }
 
-// Reads a counter, and sees what others had made visible before they counted.
+// Reads a counter, and sees what other blocks had made visible before they counted.
 __device__ __forceinline__ word read_counter(const word* counter) {
     word value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
     return value;
 }
 
-// Reads a number that another program has written during this launch.
+// Reads a number that another block has written during this launch.
 __device__ __forceinline__ float read_again(const float* from) { return __ldcg(from); }
 
-// Waits until all threads of one part of a block have come here; parts are counted from 0 and go on alone.
-__device__ __forceinline__ void meet_part(int part, int threads) {
-    asm volatile("bar.sync %0, %1;" : : "r"(part + 1), "r"(threads) : "memory");
+// Synchronizes the threads of one group of warps, counted from 0; other groups go on.
+__device__ __forceinline__ void sync_warps(int group, int threads) {
+    asm volatile("bar.sync %0, %1;" : : "r"(group + 1), "r"(threads) : "memory");
 }
 
 // Stores four numbers at once.
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_four(float* to, float4 value) {
                  : "memory");
 }
 
-// Returns where a share of `count` things begins: count x share / shares, where the product may be too large.
+// Returns where a share of `count` items begins: count x share / shares, without overflow.
 __device__ __forceinline__ unsigned first_of_share(unsigned count, unsigned share, unsigned shares) {
     return count / shares * share + count % shares * share / shares;
 }
@@ -116,19 +116,10 @@ __device__ __forceinline__ word pack_positive(float low, float high) {
     return packed;
 }
 
-// Rounded once, as the sum of a product is wherever a compiler is free to choose.
+// Rounded once, as a compiler rounds the sum of a product where it may choose.
 __device__ __forceinline__ float multiply_add(float left, float right, float sum) { return __fmaf_rn(left, right, sum); }
 
-// Rounded twice, which a compiler is not free to change.
-__device__ __forceinline__ float multiply_then_add(float left, float right, float sum) {
-    return __fadd_rn(__fmul_rn(left, right), sum);
-}
-
-__device__ __forceinline__ double multiply_then_add(double left, double right, double sum) {
-    return __dadd_rn(__dmul_rn(left, right), sum);
-}
-
-// Reads what no one reads a second time. Volatile, as a load that waits until it is used is one too late.
+// Reads what is not read again. Volatile, as the compiler would delay the load until the value is used.
 __device__ __forceinline__ uint4 read_once(const void* from) {
     uint4 value;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -143,7 +134,7 @@ __device__ __forceinline__ word read_byte_once(const unsigned char* from) {
     return value;
 }
 
-// Near to the root and the quotient, by the few instructions that a device has for them.
+// Approximate root and quotient, by single instructions.
 __device__ __forceinline__ float near_root(float number) {
     float root;
     asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(number));
@@ -154,9 +145,4 @@ __device__ __forceinline__ float near_quotient(float number, float divisor) {
     float quotient;
     asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(number), "f"(divisor));
     return quotient;
-}
-
-// Reads four numbers that another program has written during this launch.
-__device__ __forceinline__ float4 read_four_again(const float* from) {
-    return __ldcg(reinterpret_cast<const float4*>(from));
 }

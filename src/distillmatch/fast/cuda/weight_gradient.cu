@@ -1,30 +1,30 @@
 // The weight gradient of a convolution of 3 x 3 taps, stride 1 and padding 1, of channels-last maps in bfloat16.
 //
-// A program makes all nine taps of TILE_OUT x TILE_IN channels over its share of the rows of all images. Parts of
-// its warps take streams of rows on their own: rows of maps and gradient come to a ring in shared memory once and
-// one after the other, without the rows around a strip. A warp keeps the gradient of three rows in registers and
-// meets each row of maps once, for the taps of all three: four loads of matrices for 24 multiplications, where a
-// load and 2.5 multiplications take equally long. Sums are added up over the warps, and over programs by another
-// kernel (add_up.cu), in a fixed order.
-// One multiplication is over 16 channels out x 16 pixels x 8 channels in.
+// A thread block makes all nine taps of TILE_OUT x TILE_IN channels over its share of the rows of all images. Groups of
+// its warps take streams of rows on their own: rows of maps and gradient come to a ring in shared memory once and one
+// after the other, without the rows around a strip. A warp keeps the gradient of three rows in registers and meets each
+// row of maps once, for the taps of all three: four loads of matrices for 24 multiplications, where a load and 2.5
+// multiplications take equally long. Sums are added up over the warps, and over blocks by a second kernel, in a fixed
+// order. One multiplication is over 16 channels out x 16 pixels x 8 channels in.
 //
-// Constants that the compiler is given:
+// Constants of the compilation:
 //   CHANNELS_IN, CHANNELS_OUT  of the maps, a multiple of 16, or 3, and the gradient, a multiple of 16
-//   TILE_IN, TILE_OUT          those of one program, multiples of 16
+//   TILE_IN, TILE_OUT          those of one block, multiples of 16
 //   HEIGHT, WIDTH              of the maps; the width is a multiple of 16, or it is 8 and the images are even in
 //                              number: two of them are then taken side by side
 //   STEP, STAGES               rows in a place of the ring, two or more, and its places, three or more
-//   PARTS                      of a program's warps, each with a stream of rows
+//   WARP_GROUPS                of a block, each with a stream of rows
 //   WARP_IN, WARP_OUT          channels of a warp
 //   WARP_ACROSS                1 or 3: taps of a row of taps that a warp makes
+//   ADD_COLUMNS, ADD_THREADS   groups of four numbers that a block of the second kernel adds up, and its threads
 
 constexpr int IMAGES = WIDTH == 8 ? 2 : 1;  // side by side in a row
 constexpr int ROW = IMAGES * WIDTH;         // pixels
 constexpr int COLUMNS = ROW / 16;
 constexpr int TILE_WARPS = TILE_OUT / WARP_OUT * (TILE_IN / WARP_IN) * (3 / WARP_ACROSS);
-constexpr int PART_WARPS = COLUMNS * TILE_WARPS;
-constexpr int PART_THREADS = PART_WARPS * 32;
-constexpr int THREADS = PARTS * PART_THREADS;
+constexpr int GROUP_WARPS = COLUMNS * TILE_WARPS;
+constexpr int GROUP_THREADS = GROUP_WARPS * 32;
+constexpr int THREADS = WARP_GROUPS * GROUP_THREADS;
 constexpr int PIXEL_IN = TILE_IN * 2 + 16, PIXEL_OUT = TILE_OUT * 2 + 16;  // bytes; the 16 keep banks apart
 constexpr int MAPS_ROW = IMAGES * (WIDTH + 2) * PIXEL_IN;                  // with a pixel of zeros at either side
 constexpr int GRADIENT_ROW = ROW * PIXEL_OUT;
@@ -35,9 +35,9 @@ constexpr int OUT = WARP_OUT / 16, IN = WARP_IN / 16;
 constexpr bool FEW = CHANNELS_IN == 3;  // a tile in has them and then whatever lies in shared memory
 constexpr int IN_TILES = FEW ? 1 : IN * 2;
 constexpr int TILES_IN = FEW ? 1 : CHANNELS_IN / TILE_IN;
-constexpr int FEW_TURNS = (STEP * ROW + PART_THREADS - 1) / PART_THREADS;
+constexpr int FEW_TURNS = (STEP * ROW + GROUP_THREADS - 1) / GROUP_THREADS;
 constexpr int SUM_ROW = 9 * TILE_IN + 8;  // numbers
-constexpr int SETS = PARTS * COLUMNS;     // of sums that are added up
+constexpr int SETS = WARP_GROUPS * COLUMNS;     // of sums that are added up
 static_assert(!FEW || (TILE_IN == 16 && IMAGES == 1), "few channels have one tile");
 static_assert(HEIGHT % STEP == 0 && ROW % 16 == 0 && STEP >= 2 && STAGES >= 3, "all that a step reads is there");
 
@@ -49,9 +49,9 @@ __device__ __forceinline__ void copy_some(word to, const bfloat* from, unsigned 
     const unsigned pixels = IMAGES == 1 ? first * WIDTH : (first / HEIGHT * IMAGES * HEIGHT + first % HEIGHT) * WIDTH;
     const bfloat* base = from + static_cast<long long>(pixels) * CHANNELS;
 #pragma unroll
-    for (int turn = 0; turn < (ALL + PART_THREADS - 1) / PART_THREADS; ++turn) {
-        const unsigned piece = turn * PART_THREADS + thread;
-        if (ALL % PART_THREADS != 0 && piece >= ALL) break;
+    for (int turn = 0; turn < (ALL + GROUP_THREADS - 1) / GROUP_THREADS; ++turn) {
+        const unsigned piece = turn * GROUP_THREADS + thread;
+        if (ALL % GROUP_THREADS != 0 && piece >= ALL) break;
         const unsigned pixel = piece / PIECES, part = piece % PIECES;
         const unsigned row = pixel / ROW, side = pixel % ROW / WIDTH, column = pixel % WIDTH;
         const unsigned offset = IMAGES == 1 ? pixel : (side * HEIGHT + row) * WIDTH + column;
@@ -76,8 +76,8 @@ typedef word Few[FEW_TURNS][2];
 __device__ __forceinline__ void read_few(Few& to, const bfloat* maps, unsigned first, int thread) {
 #pragma unroll
     for (int turn = 0; turn < FEW_TURNS; ++turn) {
-        const unsigned pixel = turn * PART_THREADS + thread;
-        if (STEP * ROW % PART_THREADS != 0 && pixel >= STEP * ROW) break;
+        const unsigned pixel = turn * GROUP_THREADS + thread;
+        if (STEP * ROW % GROUP_THREADS != 0 && pixel >= STEP * ROW) break;
         const bfloat* from = maps + static_cast<long long>(first * WIDTH + pixel) * 3;
         to[turn][0] = from[0] | static_cast<word>(from[1]) << 16, to[turn][1] = from[2];
     }
@@ -86,8 +86,8 @@ __device__ __forceinline__ void read_few(Few& to, const bfloat* maps, unsigned f
 __device__ __forceinline__ void write_few(word to, const Few& few, int thread) {
 #pragma unroll
     for (int turn = 0; turn < FEW_TURNS; ++turn) {
-        const unsigned pixel = turn * PART_THREADS + thread;
-        if (STEP * ROW % PART_THREADS != 0 && pixel >= STEP * ROW) break;
+        const unsigned pixel = turn * GROUP_THREADS + thread;
+        if (STEP * ROW % GROUP_THREADS != 0 && pixel >= STEP * ROW) break;
         const uint4 value = {few[turn][0], few[turn][1], 0, 0};
         write_shared(to + pixel / ROW * MAPS_ROW + (pixel % ROW + 1) * PIXEL_IN, value);
     }
@@ -105,9 +105,9 @@ __device__ __forceinline__ void load_maps(word (&to)[WARP_ACROSS][IN][4], word a
         for (int in = 0; in < IN; ++in) load_transposed(to[across][in], at + across * PIXEL_IN + in * 32);
 }
 
-__device__ __forceinline__ void meet_own(int part) {
-    if (PARTS == 1) __syncthreads();
-    else meet_part(part, PART_THREADS);
+__device__ __forceinline__ void sync_own(int group) {
+    if (WARP_GROUPS == 1) __syncthreads();
+    else sync_warps(group, GROUP_THREADS);
 }
 
 typedef float Sums[WARP_ACROSS][OUT][IN_TILES][4];
@@ -125,11 +125,15 @@ __device__ __forceinline__ void multiply_all(Sums& sums, const word (&left)[OUT]
             }
 }
 
+__device__ __forceinline__ void add_four(float4& sum, float4 more) {
+    sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 weight_gradient(const bfloat* __restrict__ maps, const bfloat* __restrict__ gradient, float* __restrict__ partial,
                 int steps) {
     extern __shared__ uint4 memory[];
-    const int lane = threadIdx.x % 32, part = threadIdx.x / PART_THREADS, thread = threadIdx.x % PART_THREADS;
+    const int lane = threadIdx.x % 32, group = threadIdx.x / GROUP_THREADS, thread = threadIdx.x % GROUP_THREADS;
     const int warp = thread / 32, column = warp / TILE_WARPS, of_tile = warp % TILE_WARPS;
     const int across = WARP_ACROSS == 3 ? 0 : of_tile % 3, of_channels = of_tile / (3 / WARP_ACROSS);
     const int first_in = of_channels % (TILE_IN / WARP_IN) * WARP_IN;
@@ -137,12 +141,12 @@ weight_gradient(const bfloat* __restrict__ maps, const bfloat* __restrict__ grad
     const int tile_in = blockIdx.y % TILES_IN * TILE_IN, tile_out = blockIdx.y / TILES_IN * TILE_OUT;
     maps += tile_in, gradient += tile_out;
 
-    const unsigned streams = gridDim.x * PARTS, stream = blockIdx.x * PARTS + part;
+    const unsigned streams = gridDim.x * WARP_GROUPS, stream = blockIdx.x * WARP_GROUPS + group;
     const int begin = first_of_share(steps, stream, streams), end = first_of_share(steps, stream + 1, streams);
-    const word ring = shared_address(memory) + part * RING;
+    const word ring = shared_address(memory) + group * RING;
 
     // The pixels of zeros at the sides of all rows of maps.
-    for (int piece = thread; piece < STAGES * STEP * IMAGES * 2 * (PIXEL_IN / 16); piece += PART_THREADS) {
+    for (int piece = thread; piece < STAGES * STEP * IMAGES * 2 * (PIXEL_IN / 16); piece += GROUP_THREADS) {
         const int place = piece / (PIXEL_IN / 16), row = place / (IMAGES * 2), edge = place % (IMAGES * 2);
         const uint4 zeros = {0, 0, 0, 0};
         const word at = ring + row / STEP * STAGE + row % STEP * MAPS_ROW + piece % (PIXEL_IN / 16) * 16;
@@ -182,7 +186,7 @@ weight_gradient(const bfloat* __restrict__ maps, const bfloat* __restrict__ grad
 
     // At a step's beginning the places of this step and the next have arrived.
     await_copies<STAGES - 3>();
-    meet_own(part);
+    sync_own(group);
     Sums sums[3] = {};
     word before[OUT][4], here[OUT][4], after[OUT][4], right[WARP_ACROSS][IN][4];
     load_gradient(before, left_at + STAGES * STAGE);
@@ -217,14 +221,14 @@ weight_gradient(const bfloat* __restrict__ maps, const bfloat* __restrict__ grad
         }
         if (FEW && step + STAGES - 1 < end) write_few(ring + last_slot * STAGE, few[0], thread);
         await_copies<STAGES - 3>();
-        meet_own(part);
+        sync_own(group);
         slot = next_slot, in_image = bottom ? 0 : in_image + 1;
     }
 
     await_copies<0>();
     __syncthreads();
     float* added = reinterpret_cast<float*>(memory);  // by set, channel out, tap and channel in
-    float* own_row = added + ((part * COLUMNS + column) * TILE_OUT + first_out + lane / 4) * SUM_ROW;
+    float* own_row = added + ((group * COLUMNS + column) * TILE_OUT + first_out + lane / 4) * SUM_ROW;
     float* own = own_row + across * TILE_IN + first_in + lane % 4 * 2;
 #pragma unroll
     for (int down = 0; down < 3; ++down)
@@ -260,4 +264,26 @@ weight_gradient(const bfloat* __restrict__ maps, const bfloat* __restrict__ grad
         }
         store_four(to + (out * 9 + tap) * CHANNELS_IN + in_row % (TILE_IN / 4) * 4, sum);
     }
+}
+
+// Adds up the sums that the blocks have made. A block of this kernel has ADD_COLUMNS groups of four numbers, and its
+// rows of threads divide the shares. All loads of a thread are in flight together.
+extern "C" __global__ void __launch_bounds__(ADD_THREADS, 1)
+add_up(const float4* __restrict__ partial, float4* __restrict__ total, int count, int shares) {
+    extern __shared__ uint4 memory[];
+    constexpr int ADD_ROWS = ADD_THREADS / ADD_COLUMNS;
+    float4* sums = reinterpret_cast<float4*>(memory);
+    const int row = threadIdx.x / ADD_COLUMNS, column = blockIdx.x * ADD_COLUMNS + threadIdx.x % ADD_COLUMNS;
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (column < count) {
+#pragma unroll 9
+        for (int share = row; share < shares; share += ADD_ROWS)
+            add_four(sum, partial[static_cast<long long>(share) * count + column]);
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (row > 0 || column >= count) return;
+#pragma unroll
+    for (int other = 1; other < ADD_ROWS; ++other) add_four(sum, sums[other * ADD_COLUMNS + threadIdx.x]);
+    total[column] = sum;
 }

@@ -15,7 +15,7 @@ int main(int, char** arguments) {
     const auto weights = read_numbers<float>(all), biases = read_numbers<float>(all), means = read_numbers<float>(all),
                variances = read_numbers<float>(all);
     const auto maps = read_numbers<bfloat>(numbers), shortcut = read_numbers<bfloat>(numbers);
-    const auto given = read_numbers<bfloat>(numbers), of_sum = read_numbers<bfloat>(numbers);
+    const auto given = read_numbers<bfloat>(numbers), total_gradient = read_numbers<bfloat>(numbers);
     const auto of_means = read_numbers<bfloat>(images * channels);
     std::vector<float> scales(all), shifts(all);
     std::vector<bfloat> sum(numbers), activated(numbers), result(numbers), result_of_means(numbers);
@@ -34,10 +34,10 @@ int main(int, char** arguments) {
                  groups, pieces);
     });
     launch(blocks, 1, threads, [&] {
-        take_back(given.data(), of_sum.data(), result.data(), signs.data(), scales.data(), groups, 1, pieces);
+        activate_backward(given.data(), total_gradient.data(), result.data(), signs.data(), scales.data(), groups, 1, pieces);
     });
     launch(blocks, 1, threads, [&] {
-        take_back(of_means.data(), nullptr, result_of_means.data(), signs.data(), scales.data(), groups, pixels, pieces);
+        activate_backward(of_means.data(), nullptr, result_of_means.data(), signs.data(), scales.data(), groups, pixels, pieces);
     });
     write_numbers(scales), write_numbers(shifts), write_numbers(sum), write_numbers(activated), write_numbers(signs);
     write_numbers(result), write_numbers(result_of_means);

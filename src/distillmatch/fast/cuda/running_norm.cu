@@ -1,9 +1,9 @@
-// What is done to maps of a frozen network beside its convolutions: the factors and summands of all its normalizations
-// in one launch, and normalization, ReLU and sum where no convolution of ours does them.
+// Normalization of a frozen network: the factors and summands of all layers in one launch, and normalization, ReLU and
+// residual sum where the convolution before is not ours.
 //
-// Constants that the compiler is given:
+// Constants of the compilation:
 //   MOST          layers of a launch
-//   THREADS       of a program that makes factors and summands
+//   THREADS       of a block that makes factors and summands
 //   MOST_THREADS  of any other: a multiple of a pixel's pieces of eight channels, so that a thread has the same channels
 //                 in each of its TURNS
 
@@ -17,7 +17,7 @@ struct Layers {
     int firsts[MOST];  // how many channels the layers before have
 };
 
-// A program has a layer.
+// A block has a layer.
 extern "C" __global__ void __launch_bounds__(THREADS)
 make_coefficients(const Layers given, float* scales, float* shifts) {
     const int layer = blockIdx.x, first = given.firsts[layer];
@@ -31,7 +31,7 @@ make_coefficients(const Layers given, float* scales, float* shifts) {
 
 // Activates maps, or their sum with a shortcut. Sum and signs are stored where there is a place for them.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-activate(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, bfloat* __restrict__ sum,
+activate(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, bfloat* __restrict__ total,
          bfloat* __restrict__ activated, unsigned char* __restrict__ signs, const float* __restrict__ scales,
          const float* __restrict__ shifts, int groups, unsigned pieces) {
     const unsigned first = blockIdx.x * blockDim.x * TURNS + threadIdx.x, channel = threadIdx.x % groups * 8;
@@ -52,17 +52,17 @@ activate(const bfloat* __restrict__ maps, const bfloat* __restrict__ shortcut, b
         word value[4];
         unpack(value, given[turn]);
         if (shortcut) add_eight(value, added[turn]);
-        if (sum) *reinterpret_cast<uint4*>(sum + piece * 8LL) = {value[0], value[1], value[2], value[3]};
+        if (total) *reinterpret_cast<uint4*>(total + piece * 8LL) = {value[0], value[1], value[2], value[3]};
         activate_eight(value, by);
         *reinterpret_cast<uint4*>(activated + piece * 8LL) = {value[0], value[1], value[2], value[3]};
         if (signs) signs[piece] = signs_of(value);
     }
 }
 
-// Takes gradients of activated maps back to what was normalized, and adds the sum's where there is one. `positions`
-// are the pixels that share a gradient: those of an image where the gradient is that of their mean, else 1.
+// Makes of gradients of activated maps those of what was normalized, and adds its gradient from elsewhere if there is
+// one. `positions` are the pixels that share a gradient: those of an image if it is that of their mean, else 1.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, bfloat* __restrict__ result,
+activate_backward(const bfloat* __restrict__ given, const bfloat* __restrict__ total_gradient, bfloat* __restrict__ result,
           const unsigned char* __restrict__ signs, const float* __restrict__ scales, int groups, int positions,
           unsigned pieces) {
     const unsigned first = blockIdx.x * blockDim.x * TURNS + threadIdx.x, group = threadIdx.x % groups;
@@ -75,7 +75,7 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, b
         const unsigned from = positions == 1 ? piece : piece / groups / positions * groups + group;
         gradient[turn] = *reinterpret_cast<const uint4*>(given + from * 8LL);
         passed[turn] = read_byte_once(signs + piece);
-        if (of_sum) added[turn] = read_once(of_sum + piece * 8LL);
+        if (total_gradient) added[turn] = read_once(total_gradient + piece * 8LL);
     }
     Coefficients by;
     by.read(scales + group * 8, nullptr);
@@ -85,8 +85,8 @@ take_back(const bfloat* __restrict__ given, const bfloat* __restrict__ of_sum, b
         if (piece >= pieces) break;
         word value[4];
         unpack(value, gradient[turn]);
-        if (of_sum) take_back_eight<true>(value, passed[turn], by, added[turn]);
-        else take_back_eight<false>(value, passed[turn], by, added[turn]);
+        if (total_gradient) activate_eight_backward<true>(value, passed[turn], by, added[turn]);
+        else activate_eight_backward<false>(value, passed[turn], by, added[turn]);
         *reinterpret_cast<uint4*>(result + piece * 8LL) = {value[0], value[1], value[2], value[3]};
     }
 }
