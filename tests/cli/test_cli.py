@@ -1,11 +1,14 @@
 """The command line: what it prints and writes, and how it refuses wrong input."""
 
+import argparse
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +345,84 @@ def test_torch_is_not_loaded_for_a_stream_or_before_options_are_found_right(
         [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
     )
     assert done.returncode == (2 if wrong else 0), done.stderr
+
+
+def test_an_interruption_while_modules_are_imported_leaves_no_traceback() -> None:
+    program = """
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pydantic":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+import distillmatch
+assert not {"numpy", "yaml", "rich"} & set(sys.modules), "nothing slow comes before main"
+from distillmatch.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"distillmatch: interrupted\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m distillmatch stream --tasks 5 {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def parsers(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, Any]]:
+    yield path, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield from parsers(below, f"{path} {name}".strip())
+
+
+def test_the_examples_of_every_command_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    for path, parser in parsers(make_parser()):
+        lines = re.findall(r"^  distillmatch (.*)$", parser.epilog or "", re.MULTILINE)
+        for line in lines:
+            words = shlex.split(re.split(" >>? ", line)[0])
+            assert " ".join(words).startswith(path)
+            if "--help" not in words:
+                make_parser().parse_args(words)
+        assert lines or parser._subparsers is not None, f"{path} has no example"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["ru"], {"run"}),
+        (["run", "--meth"], {"--method"}),
+        (["run", "--method", "d"], {"dm", "dr"}),
+        (["run", "--recipe", ""], {"paper", "as-written"}),
+        (["suite", ""], {"-h", "--help", "list", "run"}),
+        (["suite", "run", "table-2"], {"table-2a", "table-2b", "table-2c"}),
+        (["suite", "run", "--scale", ""], {"paper", "quick"}),
+        (["completion", ""], {"-h", "--help", "bash", "zsh", "fish"}),
+    ],
+)
+def test_bash_completes_commands_options_and_values(
+    words: list[str], completed: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    typed = " ".join(shlex.quote(word) for word in ["distillmatch", *words])
+    program = (
+        f"{capsys.readouterr().out}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}\n"
+        '_distillmatch; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == completed
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_the_same_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("unlabeled-batch", "table-2a", "worldmatch"))
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

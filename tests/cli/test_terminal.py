@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from folder_images import save
 from made_up import made_up_run
 
 from distillmatch.cli import main
+from distillmatch.runs.lock import FolderLock
 from distillmatch.terminal import LiveProgress, show_progress, without_progress
 
 NAME = "[red]a [/x] :cat:"
@@ -22,40 +24,85 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
 
 
-def test_names_of_classes_are_shown_as_they_stand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def of_a_folder(folder: Path, name: str) -> list[str]:
     for number in range(4):
-        save(tmp_path / "[red]a" / f"{number}.png", (9, 9, number))
-        save(tmp_path / ":cat:" / f"{number}.png", (number, 9, 9))
-    assert main(["stream", "--source", "folder", "--data-dir", str(tmp_path), "--tasks", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "[red]a" in shown and ":cat:" in shown
+        save(folder / name / f"{number}.png", (9, 9, number))
+        save(folder / "other" / f"{number}.png", (number, 9, 9))
+    return ["stream", "--source", "folder", "--data-dir", str(folder), "--tasks", "1"]
 
 
-def test_folders_of_runs_and_ledgers_are_shown_as_they_stand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def of_a_run(folder: Path, name: str) -> list[str]:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "result.json").write_text(json.dumps(made_up_run("base")))
+    return ["results", str(folder / name)]
+
+
+def of_a_ledger(folder: Path, name: str) -> list[str]:
+    return ["suite", "list", "--ledger", str(folder / name)]
+
+
+def of_an_experiment(folder: Path, name: str) -> list[str]:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump({"title": name, "rows": {name: {}}, "columns": {name: {}}}))
+    return ["suite", "list", str(path)]
+
+
+def of_a_result(folder: Path, name: str) -> list[str]:
+    result = made_up_run("base")
+    result["machine"]["device"] = name
+    (folder / "result.json").write_text(json.dumps(result))
+    return ["results", str(folder)]
+
+
+def of_a_stream(folder: Path, name: str) -> list[str]:
+    path = folder / "stream.json"
+    assert main(["stream", "--tasks", "1", "--save", str(path)]) == 0
+    saved = json.loads(path.read_text())
+    saved["config"]["source"] = name
+    path.write_text(json.dumps(saved))
+    return ["stream", "--read", str(path)]
+
+
+def of_a_yaml_key(folder: Path, name: str) -> list[str]:
+    (folder / "run.yaml").write_text(yaml.safe_dump({name: 1}))
+    return ["run", "--config", str(folder / "run.yaml")]
+
+
+def of_a_lock(folder: Path, name: str) -> list[str]:
+    lock = FolderLock(folder / "run", print)
+    lock.path.write_text(f"{name} here")
+    _kept.append(lock)
+    return ["run", "--source", "shapes", "--tasks", "1", "--out", str(folder / "run")]
+
+
+_kept: list[FolderLock] = []
+NAMES = [of_a_folder, of_a_run, of_a_ledger, of_an_experiment]
+CONTENTS = [of_a_result, of_a_stream, of_a_yaml_key, of_a_lock]
+
+
+@pytest.mark.parametrize("place", NAMES)
+def test_names_with_brackets_and_colons_are_shown_as_they_are(
+    place: Callable[[Path, str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = place(tmp_path, "[red]a [b] :cat:")
+    assert main(words) == 0
+    assert "[red]a [b] :cat:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", [*NAMES, *CONTENTS])
+def test_control_characters_are_written_out_wherever_they_come_from(
+    place: Callable[[Path, str], list[str]],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = tmp_path / "runs[" / "z]"
-    run.mkdir(parents=True)
-    (run / "result.json").write_text(json.dumps(made_up_run("base")))
-    assert main(["results", "runs[/z]"]) == 0
-    assert "runs[/z]" in capsys.readouterr().out
-    assert main(["suite", "list", "--ledger", "led[/a]"]) == 0
-    assert "led[/a]" in capsys.readouterr().out
-
-
-def test_names_in_an_experiment_are_shown_as_they_stand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(
-        yaml.safe_dump({"title": f"t {NAME}", "rows": {f"r {NAME}": {}}, "columns": {NAME: {}}})
-    )
-    assert main(["suite", "list", str(path), "--ledger", str(tmp_path / "led[/a]")]) == 0
-    shown = capsys.readouterr().out
-    assert f"t {NAME}" in shown and f"r {NAME}" in shown and "led[/a]" in shown
+    words = place(tmp_path, "\x1b]0;gone\x07\x1b[31mred\u202e")
+    capfd.readouterr()
+    main(words)
+    said = "".join(capfd.readouterr())
+    assert "[31mred" in said
+    assert not set(said) & set("\x1b\x07\u202e")
 
 
 def test_progress_on_a_terminal_shows_names_as_they_stand(

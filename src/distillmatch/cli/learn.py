@@ -47,6 +47,10 @@ def add_parser(commands: Commands) -> None:
         "learn",
         help="feed a learner of your own the next folder of images",
         usage="%(prog)s STATE --labeled DIR [--unlabeled DIR ...] [options]",
+        examples=(
+            "learn learner --labeled march --unlabeled camera --test test",
+            "learn learner --labeled april --unlabeled camera --name april",
+        ),
     )
     parser.add_argument(
         "state", type=Path, metavar="STATE", help="folder of the learner; a new one is made there"
@@ -224,7 +228,9 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_inspect_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser("inspect", help="show what a learner of your own knows")
+    parser = commands.add_parser(
+        "inspect", help="show what a learner of your own knows", examples=("inspect learner",)
+    )
     parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run_inspect)
@@ -247,7 +253,11 @@ def run_inspect(arguments: argparse.Namespace) -> None:
 
 def add_export_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser("export", help="write a learner's classifier for other programs")
+    parser = commands.add_parser(
+        "export",
+        help="write a learner's classifier for other programs",
+        examples=("export learner --onnx learner.onnx", "export learner --torch learner.pt2"),
+    )
     add_state(parser)
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="write ONNX (extra: onnx)")
     parser.add_argument("--torch", type=Path, metavar="FILE", help="write torch.export's .pt2")

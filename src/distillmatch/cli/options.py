@@ -3,6 +3,7 @@
 import argparse
 import types
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -321,7 +322,7 @@ def _method_of(parsed: argparse.Namespace) -> str:
 
 
 def _value_of(option: str, words: Sequence[str]) -> str | None:
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in pairwise((*words, "")):
         if word == option:
             return following
         if word.startswith(f"{option}="):

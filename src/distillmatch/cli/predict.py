@@ -30,6 +30,7 @@ def add_parser(commands: Commands) -> None:
         "predict",
         help="label images by a learner of your own",
         intermixed=True,
+        examples=("predict learner photos --reject", "predict learner camera --csv"),
     )
     add_state(parser)
     parser.add_argument(
