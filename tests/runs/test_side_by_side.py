@@ -30,7 +30,7 @@ from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_si
 from distillmatch.runs.checkpoints import Checkpoints
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.sources import Dataset, load_source
-from distillmatch.streams import build_stream, save_stream
+from distillmatch.streams import build_stream
 
 Outcomes = tuple[dict[str, Any], dict[str, Exception]]
 
@@ -229,7 +229,7 @@ def test_a_saved_stream_is_learned_instead(tmp_path: Path) -> None:
     config = small(method="base")
     dataset = load_source(config)
     other = build_stream(dataset, StreamConfig(source=SOURCE, tasks=3, seed=5))
-    save_stream(other, tmp_path / "stream.json")
+    other.save(tmp_path / "stream.json")
     job = Job("a", config, tmp_path / "a", tmp_path / "stream.json")
     results, failures = do([job], 1)
     assert not failures

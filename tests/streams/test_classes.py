@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.streams import build_stream
-from distillmatch.streams.classes import balanced_draws, dealt_anew, derangement
+from distillmatch.streams.classes import balanced_draws, deal_again, derangement
 
 
 @settings(max_examples=100, deadline=None)
@@ -37,13 +37,13 @@ def test_regrouped_streams_show_a_task_a_group_of_its_own_parent_and_others(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=8), st.integers(0, 10**6))
-def test_groups_dealt_anew_are_the_same_ones_and_nobody_keeps_theirs(
+def test_groups_deal_again_are_the_same_ones_and_nobody_keeps_theirs(
     sizes: list[int], seed: int
 ) -> None:
     sizes[0] = min(sizes[0], sum(sizes[1:]))
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
     assume(2 * max(sizes) <= len(groups))
-    dealt = dealt_anew(groups, seed)
+    dealt = deal_again(groups, seed)
     assert sorted(dealt) == groups
     assert all(new != own for new, own in zip(dealt, groups, strict=True))
 
@@ -56,8 +56,8 @@ def test_by_the_papers_words_the_negative_stream_is_another_super_class() -> Non
 
 def test_groups_are_dealt_by_the_seed() -> None:
     groups = [0, 0, 1, 1, 2, 2, 3, 3]
-    assert dealt_anew(groups, 3) == dealt_anew(groups, 3)
-    assert len({tuple(dealt_anew(groups, seed)) for seed in range(20)}) > 15
+    assert deal_again(groups, 3) == deal_again(groups, 3)
+    assert len({tuple(deal_again(groups, seed)) for seed in range(20)}) > 15
 
 
 def test_regrouping_is_refused_where_most_parents_are_of_one_super_class() -> None:

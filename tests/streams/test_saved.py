@@ -17,15 +17,15 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import DistillMatchError, StreamError
 from distillmatch.sources import Dataset, Part
-from distillmatch.streams import build_stream, experience, read_stream, save_stream
+from distillmatch.streams import build_stream, experience
 from distillmatch.streams import validation_folds as folds_of
 
 
 def test_a_saved_stream_is_read_back_as_it_was(tmp_path: Path) -> None:
     dataset = make_dataset()
     built = build_stream(dataset, StreamConfig(unlabeled="negative", seed=4, coreset=7))
-    save_stream(built, tmp_path / "stream.json")
-    read = read_stream(tmp_path / "stream.json", dataset)
+    built.save(tmp_path / "stream.json")
+    read = Stream.load(tmp_path / "stream.json", dataset)
     assert read.config == built.config
     for one, other in zip(built.tasks, read.tasks, strict=True):
         assert one.classes == other.classes and one.unlabeled_classes == other.unlabeled_classes
@@ -36,23 +36,23 @@ def test_a_saved_stream_is_read_back_as_it_was(tmp_path: Path) -> None:
 def test_a_stream_of_a_run_is_saved_without_what_is_the_runs(tmp_path: Path) -> None:
     dataset = make_dataset()
     built = build_stream(dataset, RunConfig(tasks=4, method="gd", epochs=3))
-    save_stream(built, tmp_path / "stream.json")
-    assert read_stream(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
+    built.save(tmp_path / "stream.json")
+    assert Stream.load(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
 
 
 def test_a_validation_fold_can_be_saved_too(tmp_path: Path) -> None:
     dataset = make_dataset()
     fold = folds_of(dataset, build_stream(dataset, StreamConfig(tasks=4)))[0]
-    save_stream(fold, tmp_path / "fold.json")
-    assert read_stream(tmp_path / "fold.json", dataset).evaluated_on == "train"
+    fold.save(tmp_path / "fold.json")
+    assert Stream.load(tmp_path / "fold.json", dataset).evaluated_on == "train"
 
 
 def test_a_stream_is_refused_against_other_data(tmp_path: Path) -> None:
     stream = build_stream(make_dataset(), StreamConfig(tasks=3))
-    save_stream(stream, tmp_path / "stream.json")
+    stream.save(tmp_path / "stream.json")
     other = make_dataset(per_class=21)
     with pytest.raises(StreamError, match="fingerprint"):
-        read_stream(tmp_path / "stream.json", other)
+        Stream.load(tmp_path / "stream.json", other)
     with pytest.raises(StreamError, match="fingerprint"):
         experience(other, stream, 0)
 
@@ -143,7 +143,7 @@ def test_a_file_that_is_wrong_in_form_or_meaning_is_refused_in_one_sentence(
     change(content)
     path.write_text(json.dumps(content))
     with pytest.raises(StreamError, match=sentence) as refusal:
-        read_stream(path, dataset)
+        Stream.load(path, dataset)
     assert "\n" not in str(refusal.value) and str(path) in str(refusal.value)
 
 
@@ -154,7 +154,7 @@ def test_a_fold_that_tests_on_images_that_are_learned_is_refused(tmp_path: Path)
     extend(0, "test", 0, "labeled")(content)
     path.write_text(json.dumps(content))
     with pytest.raises(StreamError, match="a training image is used twice"):
-        read_stream(path, dataset)
+        Stream.load(path, dataset)
 
 
 @pytest.mark.parametrize("text", ['{"format": "distillm', "", "[" * 10**5, "\x00\xff", '"text"'])

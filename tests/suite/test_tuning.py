@@ -21,7 +21,7 @@ from distillmatch.report.tuning_picture import draw_tuning, longest_sweep
 from distillmatch.runs import read_result, run
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part
-from distillmatch.streams import build_stream, read_stream, validation_folds
+from distillmatch.streams import Stream, build_stream, validation_folds
 from distillmatch.suite.search import number_of_trials
 from distillmatch.suite.space import Space
 from distillmatch.suite.tuning import Selection, Tuning
@@ -80,7 +80,7 @@ class Here:
             if len(self.done) == self.stop_after:
                 raise KeyboardInterrupt
             assert job.stream is not None
-            stream = read_stream(job.stream, self.dataset)
+            stream = Stream.load(job.stream, self.dataset)
             try:
                 run(job.config, job.out, dataset=self.dataset, stream=stream)
             except TrainingError as error:

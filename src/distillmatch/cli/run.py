@@ -18,7 +18,7 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
-from distillmatch.streams import read_stream
+from distillmatch.streams import Stream
 from distillmatch.terminal import LiveProgress, plain_console, tell
 
 NOT_WITH_SEEDS = ("seed", "bound", "at_once")
@@ -158,7 +158,7 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     progress = None if arguments.quiet else LiveProgress(config.method)
     dataset = load_source(config) if arguments.stream else None
-    stream = read_stream(arguments.stream, dataset) if dataset is not None else None
+    stream = Stream.load(arguments.stream, dataset) if dataset is not None else None
     try:
         with ExitStack() as events:
             if arguments.tensorboard:

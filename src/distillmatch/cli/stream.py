@@ -18,7 +18,7 @@ from distillmatch.report.canvas import check_picture_name
 from distillmatch.report.stream_picture import draw_stream
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
-from distillmatch.streams import build_stream, read_stream, save_stream
+from distillmatch.streams import Stream, build_stream
 from distillmatch.terminal import plain_console, say
 
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
         config = config_from(arguments, StreamConfig)
     dataset = load_source(config)
     stream = (
-        read_stream(arguments.read, dataset) if arguments.read else build_stream(dataset, config)
+        Stream.load(arguments.read, dataset) if arguments.read else build_stream(dataset, config)
     )
     if arguments.json:
         say(json.dumps(stream_summary(dataset, stream), indent=2))
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> None:
         draw_stream(dataset, stream, arguments.draw)
         notes.print(f"picture: {arguments.draw}")
     if arguments.save:
-        save_stream(stream, arguments.save)
+        stream.save(arguments.save)
         notes.print(f"saved: {arguments.save}")
 
 

@@ -22,7 +22,7 @@ from distillmatch.errors import ConfigError, SourceError
 from distillmatch.runs.folder import Resume
 from distillmatch.runs.interruption import STOPPING, THREADS, Interrupted, StopRequest
 from distillmatch.sources import Dataset, load_source
-from distillmatch.streams import read_stream
+from distillmatch.streams import Stream
 
 CHECKPOINT_SECONDS = 60.0
 MOST_AT_ONCE = 32
@@ -83,7 +83,7 @@ def run_side_by_side(
                 job.config,
                 job.out,
                 dataset=dataset,
-                stream=None if job.stream is None else read_stream(job.stream, dataset),
+                stream=None if job.stream is None else Stream.load(job.stream, dataset),
                 progress=None if progress is None else progress(job),
                 checkpoint_seconds=checkpoint_seconds,
                 resume=resume,

@@ -10,8 +10,6 @@ from distillmatch.streams.stream import (
     check_fingerprint,
     evaluation_part,
     experience,
-    read_stream,
-    save_stream,
     true_slots_of_unlabeled,
 )
 from distillmatch.streams.tasks import Task
@@ -29,9 +27,7 @@ __all__ = [
     "evaluation_part",
     "experience",
     "quotas",
-    "read_stream",
     "read_stream_config",
-    "save_stream",
     "saved_task_count",
     "stored_sizes",
     "true_slots_of_unlabeled",

@@ -114,9 +114,9 @@ def _required_tree(dataset: Dataset, config: StreamConfig) -> ClassTree:
 def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
     """Return the classes of the task's own super-class (`positive`), or of others (`negative`).
 
-    The recipe `as-written` shows one other super-class: the super-classes are deranged. The recipe
-    `paper` deals the super-classes to the parents anew, so that no parent keeps its own, and shows
-    the group that the task's parent is in.
+    With the recipe `as-written` those are one other super-class: the super-classes are deranged.
+    With the recipe `paper` the super-classes are dealt to the parents again so that no parent keeps
+    its own; a task gets the group of its parent.
     """
     tree = _required_tree(dataset, config)
     parents = [tree.parent_of_class[task[0]] for task in tasks]
@@ -131,7 +131,7 @@ def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig
                 f"{len(tree.parent_names)} parents, but '{tree.super_class_names[largest]}' has "
                 f"{held}"
             )
-        groups = dealt_anew(tree.super_class_of_parent, config.seed)
+        groups = deal_again(tree.super_class_of_parent, config.seed)
         return [
             tuple(c for c, p in enumerate(tree.parent_of_class) if groups[p] == groups[parent])
             for parent in parents
@@ -156,12 +156,12 @@ def derangement(count: int, seed: int) -> list[int]:
         attempt += 1
 
 
-def dealt_anew(groups: Sequence[int], seed: int) -> list[int]:
+def deal_again(groups: Sequence[int], seed: int) -> list[int]:
     """Return the groups of all members in a random order in which no member keeps its own.
 
-    A member that would keep its group exchanges with another one, drawn among those where both
-    then change. There is one as long as no group has more than half of the members. Redrawing
-    until the whole order qualifies would be uniform, but may never end with few large groups.
+    A member that would keep its group exchanges with one drawn among those where both then change.
+    There is one as long as no group has more than half of the members. To redraw until the whole
+    order qualifies would be uniform, but may never end with few large groups.
     """
     dealt = shuffled(groups, seed, "regrouped parents")
     for place, own in enumerate(groups):

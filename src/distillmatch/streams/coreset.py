@@ -19,10 +19,7 @@ def quotas(capacity: int, seen: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coreset:
-    """Stored images by class, each class in a random order that is cut shorter task after task.
-
-    Every cut is a random choice and needs no image that was dropped before.
-    """
+    """Stored images by class, in a random order of which each task keeps a shorter beginning."""
 
     capacity: int
     image_size: int

@@ -1,4 +1,4 @@
-"""Saved streams: index lists in JSON, with the fingerprint of the source they belong to."""
+"""Saved streams: index lists in JSON, with the fingerprint of the data set they index."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -46,7 +46,7 @@ class _Content(BaseModel):
 
 @dataclass(frozen=True)
 class SavedStream:
-    """A file that holds a stream; its form is checked, its meaning only against a data set."""
+    """The content of a file of the right form; `config_and_tasks` checks it against a data set."""
 
     path: Path
     content: _Content
@@ -71,7 +71,7 @@ class SavedStream:
         tasks: Sequence[Task],
         evaluated_on: str,
     ) -> None:
-        """Write a stream; of a run's configuration only what describes the stream."""
+        """Write a stream, and of a run's configuration only what describes the stream."""
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -90,7 +90,7 @@ class SavedStream:
         write_atomically(path, json.dumps(content) + "\n", "saving the stream")
 
     def config(self, allow_import: Collection[str] = ()) -> StreamConfig:
-        """Return the configuration; a source of the user's own must be in `allow_import`."""
+        """Return the configuration; your own source must be in `allow_import`."""
         try:
             return StreamConfig.from_mapping(self.content.config, str(self.path), allow_import)
         except ConfigError as error:
@@ -136,7 +136,7 @@ class SavedStream:
                 )
 
     def _check_images(self, dataset: Dataset, tasks: Sequence[Task]) -> None:
-        """Refuse an image that there is not, or that is used twice."""
+        """Refuse an image that does not exist, or that is used twice."""
         on_train = self.content.evaluated_on == "train"
         of_train = [images for task in tasks for images in (task.labeled, task.unlabeled)]
         of_test = [task.test for task in tasks]
@@ -150,7 +150,7 @@ class SavedStream:
                 self._refuse(f"a {name} image is used twice")
 
     def _check_labels(self, dataset: Dataset, task: Task, where: str) -> None:
-        """Refuse images of other classes than the task's, and classes without images."""
+        """Refuse images of classes that the task does not list, and classes without images."""
         tested = (dataset.test if self.content.evaluated_on == "test" else dataset.train).labels
         labels = dataset.train.labels
         for name, found, expected in (
@@ -174,5 +174,5 @@ def read_stream_config(path: Path, allow_import: Collection[str] = ()) -> Stream
 
 
 def saved_task_count(path: Path) -> int:
-    """Return the number of tasks of a saved stream, which its configuration may leave open."""
+    """Return the number of tasks of a saved stream, which its configuration need not name."""
     return len(SavedStream.read(path).content.tasks)

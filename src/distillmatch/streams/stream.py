@@ -23,7 +23,7 @@ from distillmatch.streams.tasks import Task, build_tasks
 class Experience:
     """One task as a learner sees it: nothing here leads to the labels of unlabeled images.
 
-    Labels are places in the learning order, so the classes of a task follow those of earlier tasks.
+    Labels are slots, places in the learning order: a task's classes follow those of earlier tasks.
 
     Attributes:
         task: number of the task, from 0.
@@ -31,7 +31,7 @@ class Experience:
         images: labeled images, uint8 of shape (count, side, side, 3).
         labels: their labels, int64 of shape (count,).
         unlabeled: unlabeled images, uint8 of shape (count, side, side, 3).
-        class_names: names of the classes seen so far; a label is a place in this tuple.
+        class_names: names of the classes seen so far, by slot.
     """
 
     task: int
@@ -60,7 +60,7 @@ class Experience:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationPart:
-    """One task's test images, and their labels as places in the learning order."""
+    """One task's test images, and their slots as labels."""
 
     images: ImageRows
     labels: NDArray[np.int64]
@@ -77,13 +77,13 @@ class Stream:
     """A semi-supervised continual stream: tasks in learning order over one data set.
 
     Iterating over a stream gives each task as a learner sees it, an `Experience`; `tasks` has the
-    index lists. `build` makes a stream, `save` and `load` keep one in a file.
+    index lists.
 
     Attributes:
         config: the configuration that the stream was built from.
         dataset: the images and labels.
         tasks: the index lists of each task.
-        evaluated_on: the part that `Task.test` counts through; `train` in validation folds.
+        evaluated_on: the part that `Task.test` indexes; `train` in validation folds.
 
     Example::
 
@@ -169,12 +169,12 @@ class Stream:
 
     @cached_property
     def class_order(self) -> tuple[int, ...]:
-        """All classes in learning order: the place of a class here is its output in a network."""
+        """All classes by slot, which is a class's output in a network."""
         return tuple(c for task in self.tasks for c in task.classes)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all index lists, to tell two streams of one source apart."""
+        """A hash of all index lists, which distinguishes two streams of one source."""
         digest = hashlib.blake2b(self.evaluated_on.encode(), digest_size=8)
         for task in self.tasks:
             for numbers in (task.classes, task.labeled, task.unlabeled, task.test):
@@ -187,7 +187,7 @@ class Stream:
         return tuple(len(task.classes) for task in self.tasks)
 
     def slots(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Translate the source's class numbers into places in the learning order."""
+        """Translate the source's class numbers into slots."""
         table = np.full(len(self.class_names) + 1, UNKNOWN, dtype=np.int64)
         table[list(self.class_order)] = np.arange(len(self.class_order))
         return table[labels]
@@ -198,21 +198,8 @@ def build_stream(dataset: Dataset, config: StreamConfig) -> Stream:
     return Stream.build(config, dataset)
 
 
-def read_stream(path: Path, dataset: Dataset) -> Stream:
-    """Read a saved stream; refuse it if it was made from other data or cannot be used."""
-    return Stream.load(path, dataset)
-
-
-def save_stream(stream: Stream, path: Path) -> None:
-    """Write a stream so that it can be read back against the same source."""
-    stream.save(path)
-
-
 def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
-    """Return one task (numbered from 0) as a learner sees it.
-
-    The arrays are copies, or say where in a mapped file the images are.
-    """
+    """Return one task (numbered from 0) as a learner sees it; mapped images stay on disk."""
     check_fingerprint(dataset, stream)
     chosen, sizes = stream.tasks[task], stream.task_sizes[: task + 1]
     return Experience(
@@ -226,7 +213,7 @@ def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
 
 
 def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPart:
-    """Return one task's test images, with labels as places in the learning order."""
+    """Return one task's test images."""
     check_fingerprint(dataset, stream)
     part = dataset.test if stream.evaluated_on == "test" else dataset.train
     chosen = stream.tasks[task].test
@@ -234,13 +221,13 @@ def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPa
 
 
 def true_slots_of_unlabeled(dataset: Dataset, stream: Stream, task: int) -> NDArray[np.int64]:
-    """Return the true labels of a task's unlabeled images, for diagnostics only."""
+    """Return the true slots of a task's unlabeled images, for diagnostics only."""
     check_fingerprint(dataset, stream)
     return stream.slots(dataset.train.labels[stream.tasks[task].unlabeled])
 
 
 def check_fingerprint(dataset: Dataset, stream: Stream) -> None:
-    """Refuse to read a stream against other data than it was made from."""
+    """Refuse a data set other than the one the stream was made from."""
     if dataset is not stream.dataset and dataset.fingerprint != stream.fingerprint:
         raise StreamError(
             f"the stream was made from data with fingerprint {stream.fingerprint}, "

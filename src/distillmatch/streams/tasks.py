@@ -1,4 +1,4 @@
-"""The tasks of a stream as index lists: which images are labeled, unlabeled and for testing."""
+"""The tasks of a stream as index lists of labeled, unlabeled, and test images."""
 
 from dataclasses import dataclass
 
@@ -105,7 +105,7 @@ def _divide(
         holders = [i for i, classes in enumerate(shown) if c in classes]
         for i, share in zip(holders, _shares(images, len(holders), dealt), strict=True):
             received[i].append(share)
-        # The next class of so few images begins where this one ended.
+        # The next class with so few images begins where this one ended.
         dealt += len(images) if len(images) < len(holders) else 0
     without_class = np.flatnonzero(dataset.train.labels == UNKNOWN)
     if len(without_class) and config.unlabeled != "none":
@@ -125,10 +125,9 @@ def _divide(
 
 
 def _shares(images: Indices, holders: int, first: int = 0) -> list[Indices]:
-    """Divide a class's images into equal shares; what does not divide evenly is left unused.
+    """Divide a class's images into equal shares and leave the remainder unused.
 
-    Where there are fewer images than holders, so that no share would have any, they are dealt one
-    by one, beginning with the holder `first`.
+    If there are fewer images than holders, deal them one by one, beginning with holder `first`.
     """
     size = len(images) // holders if holders else 0
     if size == 0:

@@ -21,7 +21,7 @@ from distillmatch.runs.folder import RESULT, differences
 from distillmatch.runs.result import recorded_config
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
-from distillmatch.streams import Stream, build_stream, save_stream, validation_folds
+from distillmatch.streams import Stream, build_stream, validation_folds
 from distillmatch.suite.names import run_name
 from distillmatch.suite.search import (
     SEARCHES,
@@ -187,7 +187,7 @@ class Tuning:
         digest = sha256(identity.encode()).hexdigest()[:12]
         name = f"fold{number}of{self.selection.folds}-{digest}"
         path = self.out / "folds" / f"{name}.json"
-        save_stream(stream, path)
+        stream.save(path)
         return Fold(name, path, identity)
 
     def _try(self, points: list[Values]) -> list[Trial]:
