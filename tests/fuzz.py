@@ -43,7 +43,20 @@ EXTRA_MEMORY = 4 * 2**30
 SMALL = ["--network", "wrn-10-1", "--epochs", "1", "--batch", "4", "--unlabeled-batch", "4"]
 SMALL += ["--image-size", "8", "--device", "cpu"]
 WORDS: tuple[Any, ...] = (
-    *("", "a", "none", "../x", "mine:Own", "\ud800", "\x1b[31m", "x" * 300, "a\0b", "-1", "nan"),
+    *(
+        "",
+        "a",
+        "none",
+        "../x",
+        "mine:Own",
+        "\ud800",
+        "\udce9",
+        "\x1b[31m",
+        "x" * 300,
+        "a\0b",
+        "-1",
+        "nan",
+    ),
     *("1e29", "2020-13-45", "[", "cpu", "paper", "true", "--", "-", "=", "a=b", "\N{SNOWMAN}"),
 )
 VALUES: tuple[Any, ...] = (
@@ -362,17 +375,18 @@ COMMAND_LINES: tuple[tuple[str, ...], ...] = (
 def damage_words(random: Random, words: tuple[str, ...]) -> tuple[str, ...]:
     """Change some words of a command line, but not the command."""
     first, *rest = words
+    possible = [word for word in WORDS if word != "\ud800"]  # what a shell can give
     for _ in range(random.choice((1, 1, 2, 3))):
         place = random.randrange(len(rest)) if rest else 0
         kind = random.choice(("replace", "remove", "repeat", "insert", "swap", "joined"))
         if kind == "replace" and rest:
-            rest[place] = random.choice(WORDS)
+            rest[place] = random.choice(possible)
         elif kind == "remove" and rest:
             del rest[place]
         elif kind == "repeat":
             rest[place:place] = rest[place : place + 2]
         elif kind == "insert":
-            rest.insert(place, random.choice(WORDS))
+            rest.insert(place, random.choice(possible))
         elif kind == "swap" and rest:
             other = random.randrange(len(rest))
             rest[place], rest[other] = rest[other], rest[place]

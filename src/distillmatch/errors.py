@@ -1,4 +1,4 @@
-"""Errors that a user can act on: each is one sentence, and ends the command with exit code 2."""
+"""Errors that a user can act on: each is one sentence and ends the command with exit code 2."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,23 +7,23 @@ from pathlib import Path
 
 
 class DistillMatchError(Exception):
-    """What the user gave cannot be used; the message says what was expected, what came, where."""
+    """Input cannot be used; the message says what was expected, what came, and where."""
 
 
 class ConfigError(DistillMatchError, ValueError):
-    """A run was described with an unknown key, a wrong type or an impossible combination."""
+    """A configuration has an unknown key, a wrong type or an impossible combination."""
 
 
 class SourceError(DistillMatchError):
-    """Images could not be had from where the user pointed."""
+    """A source has no usable images."""
 
 
 class DiskError(DistillMatchError):
-    """A file could not be written or read, for want of space or permission."""
+    """A file could not be written or read, for lack of space or permission."""
 
 
 class StreamError(DistillMatchError, ValueError):
-    """The asked stream cannot be made from this source, or a saved one does not fit it."""
+    """A stream cannot be built from this source, or a saved one does not fit it."""
 
 
 class RunFolderError(DistillMatchError):
@@ -31,31 +31,31 @@ class RunFolderError(DistillMatchError):
 
 
 class LockedError(RunFolderError):
-    """Another process works in the folder."""
+    """Another process is using the folder."""
 
 
 class ResultError(DistillMatchError):
-    """A file is no result of a run, or not one that can be used so."""
+    """A file is not the result of a run, or not one that fits this use."""
 
 
 class SnapshotError(DistillMatchError):
-    """A snapshot does not fit the method it should be put into."""
+    """A snapshot does not fit the method that it should restore."""
 
 
 class TrainingError(DistillMatchError):
-    """A training could not go on, such as when its loss stopped being a number."""
+    """A training cannot continue, for example because its loss is not a number."""
 
 
 class OutOfMemoryError(DistillMatchError):
-    """The memory of the machine or its GPU does not suffice for what was asked."""
+    """The memory of the machine or its GPU is too small."""
 
 
 class LearnerError(DistillMatchError, ValueError):
-    """A learner was given what it cannot use, or a folder holds no learner that can be read."""
+    """A learner got input it cannot use, or a folder holds no readable learner."""
 
 
 def kind_of(given: object) -> str:
-    """Say what came where something else was expected: `a list`, `an int`, `None`."""
+    """Return the kind of a value for a message: `a list`, `an int`, `None`."""
     name = type(given).__name__
     article = "an" if name[0].lower() in "aeiou" else "a"
     return "None" if given is None else f"{article} {name}"
@@ -63,7 +63,7 @@ def kind_of(given: object) -> str:
 
 @contextmanager
 def explain_disk_errors(doing: str, where: Path) -> Iterator[None]:
-    """Turn a full or unwritable disk met while `doing` something into one sentence."""
+    """Turn an error of the disk while `doing` something into one sentence."""
     try:
         yield
     except OSError as error:

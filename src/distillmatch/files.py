@@ -1,4 +1,4 @@
-"""Files written so that a reader sees the old one or the new one, never half of either; sizes."""
+"""Write files atomically, lock them, and read them with care."""
 
 import contextlib
 import os
@@ -19,13 +19,13 @@ if sys.platform != "win32":
 
 LOCK_TRIES = 1000
 
-# To read it is to change it for a moment, which other threads would see: so this is done once.
+# Reading it changes it for a moment, which other threads would see: so this is done once.
 UMASK = os.umask(0)
 os.umask(UMASK)
 
 
 def user_cache() -> Path | None:
-    """Return the folder where this program may keep what it can make again; none without a home."""
+    """Return the folder for what can be made again, or None if there is no home folder."""
     # An empty or relative XDG_CACHE_HOME is to be ignored, says its specification.
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if configured.is_absolute():
@@ -42,7 +42,7 @@ def atomic_file(
 ) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` that takes its name only when the block succeeds.
 
-    `check` is called when all is on the disk, and may still raise.
+    `check` is called once everything is on the disk, and may raise to keep the old file.
     """
     with explain_disk_errors(doing, path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def check_writable(folder: Path, doing: str) -> None:
 
 
 def size_shown(size: int) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes with a unit."""
     for unit, number in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= number:
             return f"{size / number:.1f} {unit}"
@@ -120,10 +120,16 @@ def size_shown(size: int) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file; a pipe or device, which may never end, raises `OSError`."""
+    """Return the content of a file.
+
+    Raises `OSError` for a pipe or a device, which may never end, and for an impossible name.
+    """
     if not path.is_dir() and path.exists() and not path.is_file():
         raise OSError(EINVAL, "expected a file, found a pipe or a device", str(path))
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except ValueError:  # a zero byte or a lone surrogate
+        raise OSError(EINVAL, "no file can have this name", str(path)) from None
 
 
 def read_text(path: Path) -> str:

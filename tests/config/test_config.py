@@ -165,6 +165,8 @@ def test_what_cannot_be_a_file_is_refused_and_never_waited_for(tmp_path: Path) -
         (tmp_path / "pipe", "pipe: expected a file, found a pipe"),
         (tmp_path, "Is a directory"),
         (tmp_path / ("n" * 256), "File name too long"),
+        (tmp_path / "\ud800", "no file can have this name"),
+        (tmp_path / "a\0b", "no file can have this name"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             StreamConfig.from_yaml(path)

@@ -16,8 +16,8 @@ from distillmatch import Stream
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import DistillMatchError, StreamError
-from distillmatch.sources import Dataset, Part
-from distillmatch.streams import build_stream, experience
+from distillmatch.sources.rows import MappedRows
+from distillmatch.streams import Coreset, build_stream, evaluation_part, experience
 from distillmatch.streams import validation_folds as folds_of
 
 
@@ -33,17 +33,12 @@ def test_a_saved_stream_is_read_back_as_it_was(tmp_path: Path) -> None:
             assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_a_stream_of_a_run_is_saved_without_what_is_the_runs(tmp_path: Path) -> None:
+def test_runs_and_validation_folds_save_what_describes_the_stream(tmp_path: Path) -> None:
     dataset = make_dataset()
     built = build_stream(dataset, RunConfig(tasks=4, method="gd", epochs=3))
     built.save(tmp_path / "stream.json")
     assert Stream.load(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
-
-
-def test_a_validation_fold_can_be_saved_too(tmp_path: Path) -> None:
-    dataset = make_dataset()
-    fold = folds_of(dataset, build_stream(dataset, StreamConfig(tasks=4)))[0]
-    fold.save(tmp_path / "fold.json")
+    folds_of(dataset, built)[0].save(tmp_path / "fold.json")
     assert Stream.load(tmp_path / "fold.json", dataset).evaluated_on == "train"
 
 
@@ -212,22 +207,20 @@ def test_a_saved_stream_imports_its_source_only_if_that_name_is_allowed(
     sys.modules.pop("own_pictures")
 
 
-def test_a_stream_reads_its_data_set_and_shows_it_in_short(tmp_path: Path) -> None:
-    Stream.build(source="shapes", tasks=6, seed=3).save(tmp_path / "stream.json")
+def test_a_stream_loads_its_data_set_and_no_repr_prints_pixels(tmp_path: Path) -> None:
+    Stream.build(source="shapes", tasks=6, seed=3, coreset=30).save(tmp_path / "stream.json")
     stream = Stream.load(tmp_path / "stream.json")
     for number, learned in enumerate(stream):
         names = learned.class_names[learned.past :]
         assert names == tuple(stream.class_names[c] for c in stream.tasks[number].classes)
         assert len(learned.images) == 300 and len(learned.unlabeled) == 1200
-    one = stream.dataset.train
+    part = stream.dataset.train
     for thing in (
-        stream,
-        stream.dataset,
-        one,
-        stream.tasks[0],
-        learned,
-        Part(one.images, one.labels),
+        *(stream, stream.dataset, part, stream.tasks[0], learned),
+        evaluation_part(stream.dataset, stream, 0),
+        Coreset(30, 16).after(learned, 1),
+        MappedRows(part.images, stream.tasks[0].labeled),
     ):
         assert len(repr(thing)) < 150 and "array" not in repr(thing)
+        assert "array" not in f"{[thing]}"
     assert "6 tasks, 60 classes" in repr(stream) and "60 classes" in repr(stream.dataset)
-    assert isinstance(stream.dataset, Dataset)

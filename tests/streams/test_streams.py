@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cifar_shape import cifar_shaped
 from conftest import make_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
-from distillmatch.sources import UNKNOWN, ClassTree, Dataset, Part
+from distillmatch.sources import UNKNOWN, Dataset, Part
 from distillmatch.streams import (
     Stream,
     build_stream,
@@ -38,7 +39,7 @@ def cases(draw: st.DrawFn) -> tuple[Dataset, StreamConfig]:
     kind = draw(st.sampled_from(KINDS))
     options: dict[str, object] = {"unlabeled": kind, "seed": draw(st.integers(0, 10**6))}
     options["splits"] = draw(st.sampled_from(["hashed", "authors"]))
-    # In the groups of recipe `paper` a task may see its own super-class; see test_unlabeled.py.
+    # In the groups of recipe `paper` a task may see its own super-class; see test_classes.py.
     options["recipe"] = "as-written"
     options["labels_per_class"] = draw(st.integers(1, per_class))
     if kind in ("positive", "negative") or draw(st.booleans()):
@@ -160,47 +161,24 @@ def test_each_kind_shows_the_classes_that_the_protocol_names(
         assert len(set(images)) == len(images), "a derangement uses each super-class once"
 
 
-def cifar_shaped(per_class: int = 500) -> Dataset:
-    """The class tree of CIFAR-100 by the protocol's table, with empty images."""
-    supers = ((0, 1), (2, 4, 17), (3, 5, 6), (7, 13), (8, 11, 12, 15, 16), (9, 10), (14,), (18, 19))
-    super_of = {parent: s for s, parents in enumerate(supers) for parent in parents}
-    labels = np.repeat(np.arange(100), per_class)
-    tree = ClassTree(
-        tuple(c // 5 for c in range(100)),
-        tuple(super_of[p] for p in range(20)),
-        tuple(f"parent {p}" for p in range(20)),
-        tuple(f"super {s}" for s in range(8)),
-    )
-    empty = np.zeros((1, 8, 8, 3), np.uint8)
-    return Dataset(
-        "cifar-shaped",
-        Part(np.broadcast_to(empty, (len(labels), 8, 8, 3)), labels),
-        Part(np.broadcast_to(empty, (100, 8, 8, 3)), np.arange(100)),
-        tuple(f"class {c}" for c in range(100)),
-        tree,
-    )
-
-
-def test_ten_uniform_tasks_have_the_protocols_check_figures() -> None:
-    stream = build_stream(cifar_shaped(), StreamConfig(tasks=10))
-    assert [len(task.labeled) for task in stream.tasks] == [1000] * 10
-    assert [len(task.unlabeled) for task in stream.tasks] == [4000] * 10
-    assert [len(task.classes) for task in stream.tasks] == [10] * 10
-
-
-def test_twenty_positive_tasks_have_the_protocols_check_figures() -> None:
-    stream = build_stream(cifar_shaped(), StreamConfig(unlabeled="positive"))
-    assert len(stream) == 20
-    assert {len(task.labeled) for task in stream.tasks} == {500}
-    counts = {len(task.unlabeled) for task in stream.tasks}
-    assert counts == {1995, 2000}
-
-
-def test_twenty_random_tasks_show_twenty_classes_four_times_each() -> None:
-    stream = build_stream(cifar_shaped(), StreamConfig(order="parent", unlabeled="random"))
+@pytest.mark.parametrize(
+    ("options", "labeled", "unlabeled", "shown"),
+    [
+        ({"tasks": 10}, {1000}, {4000}, {10}),
+        ({"unlabeled": "positive"}, {500}, {1995, 2000}, set(range(1, 21))),
+        ({"order": "parent", "unlabeled": "random"}, {500}, {2000}, {4}),
+    ],
+)
+def test_the_protocols_check_figures(
+    options: dict[str, Any], labeled: set[int], unlabeled: set[int], shown: set[int]
+) -> None:
+    """Labeled and unlabeled images a task, and how many tasks show a class."""
+    stream = build_stream(cifar_shaped(), StreamConfig(**options))
+    assert len(stream) == options.get("tasks", 20)
+    assert {len(task.labeled) for task in stream.tasks} == labeled
+    assert {len(task.unlabeled) for task in stream.tasks} == unlabeled
     counts = Counter(c for task in stream.tasks for c in task.unlabeled_classes)
-    assert set(counts.values()) == {4}
-    assert {len(task.unlabeled) for task in stream.tasks} == {2000}
+    assert set(counts.values()) <= shown
 
 
 def describe(stream: Stream) -> list[list[object]]:
@@ -270,6 +248,8 @@ def test_images_of_unlabeled_folders_are_divided_over_the_tasks() -> None:
         ({"class_order": ("class 1", "cat")}, "'cat', which is not a class"),
         ({"class_order": ("class 1",)}, "each of the 12 classes"),
         ({"tasks": 3, "unlabeled": "random", "random_classes": 13}, "at most the 12 classes"),
+        ({"tasks": 10**12}, "tasks must be at most the 12 classes"),
+        ({"tasks": 3, "labels_per_class": 10**30}, "only 20 training images"),
     ],
 )
 def test_a_stream_that_cannot_be_made_is_refused_in_one_sentence(

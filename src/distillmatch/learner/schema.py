@@ -61,10 +61,18 @@ class _Explanation(BaseModel):
     examples: list[tuple[LabelValue, Number | None]]
 
 
+class _Settings(BaseModel):
+    """The parameters of the estimator, which checks the others."""
+
+    method: Text
+    network: Text
+    options: dict[str, Any] | None
+
+
 class LearnerSchema(BaseModel):
     """What `learner.json` says of the learner."""
 
-    settings: dict[str, Any]
+    settings: _Settings
     labels: Annotated[list[LabelValue], Field(min_length=1)]
     sizes: Annotated[list[Count], Field(min_length=1)]
     image_size: Annotated[int, Field(strict=True, ge=8, le=512)]

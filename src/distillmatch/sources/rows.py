@@ -1,4 +1,4 @@
-"""Some images of a file that is mapped from disk, none of them read before it is asked for."""
+"""Images of a file that is mapped from disk, each read when it is indexed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 
 class MappedRows:
-    """Rows of an array of images that stays where it is; an index reads those images and no others.
+    """Rows of an array of images that stay on disk until they are indexed.
 
-    It takes the place of an array where a copy of all its images might not fit in memory.
+    It replaces an array where a copy of all its images might not fit in memory.
     """
 
     def __init__(self, images: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
@@ -19,6 +19,9 @@ class MappedRows:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"MappedRows({len(self):,} images of {self.images.shape[1]} px)"
 
     def __iter__(self) -> Iterator[NDArray[np.uint8]]:
         return (np.asarray(self.images[row]) for row in self.rows)
@@ -31,7 +34,7 @@ class MappedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array that these rows would be."""
+        """The shape of the array that this replaces."""
         return (len(self), *self.images.shape[1:])
 
     @property
@@ -45,5 +48,5 @@ ImageRows = NDArray[np.uint8] | MappedRows
 
 
 def choose_rows(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> ImageRows:
-    """Return a copy of some images, or, of images mapped from disk, where to read them."""
+    """Return a copy of some images, or, if they are mapped from disk, rows to read later."""
     return MappedRows(images, rows) if isinstance(images, np.memmap) else images[rows]
