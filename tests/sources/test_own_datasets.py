@@ -5,18 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import make_dataset
 
 from distillmatch.cli import main
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
-from distillmatch.sources import ClassTree, Dataset
+from distillmatch.sources import ClassTree, Dataset, Part
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "ints": ({"class_names": (0, 1)}, "own: class_names must be text, not 0 (int)"),
     "numpy_ints": ({"class_names": np.arange(2)}, "own: class_names must be text, not np.int64(0)"),
     "one_int": ({"class_names": ("a", 1)}, "own: class_names must be text, not 1 (int)"),
     "one_text": ({"class_names": "ab"}, "own: class_names must be a tuple of texts, not 'ab'"),
+    "lone_surrogate": ({"class_names": ("a", "\ud800")}, "text that can be written in UTF-8, not"),
     "surrogate": (
         {"class_names": ("a", "\udce9")},
         "own: class_names must be text that can be written in UTF-8, not '\\udce9'",
@@ -67,6 +69,26 @@ def test_what_no_result_could_hold_is_one_sentence_before_training(
 def test_what_a_run_can_use_is_taken(values: dict[str, Any]) -> None:
     (key,) = values
     assert getattr(own(**values), key) is values[key]
+
+
+TENSOR = torch.zeros(2, 8, 8, 3)
+NO_ARRAYS: dict[str, Any] = {
+    "list": lambda: [[0, 1], [2, 3]],
+    "bfloat16": lambda: TENSOR.to(torch.bfloat16),
+    "meta": lambda: TENSOR.to("meta"),
+    "sparse": TENSOR.to_sparse,
+    "quantized": lambda: torch.quantize_per_tensor(TENSOR, 0.1, 0, torch.quint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("kind", NO_ARRAYS)
+def test_images_and_labels_that_are_no_numpy_arrays_are_refused(kind: str) -> None:
+    odd = NO_ARRAYS[kind]()
+    with pytest.raises(SourceError, match=r"images must be a NumPy array, not a (list|Tensor)"):
+        Part(odd, np.array([0, 1]))
+    with pytest.raises(SourceError, match="labels must be a NumPy array"):
+        Part(np.zeros((2, 8, 8, 3), np.uint8), odd)
 
 
 @pytest.mark.parametrize("bad", [1, "\udce9"])

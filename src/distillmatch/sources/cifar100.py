@@ -1,7 +1,7 @@
-"""CIFAR-100 (Krizhevsky 2009), its python version: 60,000 images of 32 x 32, 100 classes.
+"""CIFAR-100 (Krizhevsky 2009), python version: 60,000 images of 32 x 32, 100 classes.
 
-The published files are pickles, and a pickle can run any code, so a file is opened only when its
-md5 is the published one.
+The published files are pickles, and a pickle can run any code, so a file is opened only if its md5
+is the published one.
 """
 
 import gzip
@@ -50,7 +50,7 @@ _INSTEAD = f"give a folder that holds {FOLDER} or {ARCHIVE} with --data-dir"
 
 
 def _load(config: StreamConfig) -> Dataset:
-    """Load CIFAR-100 from the configured folder; what is not there is downloaded into it."""
+    """Load CIFAR-100 from the configured folder; download it there if it is missing."""
     train, test, meta = (_unpickle(content) for content in _published_files(config))
     return Dataset(
         name="cifar100",
@@ -70,7 +70,7 @@ def _published_files(config: StreamConfig) -> tuple[bytes, ...]:
 
 
 def _locate(config: StreamConfig) -> Path:
-    """Return the folder with the three files, or else the archive, downloaded if it must be."""
+    """Return the folder with the three files, or the archive, downloaded if necessary."""
     if config.image_size not in (None, SIDE):
         raise ConfigError(
             f"image_size must be {SIDE} with source 'cifar100', not {config.image_size}"
@@ -98,7 +98,7 @@ def _locate(config: StreamConfig) -> Path:
             f"missing {', '.join(missing)}"
         )
     download(URL, archive, ARCHIVE_MD5, _INSTEAD)
-    # Unpacking once spares later starts the unpacking.
+    # Later starts need not unpack it.
     for name, content in zip(FILE_MD5S, _read_archive(archive), strict=True):
         write_atomically(folder / FOLDER / name, content, "unpacking CIFAR-100")
     return folder / FOLDER
@@ -116,9 +116,9 @@ def _read_file(path: Path) -> bytes:
 
 
 def _read_archive(path: Path) -> tuple[bytes, ...]:
-    """Read the three files out of the published archive, in memory.
+    """Read the three files from the published archive, in memory.
 
-    Its md5 is looked at first: another archive could unpack to more than the memory holds.
+    Its md5 is checked first: another archive could unpack to more than the memory holds.
     """
     found: dict[str, bytes] = {}
     try:

@@ -1,4 +1,4 @@
-"""The one type for a data set: images, labels, class names and, if there is one, the tree."""
+"""A data set: images, labels, class names, and the class tree if there is one."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -9,17 +9,17 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.errors import SourceError
+from distillmatch.errors import SourceError, kind_of
 
 UNKNOWN = -1
 """The label of a training image that nobody has labeled."""
 PIECE_BYTES = 12 * 2**20
-"""How much is read at once of images that may be more than fit in memory."""
+"""How much is read at once of images that may not fit in memory."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Part:
-    """Images and their labels: the training or the test part of a data set.
+    """The training or the test part of a data set.
 
     Attributes:
         images: uint8 of shape (count, side, side, 3), possibly mapped from disk.
@@ -30,6 +30,9 @@ class Part:
     labels: NDArray[np.int64]
 
     def __post_init__(self) -> None:
+        for name, given in (("images", self.images), ("labels", self.labels)):
+            if not isinstance(given, np.ndarray):
+                raise SourceError(f"{name} must be a NumPy array, not {kind_of(given)}")
         if self.images.dtype != np.uint8 or self.images.ndim != 4 or self.images.shape[3] != 3:
             raise SourceError(
                 "images must be uint8 of shape (count, side, side, 3), "
@@ -75,7 +78,7 @@ class ClassTree:
         if set(self.super_class_of_parent) != set(range(super_classes)):
             raise SourceError("the class tree must give every super-class at least one parent")
         for key in ("parent_names", "super_class_names"):
-            _check_names(f"{key} of the class tree", getattr(self, key))
+            _check_texts(f"{key} of the class tree", getattr(self, key))
 
     def classes_of_parent(self, parent: int) -> tuple[int, ...]:
         """Return the classes under one parent."""
@@ -103,10 +106,10 @@ class Dataset:
         train: the training part; a stream decides which of its labels a learner may see.
         test: the test part, in which every image has a label.
         class_names: one name for each class number.
-        tree: parents and super-classes of the classes, or nothing.
-        label_fraction: labeled share of each class unless a configuration says otherwise.
-        problems: sentences about files that were left out.
-        known_fingerprint: the fingerprint, where a cache remembers it.
+        tree: parents and super-classes of the classes, or None.
+        label_fraction: labeled share of each class unless the configuration names one.
+        problems: a sentence for each file that was left out.
+        known_fingerprint: the fingerprint that the cache has.
     """
 
     name: str
@@ -119,9 +122,9 @@ class Dataset:
     known_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        _check_names("the name of a data set", (self.name,))
-        _check_names(f"{self.name}: class_names", self.class_names)
-        _check_texts(f"{self.name}: problems", self.problems)
+        _check_texts("the name of a data set", (self.name,))
+        _check_texts(f"{self.name}: class_names", self.class_names)
+        _check_texts(f"{self.name}: problems", self.problems, written=False)
         share = self.label_fraction
         if not isinstance(share, Real) or not 0 < share <= 1:
             raise SourceError(
@@ -159,38 +162,27 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything a stream's index lists depend on: images, labels, names and tree."""
+        """A hash of images, labels, names and tree, on which a stream's index lists depend."""
         return self.known_fingerprint or fingerprint(
             (self.train, self.test), self.class_names, self.tree
         )
 
 
-def _check_texts(what: str, values: object) -> None:
-    """Refuse what a user's own source gives in place of texts."""
+def _check_texts(what: str, values: object, written: bool = True) -> None:
+    """Refuse what is no tuple of texts, or if they are `written` to files, no UTF-8."""
     if isinstance(values, str) or not isinstance(values, Collection):
         raise SourceError(f"{what} must be a tuple of texts, not {values!r}")
     for value in values:
         if not isinstance(value, str):
             raise SourceError(f"{what} must be text, not {value!r} ({type(value).__name__})")
-
-
-def _check_names(what: str, values: Collection[str]) -> None:
-    """Refuse names that are no texts, or ones that cannot be written to a file."""
-    _check_texts(what, values)
-    for value in values:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise SourceError(
-                f"{what} must be text that can be written in UTF-8, not {value!r}"
-            ) from None
+        if written and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise SourceError(f"{what} must be text that can be written in UTF-8, not {value!r}")
 
 
 def verify(dataset: Dataset) -> None:
-    """Hash the images again where a cache only remembers their hash, and refuse changed ones.
+    """Hash the images of a cache again, and refuse changed ones.
 
-    A start that only looks at a stream trusts the cache; one that trains, or that reads index lists
-    made earlier, does not.
+    Commands that only show a stream trust the cache; those that train or load a stream do not.
     """
     known = dataset.known_fingerprint
     if known is None:
@@ -204,7 +196,7 @@ def verify(dataset: Dataset) -> None:
 
 
 def fingerprint(parts: Sequence[Part], class_names: Sequence[str], tree: ClassTree | None) -> str:
-    """Hash images, labels, class names and tree, in pieces so that mapped images stay on disk."""
+    """Hash images, labels, class names and tree; mapped images stay on disk."""
     digest = hashlib.blake2b(repr((tuple(class_names), tree)).encode(), digest_size=16)
     for part in parts:
         digest.update(repr(part.images.shape).encode())

@@ -2,7 +2,7 @@
 
 The short side is scaled to the asked side (bicubic, antialiased) and the long side is cropped
 evenly, so nothing is stretched. The orientation noted by a camera is applied. Transparency is laid
-over white, sixteen-bit grey is scaled to eight, and of an animation the first picture counts.
+over white, 16-bit gray is scaled to eight, and of an animation the first picture counts.
 """
 
 import io
@@ -22,7 +22,7 @@ Image.init()
 _READABLE = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 FORMATS = tuple(name for name in _READABLE if name in Image.OPEN)
 
-_SIXTEEN_BIT_GREY = ("I;16", "I;16B", "I;16L", "I;16N")
+_SIXTEEN_BIT_GRAY = ("I;16", "I;16B", "I;16L", "I;16N")
 _CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -115,13 +115,13 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    # Pillow has called sixteen-bit grey "I" in these two formats.
+    # Pillow has called 16-bit gray "I" in these two formats.
     sixteen_bit = image.mode == "I" and image.format in ("PNG", "PPM")
-    if sixteen_bit or image.mode in _SIXTEEN_BIT_GREY:
-        grey = (np.asarray(image).astype(np.uint32) + 128) // 257
-        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if sixteen_bit or image.mode in _SIXTEEN_BIT_GRAY:
+        gray = (np.asarray(image).astype(np.uint32) + 128) // 257
+        return Image.fromarray(gray.astype(np.uint8)).convert("RGB")
     if image.mode not in _CONVERTIBLE:
-        raise BadImageError(f"colours of mode {image.mode} cannot be turned into RGB faithfully")
+        raise BadImageError(f"colors of mode {image.mode} cannot be turned into RGB faithfully")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")

@@ -1,11 +1,12 @@
-"""The embedded data: small drawn things in a tree of 6 worlds, 12 kinds of thing and 60 classes.
+"""The embedded images: small drawings in a tree of 6 worlds, 12 kinds of thing, and 60 classes.
 
 A super-class is a world with its own background and palette, a parent is a kind of thing with its
-own outline, and a class differs from its four siblings in a detail. The pictures are made from a
-fixed seed within about a second and need no file, so that everything can be tried at once.
+own outline, and a class differs from its four siblings in a detail. The pictures are drawn from a
+fixed seed in about a second and need no file, so that everything can be tried at once.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +25,14 @@ def _fish(c: Canvas, name: str) -> None:
     height = {"angelfish": 0.5, "shark": 0.26}.get(name, 0.4)
     body = c.ellipse(-0.12, 0, 0.62, height)
     tail = c.polygon((0.3, 0), (0.78, -0.38), (0.78, 0.38))
-    skins = {"shark": ("grey", "slate"), "angelfish": ("yellow", "gold"), "trout": ("pink", "tan")}
+    skins = {"shark": ("gray", "slate"), "angelfish": ("yellow", "gold"), "trout": ("pink", "tan")}
     if name == "shark":
         tail = union(tail, c.polygon((-0.3, -0.15), (0.2, -0.75), (0.25, -0.1)))
     if name == "angelfish":
         tail = union(tail, c.polygon((-0.15, 0), (0.25, -0.85), (0.4, 0), (0.25, 0.85)))
     c.paint(union(body, tail), *skins.get(name, ("orange", "gold")))
     if name == "clownfish":
-        c.paint(overlap(body, c.stripes(c.x, 0.5, 0.4, centre=-0.3)), "white")
+        c.paint(overlap(body, c.stripes(c.x, 0.5, 0.4, center=-0.3)), "white")
     if name == "trout":
         c.paint(c.discs([(-0.3, -0.15), (0, 0.12), (0.05, -0.2), (0.28, 0.05)], 0.1), "brown")
     c.paint(c.disc(-0.5, -0.08, 0.1), "black")
@@ -64,8 +65,8 @@ def _flower(c: Canvas, name: str) -> None:
         "sunflower": (10, 0.6, 0.18, ("yellow", "orange"), "brown", 0.42),
         "rose": (5, 0.3, 0.42, ("pink", "white"), "red", 0.16),
     }[name]
-    centres = [(reach * x, reach * y) for x, y in directions(petals)]
-    c.paint(union(c.discs(centres, radius), c.disc(0, 0, reach)), *tints)
+    centers = [(reach * x, reach * y) for x, y in directions(petals)]
+    c.paint(union(c.discs(centers, radius), c.disc(0, 0, reach)), *tints)
     if name == "rose":
         c.paint(c.ring(0, 0, 0.42, 0.13), "red")
     c.paint(c.disc(0, 0, size), heart)
@@ -112,11 +113,11 @@ def _rocket(c: Canvas, name: str) -> None:
         fins = union(c.box(-0.44, 0.15, 0.17, 0.45), c.box(0.44, 0.15, 0.17, 0.45))
     c.paint(c.polygon((-0.16, 0.5), (0.16, 0.5), (0, 0.98)), "orange", "yellow")
     c.paint(fins, "red", "violet", "teal")
-    c.paint(body, "white", "grey")
+    c.paint(body, "white", "gray")
     if name == "porthole rocket":
         c.paint(c.disc(0, -0.2, 0.2), "blue", "black")
     if name == "striped rocket":
-        c.paint(overlap(body, c.stripes(c.y, 0.42, 0.45, centre=-0.1)), "red", "violet")
+        c.paint(overlap(body, c.stripes(c.y, 0.42, 0.45, center=-0.1)), "red", "violet")
 
 
 def _sign(c: Canvas, name: str) -> None:
@@ -145,7 +146,7 @@ def _house(c: Canvas, name: str) -> None:
     if name == "tower block":
         c.paint(c.box(0, 0, 0.45, 0.8), *walls)
         c.paint(
-            overlap(c.box(0, 0, 0.4, 0.75), c.stripes(c.x, 0.4, centre=0.2), c.stripes(c.y, 0.4)),
+            overlap(c.box(0, 0, 0.4, 0.75), c.stripes(c.x, 0.4, center=0.2), c.stripes(c.y, 0.4)),
             "slate",
         )
         return
@@ -175,7 +176,7 @@ def _cup(c: Canvas, name: str) -> None:
         c.paint(c.ring(0.42, 0.08, 0.26, 0.14), *glaze)
     c.paint(body, *(("sky",) if name == "glass" else glaze))
     if name == "striped mug":
-        c.paint(overlap(body, c.stripes(c.y, 0.45, centre=0.1)), "white")
+        c.paint(overlap(body, c.stripes(c.y, 0.45, center=0.1)), "white")
     if name == "dotted mug":
         spots = [(-0.32, -0.18), (0.08, -0.18), (-0.32, 0.3), (0.08, 0.3)]
         c.paint(c.discs(spots, 0.12), "yellow", "white")
@@ -235,103 +236,96 @@ def _block(c: Canvas, name: str) -> None:
         c.paint(overlap(block, c.stripes(c.y, 0.48)), "yellow", "white")
 
 
-Thing = Callable[[Canvas, str], None]
+class Kind(NamedTuple):
+    """A parent: its super-class, its drawing, how far it is turned, and its classes."""
 
-KINDS: dict[str, tuple[str, Thing, float, tuple[str, ...]]] = {
-    "fish": ("sea", _fish, 0.2, ("goldfish", "clownfish", "trout", "angelfish", "shark")),
-    "boats": (
-        "sea",
-        _boat,
-        0.12,
-        ("rowing boat", "sailing boat", "two-sail boat", "steamer", "pirate ship"),
+    world: str
+    draw: Callable[[Canvas, str], None]
+    turn: float
+    classes: str
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the classes."""
+        return self.classes.split(", ")
+
+
+KINDS = {
+    "fish": Kind("sea", _fish, 0.2, "goldfish, clownfish, trout, angelfish, shark"),
+    "boats": Kind(
+        "sea", _boat, 0.12, "rowing boat, sailing boat, two-sail boat, steamer, pirate ship"
     ),
-    "flowers": ("meadow", _flower, 1, ("daisy", "poppy", "violet", "sunflower", "rose")),
-    "trees": ("meadow", _tree, 0.12, ("round tree", "apple tree", "fir", "poplar", "palm")),
-    "planets": (
+    "flowers": Kind("meadow", _flower, 1, "daisy, poppy, violet, sunflower, rose"),
+    "trees": Kind("meadow", _tree, 0.12, "round tree, apple tree, fir, poplar, palm"),
+    "planets": Kind(
         "space",
         _planet,
         1,
-        ("ringed planet", "banded planet", "cratered planet", "crescent moon", "eclipsed sun"),
+        "ringed planet, banded planet, cratered planet, crescent moon, eclipsed sun",
     ),
-    "rockets": (
+    "rockets": Kind(
         "space",
         _rocket,
         0.35,
-        ("plain rocket", "striped rocket", "porthole rocket", "booster rocket", "shuttle"),
+        "plain rocket, striped rocket, porthole rocket, booster rocket, shuttle",
     ),
-    "signs": (
+    "signs": Kind(
         "street",
         _sign,
         0.12,
-        ("warning sign", "speed sign", "no-entry sign", "crossroads sign", "one-way sign"),
+        "warning sign, speed sign, no-entry sign, crossroads sign, one-way sign",
     ),
-    "houses": ("street", _house, 0.12, ("cottage", "tower block", "shop", "factory", "church")),
-    "cups": ("kitchen", _cup, 0.15, ("plain mug", "striped mug", "dotted mug", "tea cup", "glass")),
-    "round food": ("kitchen", _round_food, 1, ("fried egg", "pizza", "doughnut", "biscuit", "pie")),
-    "balls": (
-        "playroom",
-        _ball,
-        1,
-        ("football", "striped ball", "two-tone ball", "beach ball", "target ball"),
+    "houses": Kind("street", _house, 0.12, "cottage, tower block, shop, factory, church"),
+    "cups": Kind("kitchen", _cup, 0.15, "plain mug, striped mug, dotted mug, tea cup, glass"),
+    "round food": Kind("kitchen", _round_food, 1, "fried egg, pizza, doughnut, biscuit, pie"),
+    "balls": Kind(
+        "playroom", _ball, 1, "football, striped ball, two-tone ball, beach ball, target ball"
     ),
-    "blocks": (
-        "playroom",
-        _block,
-        1,
-        ("plain block", "framed block", "cross block", "dice block", "striped block"),
+    "blocks": Kind(
+        "playroom", _block, 1, "plain block, framed block, cross block, dice block, striped block"
     ),
 }
-"""Each parent with its super-class, its drawing, how far it is turned, and its classes."""
 
 
 def load(config: StreamConfig) -> Dataset:
-    """Draw the embedded data; they are the same whatever the stream's seed."""
+    """Draw the embedded images; they do not depend on the stream's seed."""
     side = SIDES[0] if config.image_size is None else config.image_size
     if side not in SIDES:
         sides = " or ".join(map(str, SIDES))
         raise SourceError(f"image_size must be {sides} for the source 'shapes', not {side}")
-    pictures = np.stack(
-        [_draw(kind, name, side) for kind, (*_, names) in KINDS.items() for name in names]
+    classes = [(kind, name) for kind in KINDS.values() for name in kind.names]
+    pictures = np.stack([_draw(kind, name, side) for kind, name in classes])
+    worlds, kinds = list(WORLDS), list(KINDS.values())
+    tree = ClassTree(
+        parent_of_class=tuple(kinds.index(kind) for kind, _ in classes),
+        super_class_of_parent=tuple(worlds.index(kind.world) for kind in kinds),
+        parent_names=tuple(KINDS),
+        super_class_names=tuple(worlds),
     )
-    class_names = tuple(name for *_, names in KINDS.values() for name in names)
     return Dataset(
         name="shapes",
         train=_part(pictures[:, :TRAIN_PER_CLASS]),
         test=_part(pictures[:, TRAIN_PER_CLASS:]),
-        class_names=class_names,
-        tree=_class_tree(),
+        class_names=tuple(name for _, name in classes),
+        tree=tree,
     )
 
 
 def _part(pictures: NDArray[np.uint8]) -> Part:
-    """Flatten pictures that are arranged by class into the images and labels of a part."""
+    """Flatten pictures that are arranged by class."""
     labels = np.repeat(np.arange(len(pictures), dtype=np.int64), pictures.shape[1])
     return Part(pictures.reshape(-1, *pictures.shape[2:]), labels)
 
 
-def _class_tree() -> ClassTree:
-    """Return the tree that the tables above describe."""
-    worlds, kinds = tuple(WORLDS), tuple(KINDS)
-    return ClassTree(
-        parent_of_class=tuple(
-            number for number, (*_, names) in enumerate(KINDS.values()) for _ in names
-        ),
-        super_class_of_parent=tuple(worlds.index(world) for world, *_ in KINDS.values()),
-        parent_names=kinds,
-        super_class_names=worlds,
-    )
-
-
-def _draw(kind: str, name: str, side: int) -> NDArray[np.uint8]:
+def _draw(kind: Kind, name: str, side: int) -> NDArray[np.uint8]:
     """Draw all pictures of one class, those for training first."""
-    world, thing, turn, _ = KINDS[kind]
-    ground, texture = WORLDS[world]
+    ground, texture = WORLDS[kind.world]
     canvas = Canvas(name, TRAIN_PER_CLASS + TEST_PER_CLASS, side)
     canvas.fill(ground)
     texture(canvas)
     canvas.drop_blot("behind", reach=1, largest=0.2)
-    canvas.place_things(turn)
-    thing(canvas, name)
+    canvas.place_things(kind.turn)
+    kind.draw(canvas, name)
     canvas.drop_blot("before", reach=0.8, largest=0.8)
     canvas.add_light_and_grain()
     return canvas.pictures()

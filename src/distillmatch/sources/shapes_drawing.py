@@ -20,7 +20,7 @@ Point = tuple[float, float]
 
 DATA_SEED = 2021
 
-COLOURS: dict[str, tuple[float, float, float]] = {
+COLORS: dict[str, tuple[float, float, float]] = {
     "white": (0.95, 0.95, 0.92),
     "cream": (0.95, 0.87, 0.68),
     "yellow": (0.97, 0.83, 0.18),
@@ -37,7 +37,7 @@ COLOURS: dict[str, tuple[float, float, float]] = {
     "forest": (0.06, 0.33, 0.13),
     "brown": (0.44, 0.26, 0.12),
     "tan": (0.80, 0.62, 0.40),
-    "grey": (0.56, 0.58, 0.62),
+    "gray": (0.56, 0.58, 0.62),
     "slate": (0.30, 0.34, 0.40),
     "night": (0.06, 0.06, 0.17),
     "black": (0.08, 0.08, 0.10),
@@ -74,9 +74,9 @@ class Canvas:
 
     def __init__(self, name: str, count: int, side: int) -> None:
         self.name, self.count, self.side = name, count, side
-        centres = (np.arange(side, dtype=np.float32) + 0.5) * np.float32(2 / side) - 1
-        self.column = np.broadcast_to(centres, (count, side, side))
-        self.row = np.broadcast_to(centres[:, None], (count, side, side))
+        centers = (np.arange(side, dtype=np.float32) + 0.5) * np.float32(2 / side) - 1
+        self.column = np.broadcast_to(centers, (count, side, side))
+        self.row = np.broadcast_to(centers[:, None], (count, side, side))
         self.planes = np.zeros((3, count, side, side), np.float32)
         self.paints = 0
         self.x, self.y = self.column, self.row
@@ -150,36 +150,36 @@ class Canvas:
             edges.append((self.x - x) * (dy / length) - (self.y - y) * (dx / length))
         return overlap(*edges)
 
-    def discs(self, centres: Sequence[Point], radius: float) -> Field:
+    def discs(self, centers: Sequence[Point], radius: float) -> Field:
         """Return the field of several discs of one size."""
-        return union(*(self.disc(x, y, radius) for x, y in centres))
+        return union(*(self.disc(x, y, radius) for x, y in centers))
 
     def stripes(
-        self, along: Field, period: float, share: float = 0.5, centre: float | Field = 0.0
+        self, along: Field, period: float, share: float = 0.5, center: float | Field = 0.0
     ) -> Field:
-        """Return the field of stripes that repeat along a coordinate, one of them at `centre`."""
-        steps = (along - centre) / period + 0.5
+        """Return the field of stripes that repeat along a coordinate, one of them at `center`."""
+        steps = (along - center) / period + 0.5
         from_middle: Field = np.abs(steps - np.floor(steps) - 0.5)
         return (from_middle - share / 2) * period
 
-    def colour(self, *names: str, spread: float) -> Field:
-        """Return for each picture one of the named colours, varied in each channel."""
-        purpose = f"colour {self.paints}"
+    def color(self, *names: str, spread: float) -> Field:
+        """Return for each picture one of the named colors, varied in each channel."""
+        purpose = f"colour {self.paints}"  # spelled so since the first pictures
         choice = self.uniform(f"choice {self.paints}", 0, len(names)).astype(np.int64)
-        palette = np.array([COLOURS[name] for name in names], np.float32)
+        palette = np.array([COLORS[name] for name in names], np.float32)
         channels = [self.uniform(f"{purpose} {i}", -spread, spread) for i in range(3)]
         light = self.uniform(f"{purpose} light", -spread, spread)
         self.paints += 1
         return np.stack([palette[choice, i] + channels[i] + light for i in range(3)])
 
     def fill(self, name: str) -> None:
-        """Cover everything with a colour."""
-        self.planes[:] = self.colour(name, spread=0.07)
+        """Cover everything with a color."""
+        self.planes[:] = self.color(name, spread=0.07)
 
     def paint(self, field: Field, *names: str, spread: float = 0.09) -> None:
-        """Cover the inside of a shape with one of the named colours."""
+        """Cover the inside of a shape with one of the named colors."""
         cover = np.clip(0.5 - field * self.sharpness, 0, 1)
-        for i, level in enumerate(self.colour(*names, spread=spread)):
+        for i, level in enumerate(self.color(*names, spread=spread)):
             self.planes[i] += cover * (level - self.planes[i])
 
     def rarely_large(self, purpose: str) -> Field:
@@ -189,13 +189,13 @@ class Canvas:
         return square * square * square
 
     def drop_blot(self, purpose: str, reach: float, largest: float) -> None:
-        """Drop a round blot of any colour within `reach` of the middle of most pictures."""
+        """Drop a round blot of any color within `reach` of the middle of most pictures."""
         across = self.column - self.uniform(f"{purpose} column", -reach, reach)
         down = self.row - self.uniform(f"{purpose} row", -reach, reach)
         radius = self.uniform(f"{purpose} radius", -0.15, 0.25)
         radius = np.where(radius > 0, radius, np.float32(-1))
         radius = np.maximum(radius, largest * self.rarely_large(f"{purpose} large") - 0.2)
-        self.paint(np.sqrt(across * across + down * down) - radius, *COLOURS)
+        self.paint(np.sqrt(across * across + down * down) - radius, *COLORS)
 
     def add_light_and_grain(self) -> None:
         """Light each picture from a random side, then disturb every pixel: most a little."""
@@ -228,12 +228,12 @@ def _space(c: Canvas) -> None:
 def _street(c: Canvas) -> None:
     courses = c.stripes(c.y, 0.5, 0.25, c.uniform("wall", 0, 1))
     joints = c.stripes(c.x, 0.66, 0.2, c.uniform("brick", 0, 1))
-    c.paint(union(courses, joints), "grey")
+    c.paint(union(courses, joints), "gray")
 
 
 def _kitchen(c: Canvas) -> None:
-    columns = c.stripes(c.x, 0.5, centre=c.uniform("column shift", 0, 1))
-    rows = c.stripes(c.y, 0.5, centre=c.uniform("row shift", 0, 1))
+    columns = c.stripes(c.x, 0.5, center=c.uniform("column shift", 0, 1))
+    rows = c.stripes(c.y, 0.5, center=c.uniform("row shift", 0, 1))
     c.paint(union(overlap(columns, rows), -union(columns, rows)), "pink", spread=0.05)
 
 
@@ -249,4 +249,4 @@ WORLDS: dict[str, tuple[str, Callable[[Canvas], None]]] = {
     "kitchen": ("cream", _kitchen),
     "playroom": ("tan", _playroom),
 }
-"""Each super-class with the colour and the texture of its background."""
+"""Each super-class with the color and the texture of its background."""
