@@ -34,9 +34,10 @@ SHOWN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("dm", {}, {"true_positive_rate": 1.0}),
     *(
         ("worldmatch", {"epochs": 4}, {"accept": accept})
-        for accept in ("newness", "truth", "truth-new")
+        for accept in ("newness", "two-teachers", "truth", "truth-new")
     ),
     ("worldmatch", {}, {"class_balancing": False}),
+    ("worldmatch", {}, {"logit_adjustment": 1.0}),
     ("worldmatch", {"options": CONFIDENT}, {"consistency_weight": 0.0}),
     ("worldmatch", {}, {"distillation_weight": 5.0}),
     ("worldmatch", {}, CONFIDENT),

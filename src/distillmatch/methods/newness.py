@@ -21,9 +21,10 @@ NEWNESS = "newness"
 
 
 class Uncertainty(NamedTuple):
-    """How uncertain the network is of any new class."""
+    """How uncertain the network is of any new class, and which of them it would be."""
 
     score: Tensor
+    label: Tensor
 
 
 class Newness:
@@ -59,9 +60,10 @@ class Newness:
         return new_task_loss(self.method.networks[NEWNESS], batch, task, calibrated=True)
 
     def score(self, images: Tensor, task: TaskInfo) -> Uncertainty:
-        """Return the negative of the largest probability of a new class."""
+        """Return the negative of the largest probability of a new class, and that class."""
         logits = self.method.networks[NEWNESS](images)[:, task.past : task.seen]
-        return Uncertainty(-softmax_confidence(logits, task.new))
+        label = task.past + logits.argmax(dim=1)
+        return Uncertainty(-softmax_confidence(logits, task.new), label)
 
     def calibrate(self, passes: Passes, task: TaskInfo, share: float) -> None:
         """Set the threshold to the score that a share of held-out images of new classes reach."""

@@ -28,19 +28,21 @@ from distillmatch.methods.newness import Newness
 from distillmatch.methods.parts import TEMPERATURE, Balanced, fine_tuned_training
 
 ORACLES = ("truth", "truth-new")
+LEARNED = ("newness", "two-teachers")
 NEW_ACCEPTED = 0.5
 """Share of held-out images of new classes that `accept newness` lets pass."""
 
 
 class Outputs(NamedTuple):
-    """Logits of the past classifier, and how familiar an image is if that is scored."""
+    """Logits of the past classifier; of the newness network, the score and the new class."""
 
     past: Tensor
     score: Tensor | None = None
+    new: Tensor | None = None
 
 
 class PseudoLabels(NamedTuple):
-    """The past class that each unlabeled image is taken for, and whether that is learned."""
+    """The class that each unlabeled image is taken for, and whether that is learned."""
 
     labels: Tensor
     accepted: Tensor
@@ -52,11 +54,16 @@ class WorldMatch(Balanced):
     class Options(MethodOptions):
         """WorldMatch's own options."""
 
-        accept: Literal["everything", "newness", "truth", "truth-new"] = Field(
+        accept: Literal["everything", "newness", "two-teachers", "truth", "truth-new"] = Field(
             "everything",
             description="unlabeled images that are taken for past classes: everything; all but "
-            "what looks new; or, as oracles for diagnosis, what is of a past class, or not of a "
-            "new one",
+            "what looks new; the same, and what looks new for a new class; or, as oracles for "
+            "diagnosis, what is of a past class, or not of a new one",
+        )
+        logit_adjustment: NotNegative = Field(
+            0.0,
+            description="τ of the logits z + τ log(class share) by which labels and pseudo-labels "
+            "are learned; 1: balanced softmax, 0: none",
         )
         class_balancing: Switch = Field(True, description="class weights w(k), eq. 3")
         consistency_weight: NotNegative = Field(1.0, description="λ_ucl; 0: no consistency")
@@ -71,7 +78,8 @@ class WorldMatch(Balanced):
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
-        self.newness = Newness(self) if self.options.accept == "newness" else None
+        self.newness = Newness(self) if self.options.accept in LEARNED else None
+        self.log_shares = torch.zeros(1)
         self.needs_truth = self.options.accept in ORACLES
 
     @classmethod
@@ -85,8 +93,9 @@ class WorldMatch(Balanced):
         pseudo = self.pseudo_labels(batch.unlabeled_outputs, task, batch.truth)
         labels, count = with_pseudo_labels(batch.labels, *pseudo)
         strong = torch.cat([logits.strong_labeled, logits.strong])
-        of_weak = weighted_cross_entropy_sum(logits.weak, labels, self.weights)
-        of_strong = weighted_cross_entropy_sum(strong, labels, self.weights)
+        shift = options.logit_adjustment * self.log_shares
+        of_weak = weighted_cross_entropy_sum(logits.weak + shift, labels, self.weights)
+        of_strong = weighted_cross_entropy_sum(strong + shift, labels, self.weights)
         terms = {"labels": (of_weak + of_strong) / 2 / count}
         if len(logits.strong) and options.consistency_weight:
             threshold = options.consistency_threshold or self.recipe.consistency_threshold
@@ -100,13 +109,16 @@ class WorldMatch(Balanced):
     def pseudo_labels(
         self, outputs: Outputs | None, task: TaskInfo, truth: Tensor | None
     ) -> PseudoLabels:
-        """Return the past class of each unlabeled image and whether it is accepted."""
+        """Return the class that each unlabeled image is taken for and whether that is learned."""
         if outputs is None:
             nothing = self.weights.new_zeros(0)
             return PseudoLabels(nothing.long(), nothing.bool())
         labels = pseudo_labels(outputs.past, task.past)
         if outputs.score is not None:
             accepted = outputs.score >= self.values["threshold"]
+            if self.options.accept == "two-teachers" and outputs.new is not None:
+                labels = torch.where(accepted, labels, outputs.new)
+                accepted = torch.ones_like(accepted)
         elif self.options.accept == "truth" and truth is not None:
             accepted = (truth >= 0) & (truth < task.past)
         elif self.options.accept == "truth-new" and truth is not None:
@@ -116,10 +128,11 @@ class WorldMatch(Balanced):
         return PseudoLabels(labels, accepted)
 
     def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
-        """Return the past classifier's logits, and how familiar images look if that counts."""
-        scored = self.newness is not None and self.newness.applies(task)
-        score = self.newness.score(images, task).score if self.newness and scored else None
-        return Outputs(self.networks["past"](images), score)
+        """Return the past classifier's logits, and if it is used what the newness network says."""
+        past = self.networks["past"](images)
+        if self.newness is None or not self.newness.applies(task):
+            return Outputs(past)
+        return Outputs(past, *self.newness.score(images, task))
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier and fine-tune it; before that, learn what is new if that counts."""
@@ -136,17 +149,24 @@ class WorldMatch(Balanced):
         return [*before, classifier, *self.fine_tuning(task)]
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
-        """Set the threshold of newness, then count labels and pseudo-labels for w(k), eq. 3."""
+        """Set the threshold of newness, then count labels and pseudo-labels.
+
+        The class weights w(k), eq. 3, count each image once; the class shares of the logit
+        adjustment count as many as a step meets, smoothed by 1 as the weights are.
+        """
         if self.newness is not None:
             self.newness.calibrate(passes, task, NEW_ACCEPTED)
-        counts = passes.label_counts("labeled")
-        self.weights = torch.ones_like(counts)
-        if self.options.class_balancing:
-            if task.past:
-                outputs = passes.run(self.unlabeled_outputs, "unlabeled")
-                pseudo = self.pseudo_labels(outputs, task, passes.truth)
-                counts = counts + count_labels(pseudo.labels, task.seen, pseudo.accepted)
-            self.weights = class_weights(counts)
+        counts = in_step = passes.label_counts("labeled")
+        if task.past:
+            outputs = passes.run(self.unlabeled_outputs, "unlabeled")
+            pseudo = self.pseudo_labels(outputs, task, passes.truth)
+            found = count_labels(pseudo.labels, task.seen, pseudo.accepted)
+            counts = counts + found
+            met = self.config.unlabeled_batch / max(1, passes.count("unlabeled"))
+            in_step = in_step + found * met * in_step.sum() / self.config.batch
+        balanced = self.options.class_balancing
+        self.weights = class_weights(counts) if balanced else torch.ones_like(counts)
+        self.log_shares = ((in_step + 1) / (in_step + 1).sum()).log()
 
     def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels:
         """Return the pseudo-labels for the diagnostics."""
