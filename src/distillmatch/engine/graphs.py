@@ -1,4 +1,4 @@
-"""Work captured once as a CUDA graph and replayed: the device runs it without asking the host."""
+"""Work captured once as a CUDA graph and replayed: the device runs it without the host."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,16 +13,15 @@ _one_at_a_time = threading.Lock()
 _streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 FULL = 0.5
-"""The share of a device's memory from which on a capture takes back what torch keeps for later."""
+"""Share of a device's memory in use from which on a capture frees what torch caches."""
 
 
 class CapturedWork(Generic[Result]):
-    """What `work` did when it was captured; its results lie in the same memory at every replay.
+    """A captured graph of `work`, whose results are in the same memory at every replay.
 
-    It is done a few times before, so that libraries have chosen their kernels; `undo` is called
-    then, and after the capture. Other runs of the process may go on meanwhile, but not capture.
-    Where two graphs are replayed at once, the one of lower `priority` comes first; it must be below
-    0.
+    The work runs a few times before, so that libraries choose their kernels; `undo` is called then,
+    and after the capture. Other runs of the process may go on meanwhile, but not capture. Of two
+    graphs that are replayed at once the one of lower `priority`, which is below 0, comes first.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class CapturedWork(Generic[Result]):
 def _captured_by(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Capture what is queued on the current stream within the block.
 
-    torch's own context waits for the whole device and gives back all memory that is kept for
-    later, each time: other runs would wait, and ask for theirs again.
+    torch's own context synchronizes the device and frees all cached memory each time: other runs
+    would wait, and allocate theirs again.
     """
     free, total = torch.cuda.mem_get_info()
     if free < (1 - FULL) * total:
@@ -76,13 +75,13 @@ def _captured_by(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 @contextmanager
 def _workspaces_of_its_own() -> Iterator[None]:
-    """Let matrix products within the block use no memory that any outside of it use.
+    """Give matrix products within the block a workspace of their own.
 
-    cuBLAS has a workspace for each thread and stream. All backward passes of a process are made by
-    one thread and all captures on one stream: without this their graphs would share one, and those
-    that are replayed at once would write into each other's.
+    cuBLAS has one for each thread and stream. All backward passes of a process run in one thread
+    and all captures on one stream: without this their graphs would share one, and graphs that are
+    replayed at once would overwrite each other's numbers.
     """
-    torch._C._cuda_clearCublasWorkspaces()
+    torch._C._cuda_clearCublasWorkspaces()  # torch has no public way to do it
     try:
         yield
     finally:
@@ -92,7 +91,7 @@ def _workspaces_of_its_own() -> Iterator[None]:
 def _capturing_stream(priority: int) -> torch.cuda.Stream:
     """Return a stream of a priority that no other work has: torch's streams come from pools.
 
-    If another run's work came on a stream that captures, it would end up in the graph.
+    Another run's work on a stream that captures would end up in the graph.
     """
     key = torch.cuda.current_device(), priority
     if key not in _streams:
@@ -101,5 +100,5 @@ def _capturing_stream(priority: int) -> torch.cuda.Stream:
 
 
 def why(error: RuntimeError) -> str:
-    """Return the first line of what CUDA says against a capture."""
+    """Return the first line of CUDA's reason against a capture."""
     return str(error).strip().split("\n")[0]

@@ -155,27 +155,15 @@ def _shared_out(shape: torch.Size, sizes: tuple[int, ...], device: torch.device)
     return Shape(of_groups, share_blocks(blocks, of_groups), channels, block_channels)
 
 
-def _forward(
-    maps: Tensor,
-    shortcut: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    counters: Tensor,
-    sizes: Sequence[int],
-    updating: int,
-    momentum: float,
-    epsilon: float,
-) -> Any:
-    if not _fits(maps, weight, sizes):
+def _forward(maps: Tensor, shortcut: Tensor | None, *more: Any) -> Any:
+    *layer, counters, sizes, updating, momentum, epsilon = more
+    if not _fits(maps, layer[0], sizes):
         return NotImplemented
     shape, device = Shape.of(maps, sizes), maps.device
     total = None if shortcut is None else torch.empty_like(maps)
     activated = torch.empty_like(maps)
     coefficients = torch.empty(len(sizes), 4, shape.channels, device=device)
     partial = torch.empty(shape.sums, device=device)
-    layer = weight, bias, running_mean, running_var
     written = maps if total is None else total, activated
     tensors = maps, shortcut, *written, *layer, coefficients, partial, counters
     _launch(0, shape, tensors, 1, (updating, momentum, epsilon))
@@ -212,14 +200,8 @@ def _plain_forward(
     return torch.cat(activated).to(maps), kept, torch.stack(coefficients)
 
 
-def _backward(
-    gradient: Tensor,
-    total_gradient: Tensor | None,
-    total: Tensor,
-    coefficients: Tensor,
-    counters: Tensor,
-    sizes: Sequence[int],
-) -> Any:
+def _backward(gradient: Tensor, total_gradient: Tensor | None, total: Tensor, *more: Any) -> Any:
+    coefficients, counters, sizes = more
     if not _fits(total, coefficients, sizes):
         return NotImplemented
     shape, device = Shape.of(total, sizes), gradient.device

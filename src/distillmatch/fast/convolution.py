@@ -257,20 +257,9 @@ def _plain_backward(
 ) -> Tensor:
     # The library reads nothing of the maps but their shape and layout.
     like = empty_maps(gradient, weight.shape[1], (height, width))
-    strides, padding, dilation = [stride] * 2, [weight.shape[2] // 2] * 2, [1, 1]
-    of_maps: Tensor = torch.ops.aten.convolution_backward(
-        gradient,
-        like,
-        weight,
-        None,
-        strides,
-        padding,
-        dilation,
-        False,
-        [0, 0],
-        1,
-        [True, False, False],
-    )[0]
+    strides, padding, wanted = [stride] * 2, [weight.shape[2] // 2] * 2, [True, False, False]
+    how = strides, padding, [1, 1], False, [0, 0], 1, wanted
+    of_maps: Tensor = torch.ops.aten.convolution_backward(gradient, like, weight, None, *how)[0]
     return of_maps.contiguous(memory_format=torch.channels_last)
 
 

@@ -61,21 +61,18 @@ def _descend(
     weights: Sequence[Tensor],
     gradients: Sequence[Tensor],
     velocities: Sequence[Tensor],
-    rate: Tensor,
-    momentum: float,
-    weight_decay: float,
-    clip: float | None,
+    *more: Any,
 ) -> Any:
-    if not descends(weights, gradients, velocities):
+    lists, (rate, momentum, weight_decay, clip) = (weights, gradients, velocities), more
+    if not descends(*lists):
         return NotImplemented
-    lists = weights, gradients, velocities
     pieces, squares = 0, None
     if clip is not None:
         pieces = sum(map(_pieces, weights))
         squares = torch.empty(pieces, device=weights[0].device)
         _launch("add_squares", lists, lambda first: (squares[first:],))
-    more = rate, momentum, weight_decay, squares, pieces, clip or 0.0
-    _launch("descend", lists, lambda _: more)
+    numbers = rate, momentum, weight_decay, squares, pieces, clip or 0.0
+    _launch("descend", lists, lambda _: numbers)
     return None
 
 

@@ -96,14 +96,8 @@ def activate_backward(
     return result
 
 
-def _coefficients(
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    means: Sequence[Tensor],
-    variances: Sequence[Tensor],
-    epsilons: Sequence[float],
-) -> Any:
-    device, counts = weights[0].device, [len(one) for one in weights]
+def _coefficients(weights: Sequence[Tensor], *more: Any) -> Any:
+    (*others, epsilons), device, counts = more, weights[0].device, [len(one) for one in weights]
     if weights[0].dtype != torch.float32 or not takes(counts, device):
         return NotImplemented
     made = torch.empty(2, sum(counts), device=device)
@@ -111,14 +105,10 @@ def _coefficients(
     for start in range(0, len(weights), MOST):
         some = slice(start, start + MOST)
         several = counts[some]
-        tensors = weights[some], biases[some], means[some], variances[some]
+        listed = _listed([one[some] for one in (weights, *others)], epsilons[some], several)
         scales, shifts = made[:, done:]
-        _kernel(device.index, "make_coefficients").launch(
-            (len(several), 1),
-            THREADS,
-            0,
-            [_listed(tensors, epsilons[some], several), scales, shifts],
-        )
+        kernel = _kernel(device.index, "make_coefficients")
+        kernel.launch((len(several), 1), THREADS, 0, [listed, scales, shifts])
         done += sum(several)
     return made
 
@@ -138,25 +128,13 @@ def _plain_coefficients(
     return torch.stack([torch.cat(scales), torch.cat(shifts)])
 
 
-def _forward(
-    maps: Tensor,
-    weight: Tensor,
-    stride: int,
-    scales: Tensor,
-    shifts: Tensor,
-    shortcut: Tensor | None,
-    keeps_total: bool,
-    keeps_signs: bool,
-) -> Any:
+def _forward(maps: Tensor, weight: Tensor, stride: int, scales: Tensor, *more: Any) -> Any:
     if not _fits(maps, scales):
         return NotImplemented
-    kept = keeps_total, keeps_signs
+    _, shortcut, _, _ = more
     if takes_activated(maps, weight, stride, ADD_BEFORE if shortcut is not None else 0):
-        made = convolve_and_activate(maps, weight, scales, shifts, shortcut, *kept)
-    else:
-        convolved = convolution(maps, weight, stride)
-        made = activate(convolved, scales, shifts, shortcut, *kept)
-    return _filled(*made)
+        return _filled(*convolve_and_activate(maps, weight, scales, *more))
+    return _filled(*activate(convolution(maps, weight, stride), scales, *more))
 
 
 def _plain_forward(
@@ -181,30 +159,18 @@ def _plain_forward(
     return _filled(activated, total if keeps_total else None, signs)
 
 
-def _backward(
-    gradient: Tensor,
-    weight: Tensor,
-    stride: int,
-    scales: Tensor,
-    signs: Tensor,
-    total_gradient: Tensor | None,
-    shortcut_gradient: Tensor | None,
-    shortcut_weight: Tensor | None,
-    shortcut_stride: int,
-) -> Any:
+def _backward(gradient: Tensor, weight: Tensor, stride: int, *more: Any) -> Any:
+    scales, signs, total_gradient, *shortcut = more
     if not _fits(gradient, scales):
         return NotImplemented
-    has_shortcut = shortcut_gradient is not None and shortcut_weight is not None
+    has_shortcut = shortcut[0] is not None
     adds = ADD_BEFORE if has_shortcut else ADD_AFTER if total_gradient is not None else 0
     if takes_activated(gradient, weight, stride, adds, transposed=True):
         added = total_gradient
-        if shortcut_gradient is not None and shortcut_weight is not None:
-            added = convolve_1x1(shortcut_gradient, shortcut_weight.transpose(0, 1), 1)
+        if has_shortcut:
+            added = convolve_1x1(shortcut[0], shortcut[1].transpose(0, 1), 1)
         return convolve_and_activate_backward(gradient, weight, scales, signs, added, adds)
-    _, height, width, _ = signs.shape
-    of_input = convolution_backward(gradient, weight, stride, height, width)
-    if shortcut_gradient is not None and shortcut_weight is not None:
-        convolve_1x1_backward(shortcut_gradient, shortcut_weight, shortcut_stride, of_input)
+    of_input = _input_gradient(gradient, weight, stride, signs, *shortcut)
     return activate_backward(of_input, signs, scales, total_gradient)
 
 
@@ -219,12 +185,26 @@ def _plain_backward(
     shortcut_weight: Tensor | None,
     shortcut_stride: int,
 ) -> Tensor:
-    _, height, width, _ = signs.shape
-    of_input = convolution_backward(gradient, weight, stride, height, width)
+    shortcut = shortcut_gradient, shortcut_weight, shortcut_stride
+    of_input = _input_gradient(gradient, weight, stride, signs, *shortcut)
+    result = of_input * _above(signs) * scales[:, None, None]
+    return (result if total_gradient is None else result + total_gradient).to(gradient)
+
+
+def _input_gradient(
+    gradient: Tensor,
+    weight: Tensor,
+    stride: int,
+    signs: Tensor,
+    shortcut_gradient: Tensor | None,
+    shortcut_weight: Tensor | None,
+    shortcut_stride: int,
+) -> Tensor:
+    """Return the gradient of maps that a convolution has read, and a shortcut if there is one."""
+    of_input: Tensor = convolution_backward(gradient, weight, stride, *signs.shape[1:3])
     if shortcut_gradient is not None and shortcut_weight is not None:
         convolve_1x1_backward(shortcut_gradient, shortcut_weight, shortcut_stride, of_input)
-    result: Tensor = of_input * _above(signs) * scales[:, None, None]
-    return (result if total_gradient is None else result + total_gradient).to(gradient)
+    return of_input
 
 
 def _mean_backward(gradient: Tensor, scales: Tensor, signs: Tensor) -> Any:

@@ -71,8 +71,8 @@ class DeconfHead(ClassHead):
     def parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return h, a column for each class slot, and g, a single column.
 
-        The head leaves mixed precision: cosines rounded to eight bits tie, and a threshold set
-        among ties does not give the rate that was asked.
+        The head leaves mixed precision: cosines rounded to eight bits tie, and a threshold among
+        ties does not give the rate that was asked for.
         """
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.classes.weight.dtype)

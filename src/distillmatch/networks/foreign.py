@@ -14,13 +14,13 @@ from distillmatch.networks.normalization import BatchNorm
 from distillmatch.plugins import find_plugin
 
 CLASSIFIERS = ("fc", "classifier", "heads", "head")
-"""What the last layers of a classifier are called, in torchvision and timm."""
+"""Names of the last layers of classifiers in torchvision and timm."""
 
 Maker = Callable[[], Any]
 
 
 def find_maker(name: str) -> Maker:
-    """Return what makes the backbone called `library:name` or `module:name`."""
+    """Return the function that makes the backbone `library:name` or `module:name`."""
     library, _, model = name.partition(":")
     if library == "torchvision":
         models = getattr(_library(library, name), "models")  # noqa: B009  the library has no types
@@ -36,10 +36,10 @@ def find_maker(name: str) -> Maker:
 
 
 def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Module, int]:
-    """Make a backbone and return it with the number of features it gives of an image.
+    """Make a backbone and return it with the number of features that an image has.
 
-    Modules draw their weights from torch's global generator, so that is seeded meanwhile and put
-    back afterwards; without a `seed` it is used as it is.
+    Modules draw their weights from torch's global generator, which is seeded meanwhile and restored
+    afterwards; without a `seed` it is used as it is.
     """
     maker = find_maker(name)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
@@ -61,7 +61,7 @@ def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Modu
 def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
     """Return the backbone with our batch normalization in place of torch's, values and all.
 
-    So `separate_statistics` and `frozen_statistics` hold for it as well.
+    So `separate_statistics` and `frozen_statistics` work on it as well.
     """
     return _converted(backbone, name, {})
 
@@ -124,7 +124,7 @@ def _library(library: str, name: str) -> Any:
 
 
 def _without_classifier(model: nn.Module, name: str) -> nn.Module:
-    """Take the last linear layer away, so that what goes into it comes out."""
+    """Remove the last linear layer, so that the model returns what the layer read."""
     for attribute in CLASSIFIERS:
         part = getattr(model, attribute, None)
         if isinstance(part, nn.Linear):
@@ -137,7 +137,7 @@ def _without_classifier(model: nn.Module, name: str) -> nn.Module:
 
 
 def _feature_count(backbone: nn.Module, name: str, image_size: int) -> int:
-    """Find the number of features by showing two empty images."""
+    """Find the number of features by a forward of two empty images."""
     backbone.eval()
     try:
         with torch.no_grad():

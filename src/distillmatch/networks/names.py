@@ -26,7 +26,7 @@ _global_numbers = RLock()
 
 
 def check_network(name: str) -> None:
-    """Say in one sentence what is wrong with a network's name, if anything is."""
+    """Refuse a network's name that is wrong, in one sentence."""
     if ":" in name:
         find_maker(name)
     elif name != efficientnet_lite.NAME:

@@ -28,7 +28,7 @@ class ClassHead(nn.Module, ABC):
         draw_uniform(rows, generator)
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
-        """Have so many class slots, keeping what was learned for the first ones."""
+        """Grow to so many class slots, keeping what was learned for the first ones."""
         enlarge(self.slots, classes, self.draw, generator, self.initial_weights)
 
 
@@ -55,8 +55,8 @@ class LinearHead(ClassHead, nn.Linear):
 class Network(nn.Module):
     """A backbone, which maps images (N, 3, H, W) to features (N, F), with its head.
 
-    The head has a slot for each class, in the order they are learned; who uses the outputs cuts
-    them to the classes seen so far.
+    The head has a slot for each class, in the order in which classes are learned; the caller cuts
+    the outputs to the classes seen so far.
     """
 
     head: ClassHead
@@ -95,8 +95,8 @@ class Network(nn.Module):
         return logits
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
-        """Have so many class slots: the learned ones stay as they are, new ones start afresh.
+        """Grow to so many class slots: learned ones stay as they are, new ones start afresh.
 
-        The head's parameters are replaced, so an optimizer of the old ones is of no more use.
+        The head's parameters are replaced, so an optimizer must be made anew.
         """
         self.head.grow(classes, generator)

@@ -82,7 +82,7 @@ class BatchNorm(nn.Module):
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
     """Let training forwards normalize by their own batch without updating the running statistics.
 
-    For strong views: their statistics are not those of the images met at test time.
+    For strong views, whose statistics are not those of test images.
     """
     layers = _norms(network)
     before = [layer.updates_statistics for layer in layers]

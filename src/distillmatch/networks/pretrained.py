@@ -1,4 +1,4 @@
-"""Weights to start from, read from a local file without running anything in it."""
+"""Initial weights from a local file, read without running anything in it."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from distillmatch.errors import ConfigError
 from distillmatch.networks.foreign import CLASSIFIERS
 
 WRAPPERS = ("state_dict", "model")
-"""Under which key training scripts put a network's weights beside other things."""
+"""Keys under which training scripts save a network's weights beside other things."""
 
 
 def weights_digest(path: Path) -> str:
-    """Return the hash of a file of weights, or say that there is none."""
+    """Return the hash of a file of weights, or refuse one that is missing."""
     try:
         with path.open("rb") as file:
             return file_digest(file, "sha256").hexdigest()
@@ -97,7 +97,7 @@ def _is_state(found: object) -> bool:
 
 
 def _is_counter(key: str) -> bool:
-    """Tell whether an entry counts batches, which our normalization does without."""
+    """Return whether an entry counts batches, which our normalization does not."""
     return key.rpartition(".")[2] == "num_batches_tracked"
 
 

@@ -83,7 +83,7 @@ class Block(nn.Module):
         self.shortcut = None if same_shape else convolution(channels_in, channels_out, 1, stride)
 
     def forward(self, maps: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Take what the block before left to be added, and leave the same for the next."""
+        """Return maps and the shortcut that the next block adds to them."""
         if shortcut is None:
             activated = self.norm1.activate(maps)
         else:
