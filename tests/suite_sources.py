@@ -1,8 +1,8 @@
-"""What runs in worker processes need: sources, a small configuration, and their checkpoints."""
+"""What runs in worker processes need: a small configuration, a source that fails."""
 
 from typing import Any
 
-from conftest import make_dataset
+from small_runs import SOURCE
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
@@ -10,7 +10,7 @@ from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset
 
 COMMON: dict[str, Any] = {
-    "source": "suite_sources:six_classes",
+    "source": SOURCE,
     "tasks": 2,
     "network": "wrn-10-1",
     "epochs": 1,
@@ -18,10 +18,6 @@ COMMON: dict[str, Any] = {
     "unlabeled_batch": 8,
     "device": "cpu",
 }
-
-
-def six_classes(config: StreamConfig) -> Dataset:
-    return make_dataset(classes=6, per_class=10, parents=3, noise=True)
 
 
 def broken(config: StreamConfig) -> Dataset:

@@ -1,7 +1,7 @@
-"""Runs that survive, in processes of their own: SIGKILL, Ctrl-C, SIGTERM, and two at once.
+"""Runs in processes of their own: killed and resumed, interrupted, and two in one folder.
 
-One helper process has imported everything; each command runs in a fork of it, as a process that
-can be killed but need not wait for torch.
+One helper process has imported everything; each command runs in a fork of it. Processes are
+signaled after a number of training steps, however fast the machine is.
 """
 
 import json
@@ -10,14 +10,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interrupted_runs import interrupted
-from small_runs import SOURCE, TESTS, as_words, six_classes, without_times
+from small_runs import SIGNALS, SOURCE, TESTS, as_words, plan_signals, six_classes, without_times
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import method_names
@@ -29,22 +28,23 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cann
 HELPER = """
 import json, os, sys, traceback
 import torch._dynamo  # the first optimizer would import it, in every fork
-import distillmatch.report.comparison, distillmatch.runs, small_runs
+import distillmatch.report.comparison, distillmatch.runs.runner, small_runs
 from distillmatch.cli import main
 
 for line in sys.stdin:
     command = json.loads(line)
     if "wait" in command:
-        _, status = os.waitpid(command["wait"], 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        _, status = os.waitpid(command["wait"], os.WUNTRACED)
+        stopped = os.WIFSTOPPED(status)
+        print(-os.WSTOPSIG(status) if stopped else os.waitstatus_to_exitcode(status), flush=True)
         continue
     child = os.fork()
     if child:
         print(child, flush=True)
         continue
-    error = os.open(command["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(error, 2)
-    os.dup2(error, 1)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(command[name], os.O_WRONLY | os.O_CREAT), number)
+        setattr(sys, name, open(number, "w", buffering=1, closefd=False))
     code = 1
     try:
         code = main(command["words"])
@@ -56,7 +56,6 @@ for line in sys.stdin:
         os._exit(code)
 """
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-Start = Callable[..., "Process"]
 
 
 class Process:
@@ -65,7 +64,7 @@ class Process:
     def __init__(self, helper: subprocess.Popen[str], words: list[str], stderr: Path) -> None:
         self.helper = helper
         self.stderr = stderr
-        self.pid = self.ask({"words": words, "stderr": str(stderr)})
+        self.pid = self.ask({"words": words, "stdout": os.devnull, "stderr": str(stderr)})
 
     def ask(self, command: dict[str, Any]) -> int:
         assert self.helper.stdin is not None and self.helper.stdout is not None
@@ -77,24 +76,40 @@ class Process:
         os.kill(self.pid, number)
 
     def wait(self) -> int:
+        """Return its exit code, or the signal that ended or stopped it, negative."""
         return self.ask({"wait": self.pid})
 
     def said(self) -> list[str]:
         return self.stderr.read_text().splitlines()
 
 
+class Starter:
+    """Starts commands, and plans the signals that the next of them sends itself."""
+
+    def __init__(self, helper: subprocess.Popen[str], folder: Path) -> None:
+        self.helper = helper
+        self.folder = folder
+        self.count = 0
+
+    def __call__(self, words: list[str], stderr: Path | None = None) -> Process:
+        self.count += 1
+        return Process(self.helper, words, stderr or self.folder / f"said-{self.count}")
+
+    def signal_in(self, steps: int, *numbers: int) -> None:
+        plan_signals(self.folder / "signals", steps, *numbers)
+
+
 @pytest.fixture(name="start", scope="module")
-def helper_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+def helper_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
     folder = tmp_path_factory.mktemp("said")
-    numbers = iter(range(1000))
     with subprocess.Popen(
         [sys.executable, "-c", HELPER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, SIGNALS: str(folder / "signals")},
     ) as helper:
-        yield lambda words: Process(helper, words, folder / str(next(numbers)))
+        yield Starter(helper, folder)
         assert helper.stdin is not None
         helper.stdin.close()
 
@@ -104,8 +119,8 @@ def words_for(out: Path, method: str, **options: Any) -> list[str]:
     own = {key: options.pop(key) for key in [*options] if key not in RunConfig.model_fields}
     config = interrupted(method=method, source=SOURCE, **options)
     given = config.model_dump(mode="json", exclude_defaults=True)
-    words = ["run", "--out", str(out), "--quiet", "--checkpoint-seconds", "1e-9"]
-    return [*words, *as_words({"method": method, **given, **own})]
+    words = ["run", "--out", str(out), "--quiet"]
+    return [*words, *as_words({"method": method, "checkpoint_seconds": 1e-9, **given, **own})]
 
 
 def never_killed(method: str, **options: Any) -> dict[str, Any]:
@@ -113,52 +128,36 @@ def never_killed(method: str, **options: Any) -> dict[str, Any]:
     return without_times(run(config, dataset=six_classes()))
 
 
-def newest_checkpoint(out: Path) -> int:
-    found = (out / "checkpoints").glob("*.safetensors")
-    return max((int(path.stem) for path in found), default=0)
-
-
-def wait_for_checkpoint(out: Path, after: int = 0) -> None:
-    end = time.monotonic() + 60
-    while newest_checkpoint(out) <= after:
-        assert time.monotonic() < end, "no checkpoint came"
-        time.sleep(0.005)
-
-
-def kill_until_done(start: Start, words: list[str], wait: Callable[[], float]) -> None:
-    """Start a command again and again, killing it the first four times if it has not ended."""
-    kills = 0
-    while True:
+def kill_again_and_again(start: Starter, words: list[str], steps: Callable[[], int]) -> None:
+    """Kill a command four times, each after some steps, and let it end."""
+    for _ in range(4):
+        start.signal_in(steps(), signal.SIGKILL)
         process = start(words)
-        if kills < 4:
-            time.sleep(wait())
-            process.send(signal.SIGKILL)
-        code = process.wait()
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, process.said()
-        kills += 1
-    assert kills
+        assert process.wait() == -signal.SIGKILL, process.said()
+    process = start(words)
+    assert process.wait() == 0, process.said()
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_sigkill_at_random_moments_changes_nothing(name: str, start: Start, tmp_path: Path) -> None:
+def test_sigkill_at_random_steps_changes_nothing(
+    name: str, start: Starter, tmp_path: Path
+) -> None:
     words, chance = words_for(tmp_path / "run", method=name), random.Random(name)
-    kill_until_done(start, words, lambda: chance.uniform(0.02, 0.4))
+    kill_again_and_again(start, words, lambda: chance.randint(1, 6))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(method=name)
 
 
-def test_signals_write_a_checkpoint_and_say_how_to_continue(start: Start, tmp_path: Path) -> None:
+def test_signals_write_a_checkpoint_and_say_how_to_continue(
+    start: Starter, tmp_path: Path
+) -> None:
     options: dict[str, Any] = {"method": "e2e", "epochs": 10}
     out = tmp_path / "run"
     # Checkpoints come after tasks only, so that one within a task is the signal's.
-    words = [word if word != "1e-9" else "0" for word in words_for(out, **options)]
+    words = words_for(out, **options, checkpoint_seconds=0)
     for signal_number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        before = newest_checkpoint(out)
+        start.signal_in(15, signal_number)
         process = start(words)
-        wait_for_checkpoint(out, before)
-        process.send(signal_number)
         assert process.wait() == code, process.said()
         kept, problems = Checkpoints(out).load()
         assert kept is not None and not problems
@@ -180,26 +179,24 @@ def test_signals_write_a_checkpoint_and_say_how_to_continue(start: Start, tmp_pa
 
 
 def test_a_second_signal_stops_at_once_and_loses_only_the_epoch(
-    start: Start, tmp_path: Path
+    start: Starter, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    words = words_for(out, method="base", epochs=16)
+    words = words_for(out, method="base")
+    start.signal_in(5, *[signal.SIGINT] * 200)
     process = start(words)
-    wait_for_checkpoint(out)
-    for _ in range(200):
-        process.send(signal.SIGINT)
     assert process.wait() == 130
     assert process.said()[-1].startswith("distillmatch: stopped")
     assert start(words).wait() == 0
-    assert without_times(read_result(out)) == never_killed(method="base", epochs=16)
+    assert without_times(read_result(out)) == never_killed(method="base")
 
 
-def test_a_second_process_in_the_same_folder_is_refused(start: Start, tmp_path: Path) -> None:
+def test_a_second_process_in_the_same_folder_is_refused(start: Starter, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    words = words_for(out, method="base", epochs=16)
+    words = words_for(out, method="base")
+    start.signal_in(5, signal.SIGSTOP)
     first = start(words)
-    wait_for_checkpoint(out)
-    first.send(signal.SIGSTOP)  # or it may be done before the second has begun
+    assert first.wait() == -signal.SIGSTOP
     second = start(words)
     assert second.wait() == 2
     (sentence,) = second.said()
@@ -212,16 +209,29 @@ def test_a_second_process_in_the_same_folder_is_refused(start: Start, tmp_path: 
     assert third.said()[1].startswith("distillmatch: continuing in task ")
 
 
+def test_a_run_goes_on_when_nobody_reads_its_progress(start: Starter, tmp_path: Path) -> None:
+    words = [word for word in words_for(tmp_path / "run", method="base") if word != "--quiet"]
+    os.mkfifo(tmp_path / "progress")
+    reader = os.open(tmp_path / "progress", os.O_RDONLY | os.O_NONBLOCK)
+    start.signal_in(5, signal.SIGSTOP)
+    process = start(words, tmp_path / "progress")
+    assert process.wait() == -signal.SIGSTOP
+    assert b"base" in os.read(reader, 1000)
+    os.close(reader)
+    process.send(signal.SIGCONT)
+    assert process.wait() == 0
+    assert read_result(tmp_path / "run")["complete"]
+
+
 def test_the_installed_command_is_killed_and_continued(tmp_path: Path) -> None:
     """The same with nothing prepared: a fresh interpreter each time."""
     out = tmp_path / "run"
-    words = words_for(out, method="dm", epochs=6)
-    command = [sys.executable, "-m", "distillmatch", *words]
-    with subprocess.Popen(command, env=ENVIRONMENT) as process:
-        wait_for_checkpoint(out, 5)
-        process.send_signal(signal.SIGKILL)
+    command = [sys.executable, "-m", "distillmatch", *words_for(out, method="base")]
+    environment = {**ENVIRONMENT, SIGNALS: str(tmp_path / "signals")}
+    plan_signals(tmp_path / "signals", 12, signal.SIGKILL)
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     must = [*command, "--resume", "must"]
-    done = subprocess.run(must, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = subprocess.run(must, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 2 and "continuing in task" in done.stderr
-    assert without_times(read_result(out)) == never_killed(method="dm", epochs=6)
+    assert without_times(read_result(out)) == never_killed(method="base")

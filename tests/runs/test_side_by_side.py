@@ -5,20 +5,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interrupted_runs import checkpoint_files, interrupted
-from small_runs import SOURCE, six_classes, without_times
+from small_runs import SIGNALS, SOURCE, plan_signals, six_classes, without_times
 from test_processes import (
     ENVIRONMENT,
-    Start,
+    Starter,
     helper_process,  # noqa: F401 - the fixture `start`
     never_killed,
-    wait_for_checkpoint,
     words_for,
 )
 
@@ -256,14 +254,12 @@ def seeds(out: Path, method: str = "dm", **options: Any) -> list[str]:
 
 
 def test_one_signal_stops_all_runs_and_the_same_command_continues_them(
-    start: Start, tmp_path: Path
+    start: Starter, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"method": "base", "epochs": 12}
-    words = [word if word != "1e-9" else "0" for word in seeds(tmp_path, **options)]
+    words = seeds(tmp_path, **options, checkpoint_seconds=0)
+    start.signal_in(20, signal.SIGTERM)
     process = start(words)
-    wait_for_checkpoint(tmp_path / "seed-1")
-    wait_for_checkpoint(tmp_path / "seed-2")
-    process.send(signal.SIGTERM)
     assert process.wait() == 143, process.said()
     assert process.said() == [
         "distillmatch: stopping at the end of this epoch; once more stops at once",
@@ -283,20 +279,16 @@ def test_one_signal_stops_all_runs_and_the_same_command_continues_them(
 
 def test_a_second_signal_ends_all_runs_at_once(tmp_path: Path) -> None:
     """In an interpreter of its own, which must end cleanly while its threads are at work."""
-    words = seeds(tmp_path, method="dm", network="wrn-16-4", epochs=50)
+    words = seeds(tmp_path, method="base", network="wrn-16-2", epochs=50)
     command = [sys.executable, "-m", "distillmatch", *words]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_checkpoint(tmp_path / "seed-1")
-        wait_for_checkpoint(tmp_path / "seed-2")
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate()
-    assert process.returncode == 143, said
-    assert said.splitlines()[-1].startswith("distillmatch: stopped")
+    plan_signals(tmp_path / "signals", 10, signal.SIGTERM, signal.SIGTERM)
+    environment = {**ENVIRONMENT, SIGNALS: str(tmp_path / "signals")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("distillmatch: stopped")
     for seed in (1, 2):
-        kept, problems = Checkpoints(tmp_path / f"seed-{seed}").load()
-        assert kept is not None and not problems
+        _, problems = Checkpoints(tmp_path / f"seed-{seed}").load()
+        assert not problems
 
 
 def test_the_command_compares_the_seeds_it_ran(

@@ -11,9 +11,9 @@ import pytest
 from interrupted_runs import ALWAYS, DiesAfter, Killed, interrupted
 from small_runs import SOURCE, six_classes, without_times
 from test_processes import (
-    Start,
+    Starter,
     helper_process,  # noqa: F401 - the fixture `start`
-    kill_until_done,
+    kill_again_and_again,
     never_killed,
     words_for,
 )
@@ -197,25 +197,21 @@ def test_methods_whose_tasks_build_on_each_other_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_sigkill_at_random_moments_changes_nothing(start: Start, tmp_path: Path) -> None:
+def test_sigkill_at_random_steps_changes_nothing(start: Starter, tmp_path: Path) -> None:
     options: dict[str, Any] = {"method": "offline", "epochs": 6}
     words, chance = words_for(tmp_path / "run", **options, at_once=3), random.Random(5)
-    kill_until_done(start, words, lambda: chance.uniform(0.1, 0.6))
+    kill_again_and_again(start, words, lambda: chance.randint(1, 12))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(**options)
 
 
 def test_a_signal_stops_all_stages_and_the_same_command_continues_them(
-    start: Start, tmp_path: Path
+    start: Starter, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"method": "offline", "epochs": 30}
-    words = [w if w != "1e-9" else "0" for w in words_for(tmp_path, **options, at_once=3)]
+    words = words_for(tmp_path, **options, at_once=3, checkpoint_seconds=0)
+    start.signal_in(20, signal.SIGTERM)
     process = start(words)
-    end = time.monotonic() + 60
-    while len(list(tmp_path.glob("stages/*/run.lock"))) < 3:
-        assert time.monotonic() < end, "the stages did not begin"
-        time.sleep(0.005)
-    process.send(signal.SIGTERM)
     assert process.wait() == 143, process.said()
     # No checkpoint was due: those that are there, the signal has had written.
     kept = list(tmp_path.glob("stages/*/checkpoints/*.safetensors"))

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite_sources import COMMON, nothing, six_classes
+from small_runs import six_classes
+from suite_sources import COMMON, nothing
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import SourceError

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_runs import TESTS, without_times
+from small_runs import SIGNALS, SOURCE, TESTS, plan_signals, without_times
 from suite_sources import COMMON, nothing
 
 from distillmatch.cli import main
@@ -63,8 +63,8 @@ def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: 
 
 def words(folder: Path, *more: str) -> list[str]:
     places = ["--ledger", str(folder / "ledger"), "--work", str(folder / "work")]
-    for name in ("six_classes", "broken"):
-        places += ["--allow-import", f"suite_sources:{name}"]
+    for name in (SOURCE, "suite_sources:broken"):
+        places += ["--allow-import", name]
     return ["suite", "run", str(folder / "tiny.yaml"), *places, *more]
 
 
@@ -186,34 +186,19 @@ def long_job(folder: Path) -> Job:
 
 
 def test_killed_workers_and_signals_to_the_command_change_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=40)
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=10)
     command = words(tmp_path, "--seeds", "1", "--jobs", "1", "--checkpoint-seconds", "1e-9")
-    killed: list[int] = []
-
-    def newest() -> int:
-        found = tmp_path.glob("work/*/checkpoints/*.safetensors")
-        return max((int(path.stem) for path in found), default=0)
-
-    def kill_then_stop() -> None:
-        until(lambda: newest() > 3)
-        (lock,) = tmp_path.glob("work/*/run.lock")
-        killed.append(int(lock.read_text().split()[0]))
-        os.kill(killed[0], signal.SIGKILL)
-        reached = newest()
-        until(lambda: newest() > reached + 3)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=kill_then_stop)
-    thread.start()
+    monkeypatch.setenv(SIGNALS, str(tmp_path / "signals"))
+    plan_signals(tmp_path / "signals", 10, signal.SIGKILL)
+    plan_signals(tmp_path / "signals", 10, signal.SIGTERM, parent=True)
     with pytest.raises(SystemExit) as end:
         main(command)
-    thread.join()
     assert end.value.code == 143
     said = capsys.readouterr().err.splitlines()
     assert any("its worker ended by signal SIGKILL" in line for line in said)
-    assert any(f"process {killed[0]} left" in line for line in said)
+    assert any("without an end; its lock is taken over" in line for line in said)
     assert any("continuing in task" in line for line in said)
     assert said[-1].endswith("2 runs left; the same command continues from there")
     assert not list(tmp_path.glob("work/*/run.lock"))
@@ -226,26 +211,36 @@ def test_killed_workers_and_signals_to_the_command_change_nothing(
 
 
 def test_a_second_process_joins_and_the_two_share_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Runs must last longer than the second after which a process looks at what others have.
-    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=150)
-    command = words(tmp_path, "--seeds", "1,2,3", "--jobs", "1")
+    """The first process's worker stops in its first run until the second has done the others."""
+    experiment(tmp_path, {"Base": {"method": "base"}})
+    command = words(tmp_path, "--seeds", "1,2", "--jobs", "1")
+    monkeypatch.setenv(SIGNALS, str(tmp_path / "signals"))
+    plan_signals(tmp_path / "signals", 2, signal.SIGSTOP)
     other = subprocess.Popen(
         [sys.executable, "-m", "distillmatch", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    until(lambda: list(tmp_path.glob("work/*/run.lock")))
+    until(lambda: list(tmp_path.glob("signals/*.taken")))
+
+    def wake() -> None:
+        until(lambda: len(ledger_of(tmp_path)) == 3)
+        (lock,) = tmp_path.glob("work/*/run.lock")
+        os.kill(int(lock.read_text().split()[0]), signal.SIGCONT)
+
+    waking = threading.Thread(target=wake)
+    waking.start()
     assert main(command) == 0
+    waking.join()
     here = capsys.readouterr()
     out, err = other.communicate(timeout=120)
     assert other.returncode == 0, err
-    assert "6 of 6 runs done" in here.out and "6 of 6 runs done" in out
-    assert "1 elsewhere" in here.err and "1 elsewhere" in err
-    assert len(begun(tmp_path)) == len(set(begun(tmp_path))) == 6
-    assert len(ledger_of(tmp_path)) == 6
+    assert "4 of 4 runs done" in here.out and "4 of 4 runs done" in out
+    assert "1 elsewhere" in here.err and "waiting for runs of other processes" in here.err
+    assert len(begun(tmp_path)) == len(set(begun(tmp_path))) == 4
 
 
 def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
