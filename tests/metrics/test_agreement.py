@@ -1,13 +1,10 @@
 """Whether figures agree: Welch's t-test against printed tables, and against simulated papers."""
 
-from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, pstdev
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distillmatch.metrics import agreement, mean_and_deviation
 from distillmatch.metrics.agreement import p_value
@@ -32,18 +29,6 @@ def test_p_values_are_those_of_the_t_table(place: tuple[int, float], t: float) -
     degrees, level = place
     assert p_value(t, degrees) == pytest.approx(level, rel=2e-3)
     assert p_value(-t, degrees) == p_value(t, degrees)
-
-
-def test_p_values_fall_from_one_to_zero() -> None:
-    for degrees in (1.0, 2.7, 50.0):
-        values = [p_value(t, degrees) for t in (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)]
-        assert values[0] == pytest.approx(1) and values == sorted(values, reverse=True)
-        assert 0 <= values[-1] < 0.01
-
-
-@pytest.mark.parametrize("t", [0.3, 2.0, 30.0, 400.0, 4000.0])
-def test_p_values_of_two_degrees_are_those_of_the_closed_form(t: float) -> None:
-    assert p_value(t, 2) == pytest.approx(1 - t / sqrt(2 + t * t), abs=1e-3)
 
 
 def test_the_deviation_over_seeds_is_that_of_a_sample() -> None:
@@ -74,20 +59,6 @@ def test_without_any_spread_only_the_same_figure_agrees() -> None:
     assert agreement(10.0, 0.0, [10.0]) == agreement(10.0, 0.0, [10.0, 10.0]) == "agrees"
     assert agreement(10.0, 0.0, [10.1]) == "higher"
     assert agreement(10.0, 0.0, [9.9, 9.9]) == "lower"
-
-
-@given(
-    st.floats(-100, 100),
-    st.floats(0.1, 30),
-    st.lists(st.floats(-100, 100), min_size=1, max_size=5),
-    st.floats(0.1, 10),
-)
-def test_the_unit_and_the_direction_of_a_figure_do_not_matter(
-    mean: float, deviation: float, values: Sequence[float], unit: float
-) -> None:
-    verdict = agreement(mean, deviation, values)
-    scaled = agreement(-unit * mean, unit * deviation, [-unit * value for value in values])
-    assert scaled == {"agrees": "agrees", "higher": "lower", "lower": "higher"}[verdict]
 
 
 @pytest.mark.parametrize(

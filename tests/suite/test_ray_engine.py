@@ -6,6 +6,8 @@ none of them is left.
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,27 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     assert len(ledger.results()) == 3
     for job in jobs[:3]:
         assert without_times(read_result(job.out)) == without_times(run(job.config))
+
+
+LISTENING = """
+from distillmatch.suite.ray_engine import connected_ray
+ray, own = connected_ray()
+import psutil  # from Ray
+assert own
+processes = psutil.Process().children(recursive=True)
+sockets = [one for process in processes for one in process.net_connections(kind="inet")]
+print(*{one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN})
+ray.shutdown()
+"""
+
+
+def test_a_cluster_of_this_machine_alone_listens_on_the_loopback() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout and all("127.0.0.1" in address for address in done.stdout.split())

@@ -5,9 +5,11 @@ difference in three of ten perfect reproductions.
 """
 
 from collections.abc import Sequence
-from math import atan, cos, exp, lgamma, pi, sqrt
+from math import atan, exp, lgamma, pi, sqrt
 from statistics import fmean, stdev
 from typing import Literal
+
+import numpy as np
 
 PUBLISHED_RUNS = 3
 """Runs behind a published mean and deviation."""
@@ -54,15 +56,12 @@ def agreement(mean: float, deviation: float, values: Sequence[float]) -> Verdict
 def p_value(t: float, degrees: float) -> float:
     """Return the two-sided p-value of Student's t.
 
-    Simpson's rule, for which the tail is a finite interval of angles, t = √ν tan θ. SciPy has it,
-    and would be needed for nothing else.
+    By Simpson's rule over angles, t = √ν tan θ, so that the tail is a finite interval: SciPy would
+    be needed for nothing else.
     """
     scale = 2 * exp(lgamma((degrees + 1) / 2) - lgamma(degrees / 2)) / sqrt(pi)
-    first, steps = atan(abs(t) / sqrt(degrees)), 2000
-    width = (pi / 2 - first) / steps
-
-    def density(step: int) -> float:
-        return max(0.0, cos(first + step * width)) ** (degrees - 1) if degrees != 1 else 1.0
-
-    inner = sum((4 if step % 2 else 2) * density(step) for step in range(1, steps))
-    return min(1.0, scale * (density(0) + inner + density(steps)) * width / 3)
+    angles, width = np.linspace(atan(abs(t) / sqrt(degrees)), pi / 2, 2001, retstep=True)
+    density = np.maximum(np.cos(angles), 0) ** (degrees - 1)
+    weights = np.where(np.arange(2001) % 2, 4, 2)
+    weights[[0, -1]] = 1
+    return min(1.0, float(scale * weights @ density * width / 3))

@@ -23,34 +23,57 @@ from distillmatch.suite.worker import ReportedProgress, decode_job, encode_job, 
 TURN_SECONDS = 0.25
 PROGRESS_SECONDS = 2.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Off, Ray listens on the loopback on every system, as it does by default on Windows and macOS."""
 RETRIES = 3
 """Nodes of a cluster come and go, whatever they run."""
 
 
 def require_ray() -> None:
-    """Say in one sentence that the extra is missing, where it is."""
+    """Refuse to begin without the extra."""
     if find_spec("ray") is None:
         raise ConfigError("engine 'ray' needs Ray: pip install 'distillmatch[ray]'")
 
 
+def connected_ray() -> tuple[Any, bool]:
+    """Return Ray, connected to the cluster that `RAY_ADDRESS` names, and whether it was just now.
+
+    Without an address, one is started on this machine whose ports listen on the loopback alone,
+    because whoever reaches them can run code here.
+    """
+    if "RAY_ADDRESS" not in os.environ:
+        os.environ.setdefault(LOOPBACK, "0")  # read by the first import of Ray
+    import ray  # noqa: PLC0415 - an extra
+
+    if ray.is_initialized():
+        return ray, False
+    ray.init(
+        # Left to itself, Ray waits minutes for a cluster that was here once.
+        address=os.environ.get("RAY_ADDRESS", "local"),
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    return ray, True
+
+
 class Board:
-    """An actor beside the driver where tasks leave what they have to tell."""
+    """An actor beside the driver that collects the events of tasks."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
 
     def put(self, event: dict[str, Any]) -> None:
-        """Leave an event."""
+        """Add an event."""
         self.events.append(event)
 
     def take(self) -> list[dict[str, Any]]:
-        """Return what came since the last time."""
+        """Return the events since the last call."""
         events, self.events = self.events, []
         return events
 
 
 def do_run(record: dict[str, Any], board: Any, checkpoint_seconds: float) -> dict[str, Any]:
-    """Do one run, as a Ray task; return the event that it ended with, and its result."""
+    """Do one run, as a Ray task; return the event that ended it, with its result."""
     ends: list[dict[str, Any]] = []
     jobs = iter([decode_job(record)])
 
@@ -76,10 +99,9 @@ def do_run(record: dict[str, Any], board: Any, checkpoint_seconds: float) -> dic
 
 
 class RayEngine:
-    """Works off a queue by tasks on the cluster that `RAY_ADDRESS` names.
+    """Does the runs of a queue as tasks on a Ray cluster, started here without `RAY_ADDRESS`.
 
-    A run takes one CPU, or its share of a GPU where it is to use one. Without an address a cluster
-    of this machine alone is started for the time of the call.
+    A run takes one CPU, or its share of a GPU if it is to use one.
     """
 
     def __init__(
@@ -97,17 +119,8 @@ class RayEngine:
 
     def run(self) -> None:
         """Work until all runs are done or have failed, or until a signal asks to stop."""
-        import ray  # noqa: PLC0415 - an extra
-
         self.queue.gather()
-        own = not ray.is_initialized()
-        if own:
-            ray.init(
-                # Left to itself, Ray waits minutes for a cluster that was here once.
-                address=os.environ.get("RAY_ADDRESS", "local"),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+        ray, own = connected_ray()
         try:
             # Ray has handlers of its own, set by `init`; within the block a stop is a request.
             with StopRequest() as stop:
@@ -147,7 +160,7 @@ class RayEngine:
         return task.remote(encode_job(job), board, self.checkpoint_seconds)
 
     def _turn(self, ray: Any, board: Any) -> None:
-        """Hear of what tasks did within a moment."""
+        """Wait a moment for tasks, and handle their events."""
         tasks, ended = list(self.tasks), []
         if tasks:
             ended, _ = ray.wait(tasks, num_returns=len(tasks), timeout=TURN_SECONDS)
