@@ -60,7 +60,7 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="labelled images of this task, a folder a class",
+        help="labeled images of this task, a folder a class",
     )
     parser.add_argument(
         "--unlabeled",
@@ -69,11 +69,11 @@ def add_parser(commands: Commands) -> None:
         action="extend",
         default=[],
         metavar="DIR",
-        help="folders of unlabelled images, nested as they come",
+        help="folders of unlabeled images, nested as they come",
     )
     parser.add_argument("--name", metavar="NAME", help="what to call the task")
     parser.add_argument(
-        "--test", type=Path, metavar="DIR", help="labelled images to test with, a folder a class"
+        "--test", type=Path, metavar="DIR", help="labeled images to test with, a folder a class"
     )
     parser.add_argument(
         "--held-out",
@@ -210,14 +210,14 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="unlabelled images used of one task, drawn at random (default: 50000)",
+        help="unlabeled images used of one task, drawn at random (default: 50000)",
     )
     group.add_argument(
         "--known-rate",
         type=float,
         default=argparse.SUPPRESS,
         metavar="X",
-        help="share of known images that `predict --reject` is to recognise (default: 0.95)",
+        help="share of known images that `predict --reject` is to recognize (default: 0.95)",
     )
 
 

@@ -1,7 +1,7 @@
 """Which images the steps of a training take: passes over a set, cut into batches.
 
-A pass takes every image of a set once, in an order of its own. Labelled images have one pass an
-epoch. Unlabelled ones go round independently of the epochs: their steps are counted through the
+A pass takes every image of a set once, in an order of its own. Labeled images have one pass an
+epoch. Unlabeled ones go round independently of the epochs: their steps are counted through the
 whole training.
 """
 

@@ -203,6 +203,7 @@ class TaskData:
         pixels = chosen.store.deliver(draft.images)
         first = steps.start * self.batch
         key = training.name, number
+        # These words key random numbers: spelled as in earlier versions, runs stay the same.
         images = self._views(weak_views, pixels, ("weak", "labelled"), key, first)
         strong_images = None
         if training.strong_labeled:

@@ -22,7 +22,7 @@ Losses = dict[str, dict[str, list[float]]]
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What a method believed of a task's unlabelled images, beside the truth."""
+    """What a method believed of a task's unlabeled images, beside the truth."""
 
     pseudo_labels: NDArray[np.int64]
     accepted: NDArray[np.bool_]
@@ -31,7 +31,7 @@ class Judgement:
 
 @dataclass(frozen=True, eq=False)
 class TaskOutcome:
-    """What came of one task: test outputs, beliefs about unlabelled images, times and memory.
+    """What came of one task: test outputs, beliefs about unlabeled images, times and memory.
 
     `logits` and `labels` are those of the test images of all tasks so far, in task order.
     `familiarity` scores all test images, of unseen classes too, with `familiarity_labels`.

@@ -69,7 +69,7 @@ def take_snapshot(
 
 
 def restored_underway(snapshot: Snapshot, truth: np.ndarray[Any, np.dtype[np.int64]]) -> Underway:
-    """Return how far the task was; `truth` is that about its unlabelled images."""
+    """Return how far the task was; `truth` is that about its unlabeled images."""
     values, judgement = snapshot.values, None
     if "judgement/accepted" in snapshot.tensors:
         judgement = Judgement(

@@ -80,7 +80,7 @@ class Trainer:
     def learn(self, task: TaskInfo, data: TaskData, truth: Truth, doing: str) -> None:
         """Run what is left of a task's trainings.
 
-        `truth` gives the classes of the unlabelled images where they are known, -1 elsewhere, for
+        `truth` gives the classes of the unlabeled images where they are known, -1 elsewhere, for
         diagnosis alone; `doing` names the task where progress is shown.
         """
         underway = self.underway

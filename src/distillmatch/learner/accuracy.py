@@ -79,7 +79,7 @@ def measure(
 
 
 def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:
-    """Return the percentage of images recognised, of each class that the learner knows."""
+    """Return the percentage of images recognized, of each class that the learner knows."""
     known = learner.classes_.tolist()
     answers = learner.predict(tests.images).tolist()
     right = Counter(

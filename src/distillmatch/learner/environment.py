@@ -1,4 +1,4 @@
-"""The environment: unlabelled images, however many come, in bounded memory."""
+"""The environment: unlabeled images, however many come, in bounded memory."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from distillmatch.randomness import permutation
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 
-WHAT = "unlabelled images"
+WHAT = "unlabeled images"
 AT_ONCE = 8
 """Images of a stream that are held as they came; they may be large."""
 
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """The unlabelled images that a task is learned with.
+    """The unlabeled images that a task is learned with.
 
     `seen` is how many there were to choose from, or came before enough were there; `unreadable`
     of them were files that are no image.
@@ -41,7 +41,7 @@ class Environment:
 
 
 def look_around(given: Any, side: int, limit: int, seed: int, task: int) -> Environment:
-    """Take at most `limit` unlabelled images from whatever was given.
+    """Take at most `limit` unlabeled images from whatever was given.
 
     Of a folder, a list or an array they are drawn at random, and only those drawn are decoded.
     A queue, and anything else that can be iterated over, may never end: its first images are taken.

@@ -47,10 +47,10 @@ _learning: set[int] = set()
 
 
 class ContinualLearner(Parameters):
-    """Learns classes of images a task at a time, with whatever unlabelled images are around.
+    """Learns classes of images a task at a time, with whatever unlabeled images are around.
 
     The parameters have the names, meanings and defaults of a run's configuration; `options` holds
-    any others of them, and those of a user's own method. Beside them: of a task's unlabelled images
+    any others of them, and those of a user's own method. Beside them: of a task's unlabeled images
     at most `unlabeled_limit` are used; `known_rate` is the share of familiar images that
     `predict(reject=True)` should answer; at most so many `examples` of accepted images are kept.
     """
@@ -265,7 +265,7 @@ class ContinualLearner(Parameters):
 
     @property
     def normalization_(self) -> Normalization:
-        """Mean and spread of the first task's images, by which all are normalised."""
+        """Mean and spread of the first task's images, by which all are normalized."""
         return self._fitted().normalization
 
     @property

@@ -10,7 +10,7 @@ Label = str | int
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """An unlabelled image that was accepted, what it was taken for, and how familiar it looked.
+    """An unlabeled image that was accepted, what it was taken for, and how familiar it looked.
 
     `image` is uint8, (side, side, 3). `score` is the gate's, where it is one that scores.
     """
@@ -24,9 +24,9 @@ class Example:
 class Explanation:
     """What the environment contributed to one task.
 
-    `seen` unlabelled images were met, `accepted` of them were taken for classes of earlier tasks,
+    `seen` unlabeled images were met, `accepted` of them were taken for classes of earlier tasks,
     `by_class` says for which. `accepted` is None where none was judged: in a first task, when there
-    is no class to recognise yet, and by methods that do not judge.
+    is no class to recognize yet, and by methods that do not judge.
     """
 
     name: str

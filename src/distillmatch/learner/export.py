@@ -1,7 +1,7 @@
 """A learner's classifier as one file for other programs: ONNX, or torch's own `.pt2`.
 
 The file takes images as they are, of shape (count, 3, side, side) with any count, and gives the
-probability of every class: normalisation is inside, labels are written beside it. The detector
+probability of every class: normalization is inside, labels are written beside it. The detector
 stays with the learner: its score moves each image along a gradient, which such files cannot hold.
 """
 
@@ -35,7 +35,7 @@ NEEDED = ("onnx", "onnxscript")
 
 
 class ProbabilityModel(nn.Module):
-    """From images to probabilities: normalisation, network, and a softmax over the classes seen."""
+    """From images to probabilities: normalization, network, and a softmax over the classes seen."""
 
     scale: Tensor
     shift: Tensor
@@ -58,7 +58,7 @@ class ProbabilityModel(nn.Module):
 
 
 def export_onnx(learner: "ContinualLearner", path: Path, pixels: Pixels = "uint8") -> None:
-    """Write the classifier as an ONNX file, with labels and normalisation among its metadata."""
+    """Write the classifier as an ONNX file, with labels and normalization among its metadata."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -31,7 +31,7 @@ SMALLEST, LARGEST, STEP = 8, 64, 4
 """Between which sides, and in which steps, the first image decides the size of all."""
 NO_FILE = "neither a file nor a folder"
 """What is wrong with a pipe, a socket or a device."""
-_COLOR, _GREY = 3, 1
+_COLOR, _GRAY = 3, 1
 
 
 def open_images(given: Any, what: str = "images") -> Items:
@@ -212,15 +212,15 @@ def _single(array: NDArray[Any], what: str, *, channels_first: bool) -> NDArray[
 
 
 def _channels_last(
-    array: NDArray[Any], grey: bool, what: str, channels_first: bool
+    array: NDArray[Any], gray: bool, what: str, channels_first: bool
 ) -> NDArray[Any]:
-    if grey:
+    if gray:
         array = array[..., None]
     else:
-        last, first = array.shape[3] in (_COLOR, _GREY), array.shape[1] in (_COLOR, _GREY)
+        last, first = array.shape[3] in (_COLOR, _GRAY), array.shape[1] in (_COLOR, _GRAY)
         if not (last or first):
             raise LearnerError(
-                f"{what} must have 1 or 3 channels (grey, or red, green and blue), not an array of "
+                f"{what} must have 1 or 3 channels (gray, or red, green and blue), not an array of "
                 f"shape {array.shape}"
             )
         if first and (channels_first or not last):

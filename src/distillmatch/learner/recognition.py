@@ -21,7 +21,7 @@ from distillmatch.randomness import permutation
 from distillmatch.views import Normalization, plain_views
 
 SAMPLED = 2048
-"""Unlabelled images that examples are chosen among."""
+"""Unlabeled images that examples are chosen among."""
 
 
 class Familiarity(NamedTuple):
@@ -32,7 +32,7 @@ class Familiarity(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some unlabelled images by number, with how familiar each looked before the task."""
+    """Some unlabeled images by number, with how familiar each looked before the task."""
 
     chosen: NDArray[np.int64]
     scores: NDArray[np.float32] | None
@@ -89,8 +89,8 @@ def calibrated_threshold(
 ) -> float | None:
     """Return the score that a share `rate` of familiar images reach, if the method gives scores.
 
-    Those are the labelled images that a detector was not trained on, and, as they are mostly of new
-    classes, the unlabelled ones that were accepted as old ones: of the two scores the lower. A
+    Those are the labeled images that a detector was not trained on, and, as they are mostly of new
+    classes, the unlabeled ones that were accepted as old ones: of the two scores the lower. A
     classifier that scores was trained on all of them, so that fewer new ones will reach it.
     """
 

@@ -1,6 +1,6 @@
-"""What a stream of unlabelled images gives: images, batches of them, or samples that hold one.
+"""What a stream of unlabeled images gives: images, batches of them, or samples that hold one.
 
-Loaders and webdatasets made for labelled data give an image together with other things, which a
+Loaders and webdatasets made for labeled data give an image together with other things, which a
 learner has no use for.
 """
 

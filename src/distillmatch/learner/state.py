@@ -5,7 +5,7 @@ they are; the keys of mappings are strings):
 
     name, number (from 1), added, returned (lists of labels), labeled (images trained on),
     labeled_by_class,
-    seen, kept, unreadable (unlabelled images), accepted (of them, or None where none was judged),
+    seen, kept, unreadable (unlabeled images), accepted (of them, or None where none was judged),
     accepted_by_class, unlabeled_in (the trainings that used them; absent in old records),
     fingerprint (of the folders the task was learned from; "" where it came from Python),
     seconds (by training), losses (last mean of each training), values (epsilon, threshold),
@@ -307,7 +307,7 @@ def _read_folders(
 def _refuse_overlap(test: Path, labeled: Path, unlabeled: Sequence[Path]) -> None:
     """Refuse a test folder whose images would be learned from."""
     tested = test.expanduser().resolve()
-    others = [("labelled", labeled), *(("unlabelled", place) for place in unlabeled)]
+    others = [("labeled", labeled), *(("unlabeled", place) for place in unlabeled)]
     for kind, place in others:
         learned = place.expanduser().resolve()
         if tested.is_relative_to(learned) or learned.is_relative_to(tested):

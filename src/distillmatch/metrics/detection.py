@@ -38,7 +38,7 @@ class PseudoLabelQuality:
     """What the gate let through in one task; shares in percent, `None` where there is no image."""
 
     accepted: float | None
-    """Accepted images among all unlabelled ones."""
+    """Accepted images among all unlabeled ones."""
     past: float | None
     """Images truly of a past class among the accepted."""
     right: float | None
@@ -51,7 +51,7 @@ def pseudo_label_quality(
     true_labels: NDArray[np.integer],
     past: int,
 ) -> PseudoLabelQuality:
-    """Return the share accepted and, of these, those of past classes and those labelled right.
+    """Return the share accepted and, of these, those of past classes and those labeled right.
 
     Labels are in learning order, so the past classes are those below `past`. The truth is for
     diagnosis only; an accepted image whose truth is unknown (negative) counts for neither share.

@@ -1,4 +1,4 @@
-"""What an unlabelled image is worth in stored ones."""
+"""What an unlabeled image is worth in stored ones."""
 
 from collections.abc import Sequence
 
@@ -25,5 +25,5 @@ def equivalent_coreset(
 
 
 def memory_saving(stored_images: float, unlabeled_per_task: int) -> float:
-    """Return the stored images that one unlabelled image of a task saves."""
+    """Return the stored images that one unlabeled image of a task saves."""
     return stored_images / unlabeled_per_task

@@ -18,7 +18,7 @@ COLORS: dict[Verdict | None, str] = {
     "agrees": "blue",
     "higher": "vermilion",
     "lower": "vermilion",
-    None: "grey",
+    None: "gray",
 }
 
 

@@ -171,7 +171,7 @@ def _history(history: Sequence[Record]) -> str:
             f'<td class="text">{escape(classes)}</td>{cells}</tr>'
         )
     return (
-        '<section id="history"><h2>History</h2><p class="note">Labelled images, unlabelled ones '
+        '<section id="history"><h2>History</h2><p class="note">Labeled images, unlabeled ones '
         "seen and taken for known classes; accuracy over all, older and new classes in percent "
         "after each task; points forgotten in it; time of training.</p>"
         '<div class="wide"><table><thead><tr><th scope="col">task</th>'

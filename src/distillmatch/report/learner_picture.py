@@ -1,4 +1,4 @@
-"""One picture of a learner's first tasks: what it was given, what it recognised, how it did."""
+"""One picture of a learner's first tasks: what it was given, what it recognized, how it did."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def _draw_task(canvas: Canvas, left: int, task: TaskShown) -> None:
     if task.examples:
         _draw_row(canvas, left, 154, [example.image for example in task.examples], PAST)
     else:
-        said = "nothing to recognise yet" if record["number"] == 1 else "no examples"
+        said = "nothing to recognize yet" if record["number"] == 1 else "no examples"
         canvas.words(left, 166, said, 13, MUTED)
     canvas.words(left, 220, "test accuracy", 13)
     _draw_bar(canvas, left, 246, "older", measured(record, "old"), PAST)

@@ -16,7 +16,7 @@ Record = Mapping[str, Any]
 
 FIGURES = ("labels", "seen", "taken", "all", "older", "new", "lost", "time")
 """Columns of a task, after its name and its classes."""
-MEASURED_ON = {"test": "of the test folder", "held-out": "held out of the labelled ones"}
+MEASURED_ON = {"test": "of the test folder", "held-out": "held out of the labeled ones"}
 MANY = 6
 ROUNDING = 0.05
 """What is shown as 0.0."""
@@ -68,18 +68,18 @@ def forgotten_sentence(record: Record) -> str:
 
 
 def environment_sentence(record: Record) -> str:
-    """Say what unlabelled images were met, and what became of them."""
+    """Say what unlabeled images were met, and what became of them."""
     if not record["seen"]:
-        return "No unlabelled images were found."
+        return "No unlabeled images were found."
     read = f", {record['kept']:,} of them read" if record["kept"] < record["seen"] else ""
     if record["unreadable"]:
         read += f" ({record['unreadable']:,} could not be)"
-    seen = f"{plural(record['seen'], 'unlabelled image')} seen{read}, none kept to learn from"
+    seen = f"{plural(record['seen'], 'unlabeled image')} seen{read}, none kept to learn from"
     return f"{seen}; {_use_of_unlabeled(record)}."
 
 
 def _use_of_unlabeled(record: Record) -> str:
-    """Say whether unlabelled images were taken for known classes, and else what they were for."""
+    """Say whether unlabeled images were taken for known classes, and else what they were for."""
     if record["accepted"]:
         count = sum(number > 0 for number in record["accepted_by_class"].values())
         classes = plural(count, "class", "classes")
@@ -91,7 +91,7 @@ def _use_of_unlabeled(record: Record) -> str:
         networks = " and ".join(f"the {name}" for name in used_in)
         return f"{networks} learned from them, but none was taken for a class"
     if record["number"] == 1:
-        return "in a first task there is no class to recognise yet"
+        return "in a first task there is no class to recognize yet"
     if record["accepted"] is None:
         return "the method did not use them"
     return "none was taken for a class known before"

@@ -1,6 +1,6 @@
 """Figures as SVG text: lines over tasks, in colors that have names.
 
-Colours are CSS variables, so that one figure reads in light and dark and on paper; `STYLE` gives
+Colors are CSS variables, so that one figure reads in light and dark and on paper; `STYLE` gives
 them their values, in the page and in a file of its own alike. Whatever belongs to one method is a
 group that carries its name, so that the method can be switched off.
 """
@@ -25,7 +25,7 @@ COLORS = {
     "#0072B2": ("blue", "blue", "#0072B2", "#4fa8e6"),
     "#CC79A7": ("pink", "pink", "#c2679a", "#eaa0c8"),
     "#009E73": ("green", "green", "#008a64", "#33c99c"),
-    "#777777": ("grey", "grey", "#6e7681", "#9aa4af"),
+    "#777777": ("gray", "gray", "#6e7681", "#9aa4af"),
     "#56B4E9": ("sky", "sky blue", "#3d9fd6", "#a5dcff"),
     "#E69F00": ("orange", "orange", "#c98a00", "#ffc44d"),
 }

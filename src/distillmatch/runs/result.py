@@ -59,7 +59,7 @@ STREAM_KEYS = (
     "splits",
     "seed",
 )
-"""What decides which labelled images a bound learns from; the unlabelled stream does not."""
+"""What decides which labeled images a bound learns from; the unlabeled stream does not."""
 
 
 def recorded_config(config: RunConfig) -> dict[str, Any]:

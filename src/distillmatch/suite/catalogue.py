@@ -30,7 +30,7 @@ from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 
 METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
 """What a cell can state: figures of result.md, the mean AUROC over tasks, and for figures of memory
-the images that Base must store to match a method, in all and for each unlabelled image of a task.
+the images that Base must store to match a method, in all and for each unlabeled image of a task.
 """
 Scale = Literal["paper", "quick"]
 QUICK_NOTE = (

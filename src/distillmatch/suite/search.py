@@ -53,7 +53,7 @@ def sampled(
         for _ in range(min(together, wanted - len(tried))):
             drawn = study.ask()
             asked += 1
-            # Places in the lists, so that the sampler knows which values are neighbours.
+            # Places in the lists, so that the sampler knows which values are neighbors.
             batch[drawn] = tuple(
                 drawn.suggest_int(name, 0, len(values) - 1) for name, values in space.items()
             )
