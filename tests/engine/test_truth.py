@@ -173,7 +173,8 @@ def test_the_truth_cannot_be_reached_from_a_method_in_the_middle_of_a_run(
     for batch in batches:
         assert batch.truth is None
         said = [one for one in batch.unlabeled_outputs or () if one is not None]
-        assert all(one.is_floating_point() for one in said)
+        # Scores, or a class that a network names: one row an image, and never the truth.
+        assert all(len(one) == len(said[0]) for one in said)
     handed = [thing for thing in watched.given if isinstance(thing, TaskData)]
     assert handed and all(data.truth is None for data in handed)
 

@@ -188,7 +188,7 @@ def long_job(folder: Path) -> Job:
 def test_killed_workers_and_signals_to_the_command_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=10)
+    experiment(tmp_path, {"Base": {"method": "base"}}, epochs=40)
     command = words(tmp_path, "--seeds", "1", "--jobs", "1", "--checkpoint-seconds", "1e-9")
     monkeypatch.setenv(SIGNALS, str(tmp_path / "signals"))
     plan_signals(tmp_path / "signals", 10, signal.SIGKILL)

@@ -225,7 +225,9 @@ class Queue:
         left = self.count("waiting", "running", "elsewhere")
         name = signal.Signals(number).name
         return Interrupted(
-            f"stopped by {name}, {left} runs left; the same command continues from there", number
+            f"stopped by {name}, {left} run{'s' if left != 1 else ''} left; "
+            "the same command continues from there",
+            number,
         )
 
     def _look_at_left(self, entry: Entry) -> None:
