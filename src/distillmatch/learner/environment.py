@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError, kind_of
 from distillmatch.learner.inputs import (
     Items,
-    Pixels,
+    Reader,
     file_at,
     files_below,
     open_images,
-    read_usable,
 )
 from distillmatch.learner.samples import images_in, is_batch, is_queue, until_none
 from distillmatch.randomness import permutation
@@ -29,31 +29,31 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """The unlabeled images that a task is learned with.
+    """The unlabeled images that a task is learned with, as the reader gave them.
 
     `seen` is how many there were to choose from, or came before enough were there; `unreadable`
     of them were files that are no image.
     """
 
-    images: Pixels
+    images: NDArray[Any]
     seen: int = 0
     unreadable: int = 0
 
 
-def look_around(given: Any, side: int, limit: int, seed: int, task: int) -> Environment:
+def look_around(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
     """Take at most `limit` unlabeled images from whatever was given.
 
     Of a folder, a list or an array they are drawn at random, and only those drawn are decoded.
     A queue, and anything else that can be iterated over, may never end: its first images are taken.
     """
     if given is None:
-        return Environment(_nothing(side))
+        return Environment(reader.room(0))
     if isinstance(given, str | Path | list | tuple | np.ndarray | torch.Tensor):
-        return _chosen(_opened(given), side, limit, seed, task)
+        return _chosen(_opened(given), reader, limit, seed, task)
     if is_queue(given):
-        return _first(until_none(given), side, limit)
+        return _first(until_none(given), reader, limit)
     if isinstance(given, Iterable):
-        return _first(iter(given), side, limit)
+        return _first(iter(given), reader, limit)
     raise LearnerError(
         "unlabeled must be a folder, an array, a list, a queue or an iterator, not "
         f"{kind_of(given)}"
@@ -85,26 +85,26 @@ def _files_at(place: str | Path) -> list[ImageFile]:
     return files_below(path, with_strangers=True) if path.is_dir() else [file_at(path)]
 
 
-def _chosen(items: Items, side: int, limit: int, seed: int, task: int) -> Environment:
+def _chosen(items: Items, reader: Reader, limit: int, seed: int, task: int) -> Environment:
     count = len(items)
     if count > limit:
         chosen = np.sort(permutation(count, seed, "environment", task)[:limit])
         items = items[chosen] if isinstance(items, np.ndarray) else [items[i] for i in chosen]
-    images, problems = read_usable(items, side, WHAT)
+    images, problems = reader.read(items, WHAT)
     return Environment(images, count, len(problems))
 
 
-def _first(stream: Iterator[Any], side: int, limit: int) -> Environment:
+def _first(stream: Iterator[Any], reader: Reader, limit: int) -> Environment:
     """Take images, or batches of them, until so many were seen or no more come."""
     # Untouched memory costs nothing: only what is filled is ever there.
-    images = np.empty((limit, side, side, 3), np.uint8)
+    images = reader.room(limit)
     count = seen = unreadable = 0
     while seen < limit:
         given = _next_of(stream, min(AT_ONCE, limit - seen))
         if not given:
             break
         for items in given:
-            read, problems = read_usable(open_images(items, WHAT), side, WHAT)
+            read, problems = reader.read(open_images(items, WHAT), WHAT)
             kept = read[: limit - count]
             images[count : count + len(kept)] = kept
             count += len(kept)
@@ -125,7 +125,3 @@ def _next_of(stream: Iterator[Any], most: int) -> list[Any]:
         if len(singles) == most:
             break
     return [singles] if singles else []
-
-
-def _nothing(side: int) -> Pixels:
-    return np.empty((0, side, side, 3), np.uint8)

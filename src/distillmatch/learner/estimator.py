@@ -17,10 +17,11 @@ from distillmatch.learner.environment import look_around
 from distillmatch.learner.explanation import Explanation
 from distillmatch.learner.inputs import (
     Items,
-    image_batches,
+    PixelReader,
     natural_side,
     open_images,
     read_images,
+    read_in_chunks,
 )
 from distillmatch.learner.labels import (
     UNKNOWN,
@@ -129,7 +130,7 @@ class ContinualLearner(Parameters):
             images=read_images(items, side),
             labels=found,
             environment=look_around(
-                unlabeled, side, parameters["unlabeled_limit"], config.seed, number
+                unlabeled, PixelReader(side), parameters["unlabeled_limit"], config.seed, number
             ),
             known_rate=parameters["known_rate"],
             examples=parameters["examples"],
@@ -178,7 +179,7 @@ class ContinualLearner(Parameters):
             )
         known = label_array(learned.labels)
         answers = [known[:0]]
-        for chunk in image_batches(open_images(images), learned.image_size):
+        for chunk in read_in_chunks(open_images(images), PixelReader(learned.image_size)):
             answer = known[self._logits(learned, chunk).argmax(axis=1)]
             if reject:
                 answer = np.where(self._is_known(learned, chunk), answer.astype(object), UNKNOWN)
@@ -190,7 +191,7 @@ class ContinualLearner(Parameters):
         """Return the probability of each class, in the order of `classes_`."""
         learned = self._fitted()
         rows = [np.empty((0, len(learned.labels)), np.float32)]
-        for chunk in image_batches(open_images(images), learned.image_size):
+        for chunk in read_in_chunks(open_images(images), PixelReader(learned.image_size)):
             rows.append(torch.from_numpy(self._logits(learned, chunk)).softmax(dim=1).numpy())
         return np.concatenate(rows)
 
@@ -206,7 +207,7 @@ class ContinualLearner(Parameters):
         slots = slots_of(learned.labels, found)
         guesses = [
             self._logits(learned, chunk).argmax(axis=1)
-            for chunk in image_batches(items, learned.image_size)
+            for chunk in read_in_chunks(items, PixelReader(learned.image_size))
         ]
         return float(np.mean(np.concatenate(guesses) == slots))
 

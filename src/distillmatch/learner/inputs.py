@@ -7,8 +7,9 @@ to 1. One image alone goes in a list.
 
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -50,13 +51,43 @@ def open_images(given: Any, what: str = "images") -> Items:
     )
 
 
-def read_images(items: Items, side: int, what: str = "images") -> Pixels:
-    """Read opened images as uint8 of shape (count, side, side, 3); refuse what is no image."""
-    images, problems = read_usable(items, side, what)
+class Reader(Protocol):
+    """Reads opened images as the rows of an array: as pixels, or as features of them."""
+
+    def room(self, count: int) -> NDArray[Any]:
+        """Return an array with room for so many rows, as yet without content."""
+
+    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], list[str]]:
+        """Read those images that can be read, and say what is wrong with the others."""
+
+
+@dataclass(frozen=True)
+class PixelReader:
+    """Reads images as uint8 of shape (count, side, side, 3)."""
+
+    side: int
+
+    def room(self, count: int) -> Pixels:
+        """Return an array with room for so many images."""
+        return np.empty((count, self.side, self.side, 3), np.uint8)
+
+    def read(self, items: Items, what: str = "images") -> tuple[Pixels, list[str]]:
+        """Read those images that can be read, and say what is wrong with the others."""
+        return read_usable(items, self.side, what)
+
+
+def read_all(items: Items, reader: Reader, what: str = "images") -> NDArray[Any]:
+    """Read all opened images; refuse what is no image."""
+    rows, problems = reader.read(items, what)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise LearnerError(f"{problems[0]}{more}")
-    return images
+    return rows
+
+
+def read_images(items: Items, side: int, what: str = "images") -> Pixels:
+    """Read opened images as uint8 of shape (count, side, side, 3); refuse what is no image."""
+    return read_all(items, PixelReader(side), what)
 
 
 def read_usable(items: Items, side: int, what: str = "images") -> tuple[Pixels, list[str]]:
@@ -93,10 +124,10 @@ def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
             progress(done)
 
 
-def image_batches(items: Items, side: int) -> Iterator[Pixels]:
+def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
     """Read opened images a chunk at a time, in order."""
     for start in range(0, len(items), CHUNK):
-        yield read_images(items[start : start + CHUNK], side)
+        yield read_all(items[start : start + CHUNK], reader)
 
 
 def natural_side(items: Items) -> int:
