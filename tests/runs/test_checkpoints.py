@@ -29,8 +29,7 @@ from torch import Tensor
 
 from distillmatch.cli import main
 from distillmatch.engine import Engine
-from distillmatch.engine.optimizer import AdamW
-from distillmatch.engine.optimizer import Descent
+from distillmatch.engine.optimizer import AdamW, Descent
 from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
 from distillmatch.runs import read_result, run

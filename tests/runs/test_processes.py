@@ -139,18 +139,14 @@ def kill_again_and_again(start: Starter, words: list[str], steps: Callable[[], i
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_sigkill_at_random_steps_changes_nothing(
-    name: str, start: Starter, tmp_path: Path
-) -> None:
+def test_sigkill_at_random_steps_changes_nothing(name: str, start: Starter, tmp_path: Path) -> None:
     words, chance = words_for(tmp_path / "run", method=name), random.Random(name)
     kill_again_and_again(start, words, lambda: chance.randint(1, 6))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(method=name)
 
 
-def test_signals_write_a_checkpoint_and_say_how_to_continue(
-    start: Starter, tmp_path: Path
-) -> None:
+def test_signals_write_a_checkpoint_and_say_how_to_continue(start: Starter, tmp_path: Path) -> None:
     options: dict[str, Any] = {"method": "e2e", "epochs": 10}
     out = tmp_path / "run"
     # Checkpoints come after tasks only, so that one within a task is the signal's.

@@ -76,7 +76,10 @@ def changing(*keys: str | int, to: Any) -> Callable[[Any], None]:
     [
         (changing("metrics", "fgt", to=...), "metrics.fgt is missing"),
         (changing("seconds", "total", to=...), "seconds.total is missing"),
-        (changing("config", "options", to="all"), "config.options: input should be a valid dictionary, not 'all'"),
+        (
+            changing("config", "options", to="all"),
+            "config.options: input should be a valid dictionary, not 'all'",
+        ),
         (changing("commit", to=...), "commit is missing"),
         (changing("tasks", 0, "losses", to=...), "tasks[0].losses is missing"),
         (changing("tasks", 0, "losses", "classifier", to=[1.0]), "tasks[0].losses.classifier: "),

@@ -57,7 +57,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def idle(self, where: str = "while waiting") -> Iterator[None]:
-        """Let the first signal raise `Interrupted` within the block, where nothing would be lost."""
+        """Let the first signal raise `Interrupted` within the block, where nothing is lost."""
         hears = _in_main_thread()
         try:
             if hears:

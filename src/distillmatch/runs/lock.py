@@ -1,4 +1,4 @@
-"""One process per folder: a lock that the system releases when its process dies, however it dies."""
+"""One process per folder: a lock that the system releases however its process dies."""
 
 import contextlib
 import os
@@ -50,8 +50,10 @@ class FolderLock:
                 raise LockedError(self._busy(holder))
             if state == "no locks" and holder and _lives(holder) is not False:
                 os.close(descriptor)
-                raise LockedError(f"{self._busy(holder)} (no locks here: remove {self.path} if "
-                                  "that process is no run of this folder)")
+                raise LockedError(
+                    f"{self._busy(holder)} (no locks here: remove {self.path} if "
+                    "that process is no run of this folder)"
+                )
             if lies_at(descriptor, self.path):
                 break
             os.close(descriptor)  # its last holder removed the file after we had opened it

@@ -9,7 +9,7 @@ CONTINUED = "continued"
 
 
 class SharedProgress:
-    """Adds up the progress of `parts`; unless it was started, they are taken to be of equal size."""
+    """Adds up the progress of `parts`, taken to be of equal size unless it was started."""
 
     def __init__(self, whole: Progress, parts: int) -> None:
         self.whole = whole

@@ -1,8 +1,7 @@
 """A session: the part of a run that one process does."""
 
 import time
-from collections.abc import Sequence
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -150,9 +149,7 @@ class Session:
         self._end(result, self.folder)
         return result
 
-    def _stopping(
-        self, tell: Callable[[str], None] | None
-    ) -> AbstractContextManager[StopRequest]:
+    def _stopping(self, tell: Callable[[str], None] | None) -> AbstractContextManager[StopRequest]:
         return StopRequest(tell) if self._stop is None else nullcontext(self._stop)
 
     def _run(self, folder: RunFolder | None) -> dict[str, Any]:
