@@ -75,21 +75,6 @@ def load(data_dir: Path | None) -> Dataset:
     return cifar100.load(StreamConfig(source="cifar100", data_dir=data_dir))
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, archive: Path) -> list[Path]:
-    """Let the published address be a file, and return where it was downloaded to."""
-    places: list[Path] = []
-    publish(monkeypatch, archive)
-
-    def download(url: str, path: Path, md5: str, instead: str) -> None:
-        assert (url, md5) == (cifar100.URL, cifar100.ARCHIVE_MD5)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(archive.read_bytes())
-        places.append(path)
-
-    monkeypatch.setattr(cifar100, "download", download)
-    return places
-
-
 def test_the_same_data_set_comes_from_each_place_it_may_lie(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,46 +99,34 @@ def test_the_tree_has_the_parents_of_the_files_and_eight_super_classes(
     tree = load(extract(files, tmp_path / "data")).tree
     assert tree is not None
     assert tree.parent_of_class == tuple(label // 5 for label in range(100))
-    groups = [tree.parents_of_super_class(number) for number in range(8)]
-    assert groups == [
-        (0, 1),
-        (2, 4, 17),
-        (3, 5, 6),
-        (7, 13),
-        (8, 11, 12, 15, 16),
-        (9, 10),
-        (14,),
-        (18, 19),
-    ]
+    assert len(tree.super_class_names) == 8
+    assert tree.parents_of_super_class(4) == (8, 11, 12, 15, 16)  # land vertebrates
 
 
-def test_without_a_folder_it_is_downloaded_to_the_user_cache_and_unpacked_once(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("given", [False, True])
+def test_what_is_missing_is_downloaded_and_unpacked_once(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
-    places = offer(monkeypatch, pack(files, tmp_path / "published.tar.gz"))
-    first = load(None)
-    again = load(None)
-    folder = tmp_path / "user-cache" / "distillmatch"
+    archive, places = publish(monkeypatch, pack(files, tmp_path / "published.tar.gz")), []
+
+    def download(url: str, path: Path, md5: str, instead: str) -> None:
+        assert (url, md5) == (cifar100.URL, cifar100.ARCHIVE_MD5)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.read_bytes())
+        places.append(path)
+
+    monkeypatch.setattr(cifar100, "download", download)
+    folder = tmp_path / ("data" if given else "user-cache/distillmatch")
+    folder.mkdir(parents=True)
+    first, again = (load(folder if given else None) for _ in range(2))
     assert places == [folder / "cifar-100-python.tar.gz"]
     assert (folder / "cifar-100-python" / "train").read_bytes() == files["train"]
     assert first.fingerprint == again.fingerprint
 
 
-def test_a_folder_without_the_files_is_downloaded_into(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places = offer(monkeypatch, pack(files, tmp_path / "published.tar.gz"))
-    (tmp_path / "data").mkdir()
-    load(tmp_path / "data")
-    assert places == [tmp_path / "data" / "cifar-100-python.tar.gz"]
-
-
-def test_a_missing_folder_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
+def test_missing_folders_and_files_are_named(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="missing: expected a folder that holds cifar-100-python"):
         load(tmp_path / "missing")
-
-
-def test_a_missing_file_is_named(files: dict[str, bytes], tmp_path: Path) -> None:
     folder = extract(files, tmp_path / "data" / "cifar-100-python")
     (folder / "meta").unlink()
     with pytest.raises(SourceError, match=r"cifar-100-python: expected .* missing meta"):
@@ -187,57 +160,6 @@ def test_another_archive_than_the_published_one_is_not_unpacked(
     archive = pack(files, tmp_path / "a.tar.gz")
     with pytest.raises(SourceError, match=f"with md5 {cifar100.ARCHIVE_MD5}, found md5"):
         load(archive)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_part_of_an_archive_is_refused_in_one_sentence(
-    files: dict[str, bytes], tmp_path: Path, share: float
-) -> None:
-    archive = pack(files, tmp_path / "cifar-100-python.tar.gz")
-    whole = archive.read_bytes()
-    archive.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(SourceError, match=r"cifar-100-python\.tar\.gz: expected") as caught:
-        load(archive)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("place", [0.0, 0.01, 0.2, 0.6, 0.99])
-def test_changed_bytes_in_an_archive_are_refused_in_one_sentence(
-    files: dict[str, bytes], tmp_path: Path, place: float
-) -> None:
-    archive = pack(files, tmp_path / "cifar-100-python.tar.gz")
-    content = bytearray(archive.read_bytes())
-    start = int(len(content) * place)
-    for position in range(start, min(start + 40, len(content) - 8)):
-        content[position] ^= 0x55
-    archive.write_bytes(content)
-    with pytest.raises(SourceError, match=r"cifar-100-python\.tar\.gz") as caught:
-        load(archive)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_archive_without_the_files_is_refused(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = publish(monkeypatch, pack({"train": files["train"]}, tmp_path / "a.tar.gz"))
-    with pytest.raises(SourceError, match="expected cifar-100-python/test in the archive"):
-        load(archive)
-
-
-def test_a_link_in_the_archive_is_not_followed(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.tar.gz"
-    outside = extract(files, tmp_path / "outside")
-    with tarfile.open(path, "w:gz") as archive:
-        for name in files:
-            member = tarfile.TarInfo(f"cifar-100-python/{name}")
-            member.type = tarfile.SYMTYPE
-            member.linkname = str(outside / name)
-            archive.addfile(member)
-    publish(monkeypatch, path)
-    with pytest.raises(SourceError, match=r"a\.tar\.gz"):
-        load(path)
 
 
 def test_another_image_size_is_refused() -> None:

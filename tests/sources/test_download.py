@@ -103,46 +103,31 @@ def leave_part(target: Path, content: bytes) -> None:
     part_of(target).write_bytes(content)
 
 
-def test_a_file_is_downloaded_whole_and_the_part_is_gone(target: Path) -> None:
-    with serving(Server) as (url, asked):
+@pytest.mark.parametrize(
+    ("behavior", "part", "asked"),
+    [
+        (Server, None, [None]),
+        (Server, CONTENT[:HALF], [f"bytes={HALF}-"]),
+        (IgnoresRange, CONTENT[:HALF], [f"bytes={HALF}-"]),
+        (BreaksOffOnce, None, [None, f"bytes={HALF}-"]),
+        (Server, CONTENT, [f"bytes={len(CONTENT)}-"]),
+        (Server, CONTENT + b"more", [f"bytes={len(CONTENT) + 4}-", None]),
+    ],
+)
+def test_a_file_is_downloaded_whole_whatever_was_left_of_it(
+    target: Path, behavior: type[Server], part: bytes | None, asked: list[str | None]
+) -> None:
+    if part is not None:
+        leave_part(target, part)
+    with serving(behavior) as (url, requests):
         download(url, target, MD5, INSTEAD)
+        download(url, target, MD5, INSTEAD)  # it is there
+    assert requests == asked
     assert target.read_bytes() == CONTENT
-    assert asked == [None]
     assert not part_of(target).exists()
 
 
-def test_a_file_that_is_there_is_not_asked_for(target: Path) -> None:
-    target.parent.mkdir()
-    target.write_bytes(b"mine")
-    with serving(Server) as (url, asked):
-        download(url, target, MD5, INSTEAD)
-    assert asked == []
-    assert [path.name for path in target.parent.iterdir()] == ["file.tar.gz"]
-
-
-def test_what_an_earlier_start_left_is_gone_on_with(target: Path) -> None:
-    leave_part(target, CONTENT[:HALF])
-    with serving(Server) as (url, asked):
-        download(url, target, MD5, INSTEAD)
-    assert asked == [f"bytes={HALF}-"]
-    assert target.read_bytes() == CONTENT
-
-
-def test_a_server_that_ignores_the_range_is_taken_from_the_start(target: Path) -> None:
-    leave_part(target, CONTENT[:HALF])
-    with serving(IgnoresRange) as (url, _):
-        download(url, target, MD5, INSTEAD)
-    assert target.read_bytes() == CONTENT
-
-
-def test_a_connection_that_breaks_off_is_taken_up_again_at_once(target: Path) -> None:
-    with serving(BreaksOffOnce) as (url, asked):
-        download(url, target, MD5, INSTEAD)
-    assert asked == [None, f"bytes={HALF}-"]
-    assert target.read_bytes() == CONTENT
-
-
-def test_a_connection_that_keeps_breaking_off_leaves_a_part_to_go_on_from(target: Path) -> None:
+def test_a_connection_that_keeps_breaking_off_leaves_a_part_to_resume(target: Path) -> None:
     with (
         serving(AlwaysBreaksOff) as (url, asked),
         pytest.raises(SourceError, match=r"broke off after 3,000 bytes; start again .* --data-dir"),
@@ -152,23 +137,7 @@ def test_a_connection_that_keeps_breaking_off_leaves_a_part_to_go_on_from(target
     assert part_of(target).read_bytes() == CONTENT[: 1000 * len(asked)]
 
 
-def test_a_complete_part_is_accepted_without_another_byte(target: Path) -> None:
-    leave_part(target, CONTENT)
-    with serving(Server) as (url, asked):
-        download(url, target, MD5, INSTEAD)
-    assert asked == [f"bytes={len(CONTENT)}-"]
-    assert target.read_bytes() == CONTENT
-
-
-def test_a_part_longer_than_the_file_is_thrown_away(target: Path) -> None:
-    leave_part(target, CONTENT + b"more")
-    with serving(Server) as (url, asked):
-        download(url, target, MD5, INSTEAD)
-    assert asked == [f"bytes={len(CONTENT) + 4}-", None]
-    assert target.read_bytes() == CONTENT
-
-
-def test_bytes_with_another_md5_are_refused_and_not_gone_on_with(target: Path) -> None:
+def test_bytes_with_another_md5_are_refused_and_not_resumed(target: Path) -> None:
     leave_part(target, b"x" * HALF)
     with serving(Server) as (url, _):
         with pytest.raises(SourceError, match=f"expected md5 {MD5}, downloaded"):
@@ -178,58 +147,19 @@ def test_bytes_with_another_md5_are_refused_and_not_gone_on_with(target: Path) -
     assert target.read_bytes() == CONTENT
 
 
-def test_a_missing_page_is_said_in_one_sentence(target: Path) -> None:
-    with (
-        serving(NotFound) as (url, _),
-        pytest.raises(
-            SourceError, match=r"^downloading http.* HTTP 404 Not Found; give the folder"
-        ),
-    ):
-        download(url, target, MD5, INSTEAD)
-    assert not list(target.parent.iterdir())
-
-
-def test_nobody_answering_is_said_in_one_sentence(target: Path) -> None:
-    with serving(Server) as (url, _):
-        pass
+@pytest.mark.parametrize("part", [None, CONTENT[:HALF]])
+def test_a_failure_is_one_sentence_and_keeps_what_has_come(
+    target: Path, part: bytes | None
+) -> None:
+    if part:
+        leave_part(target, part)
+    with serving(NotFound) as (url, _):
+        sentence = r"^downloading http.* HTTP 404 Not Found; give the folder"
+        with pytest.raises(SourceError, match=sentence):
+            download(url, target, MD5, INSTEAD)
     with pytest.raises(SourceError, match="Connection refused; give the folder with --data-dir"):
         download(url, target, MD5, INSTEAD)
-    assert not list(target.parent.iterdir())
-
-
-def test_a_part_of_which_something_came_outlives_a_failure(target: Path) -> None:
-    leave_part(target, CONTENT[:HALF])
-    with serving(NotFound) as (url, _), pytest.raises(SourceError, match="HTTP 404"):
-        download(url, target, MD5, INSTEAD)
-    assert part_of(target).read_bytes() == CONTENT[:HALF]
-
-
-def test_who_waits_for_a_download_that_fails_begins_its_own(target: Path) -> None:
-    class FailsOnce(Server):
-        def do_GET(self) -> None:
-            if self.asked:
-                super().do_GET()
-                return
-            self.asked.append(None)
-            time.sleep(0.2)
-            self.send_error(404)
-
-    refused: list[SourceError] = []
-
-    def try_it(url: str) -> None:
-        try:
-            download(url, target, MD5, INSTEAD)
-        except SourceError as error:
-            refused.append(error)
-
-    with serving(FailsOnce) as (url, _):
-        threads = [threading.Thread(target=try_it, args=(url,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert target.read_bytes() == CONTENT and len(refused) == 1
-    assert not part_of(target).exists()
+    assert [path.read_bytes() for path in target.parent.iterdir()] == ([part] if part else [])
 
 
 def test_a_silent_server_is_given_up(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,14 +178,32 @@ def test_a_silent_server_is_given_up(target: Path, monkeypatch: pytest.MonkeyPat
             released.set()
 
 
-def test_several_downloads_at_once_end_in_one_whole_file(target: Path) -> None:
-    with serving(Server) as (url, asked):
-        threads = [
-            threading.Thread(target=download, args=(url, target, MD5, INSTEAD)) for _ in range(4)
-        ]
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_of_several_downloads_at_once_one_works_and_the_others_wait(
+    target: Path, fails_first: bool
+) -> None:
+    class Slow(Server):
+        def do_GET(self) -> None:
+            time.sleep(0.2)
+            if fails_first and not self.asked:
+                self.asked.append(None)
+                self.send_error(404)
+            else:
+                super().do_GET()
+
+    refused: list[SourceError] = []
+
+    def try_it(url: str) -> None:
+        try:
+            download(url, target, MD5, INSTEAD)
+        except SourceError as error:
+            refused.append(error)
+
+    with serving(Slow) as (url, asked):
+        threads = [threading.Thread(target=try_it, args=(url,)) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert target.read_bytes() == CONTENT
-    assert len(asked) == 1
+    assert target.read_bytes() == CONTENT and not part_of(target).exists()
+    assert (len(refused), len(asked)) == ((1, 2) if fails_first else (0, 1))

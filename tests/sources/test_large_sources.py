@@ -18,7 +18,6 @@ from distillmatch.errors import DiskError
 from distillmatch.sources import Dataset, decoding, folder
 from distillmatch.sources.decoding import IMAGES, JOURNAL, decode_in_pieces
 from distillmatch.sources.images import ImageFile
-from distillmatch.sources.walk import list_files, name_below
 
 COUNT, PIECE = 60, 16
 
@@ -147,17 +146,6 @@ def test_only_some_pieces_are_decoded_ahead() -> None:
         for done, _ in enumerate(pieces, 1):
             assert len(opened) <= 16 * (done + 1)
     assert sorted(opened) == list(range(200))
-
-
-def test_files_are_listed_folder_after_folder_by_name(tmp_path: Path) -> None:
-    for name in ("b/1", "b/a/2", "a", "b.c/3", "ü/ä\n", "b/0"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    files = list_files(tmp_path).files
-    names = [name_below(tmp_path, file) for file in files]
-    assert names == ["a", "b.c/3", "b/0", "b/1", "b/a/2", "ü/ä\n"]
-    assert [Path(file).read_text() for file in files] == names
 
 
 LIMITED = """

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -46,13 +44,6 @@ def test_the_tree_has_six_worlds_of_two_kinds_of_five_classes(shapes: Dataset) -
     assert len(shapes.class_names) == 60
 
 
-def test_names_are_short_distinct_and_in_lower_case(shapes: Dataset) -> None:
-    tree = tree_of(shapes)
-    names = [*shapes.class_names, *tree.parent_names, *tree.super_class_names]
-    assert len(set(names)) == len(names) == 78
-    assert all(name == name.lower().strip() and len(name) <= 16 for name in names)
-
-
 def test_every_class_has_as_many_images_of_the_asked_side(
     shapes: Dataset, large_shapes: Dataset
 ) -> None:
@@ -63,23 +54,13 @@ def test_every_class_has_as_many_images_of_the_asked_side(
         assert np.array_equal(np.bincount(data.test.labels), [30] * 60)
 
 
-def test_making_the_data_takes_less_than_two_seconds() -> None:
-    start = time.process_time()
-    load(StreamConfig())
-    assert time.process_time() - start < 2
-
-
-def test_the_stream_seed_does_not_change_the_data(shapes: Dataset) -> None:
-    again = load(StreamConfig(seed=7, tasks=5, image_size=16))
-    assert again.fingerprint == shapes.fingerprint
-
-
 def test_the_data_are_the_same_bytes_on_every_machine(
     shapes: Dataset, large_shapes: Dataset
 ) -> None:
     # Saved streams name the data by these figures: when they change, those can no longer be read.
     assert shapes.fingerprint == "90b35ce250d0b10fb8eca759637210aa"
     assert large_shapes.fingerprint == "8eedea79f51c62567a4471517e79abec"
+    assert load(StreamConfig(seed=7, tasks=5)).fingerprint == shapes.fingerprint
 
 
 def test_both_sides_show_the_same_scenes(shapes: Dataset, large_shapes: Dataset) -> None:
@@ -126,17 +107,6 @@ def test_siblings_look_more_alike_than_cousins_and_cousins_more_than_strangers(
     assert cousins < 0.8 * strangers
     np.fill_diagonal(apart, np.inf)
     assert (world[apart.argmin(axis=1)] == world).mean() > 0.95
-
-
-def test_neither_mirroring_nor_mean_brightness_tells_a_class(shapes: Dataset) -> None:
-    images = shapes.train.images.astype(np.float64)
-    for group in images.reshape(60, 150, 16, 16, 3):
-        mean = group.mean(axis=0)
-        spread = group.std(axis=0).mean()
-        assert np.abs(mean - mean[:, ::-1]).mean() < 0.25 * spread
-    brightness = images.mean(axis=(1, 2, 3)).reshape(60, 150)
-    parents = brightness.reshape(12, 5, 150)
-    assert (parents.mean(axis=2).std(axis=1) < 2 * parents.std(axis=(1, 2))).all()
 
 
 def test_pixels_alone_tell_the_world_but_seldom_the_class(shapes: Dataset) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +69,8 @@ def test_both_parts_have_the_labels_of_the_lists(root: Path) -> None:
         levels = np.array([LEVEL[wnid] for wnid in WNIDS])[part.labels]
         assert abs(part.images.astype(int) - levels[:, None, None, None]).max() <= 2
     assert dataset.train.images.shape[1:] == (64, 64, 3)
-    assert dataset.tree is None
-
-
-def test_classes_are_called_by_their_first_word_and_stay_apart(root: Path) -> None:
-    assert load(root).class_names == ("gold fish", "crane (n01)", "crane (n02)")
+    assert dataset.class_names == ("gold fish", "crane (n01)", "crane (n02)")
+    assert (dataset.tree, dataset.image_size, load(root, 32).image_size) == (None, 64, 32)
 
 
 def test_the_same_data_set_comes_from_each_place_it_may_lie(root: Path) -> None:
@@ -82,44 +80,23 @@ def test_the_same_data_set_comes_from_each_place_it_may_lie(root: Path) -> None:
     assert len(fingerprints) == 1
 
 
-def test_a_later_start_maps_the_images_and_decodes_nothing(root: Path, decoded: list[int]) -> None:
-    first = load(root)
-    assert len(decoded) == 18
-    again = load(root)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_later_start_decodes_only_what_has_changed(
+    root: Path, packed: bool, decoded: list[int]
+) -> None:
+    place = zipped(root) if packed else root
+    first, again = load(place), load(place)
     assert len(decoded) == 18
     assert isinstance(again.train.images, np.memmap)
     assert isinstance(again.test.images, np.memmap)
-    assert np.array_equal(first.train.images, again.train.images)
-
-
-def test_the_fingerprint_in_the_cache_is_that_of_the_images(root: Path) -> None:
-    load(root)
-    dataset = load(root)
-    computed = fingerprint((dataset.train, dataset.test), dataset.class_names, dataset.tree)
-    assert dataset.known_fingerprint == computed
-
-
-def test_another_image_is_noticed(root: Path) -> None:
-    load(root)
-    save(root / "train" / "n01" / "images" / "n01_9.JPEG", 77)
-    assert len(load(root).train) == 13
-
-
-def test_another_zip_is_noticed(root: Path) -> None:
-    archive = zipped(root)
-    load(archive)
-    with zipfile.ZipFile(archive, "a") as file:
-        file.write(
-            root / "train" / "n01" / "images" / "n01_1.JPEG",
-            "tiny-imagenet-200/train/n01/images/n01_9.JPEG",
-        )
-    assert len(load(archive).train) == 13
-
-
-def test_a_smaller_side_may_be_asked(root: Path) -> None:
-    assert load(root).image_size == 64
-    assert load(root, 32).image_size == 32
-    assert load(root).image_size == 64
+    computed = fingerprint((again.train, again.test), again.class_names, again.tree)
+    assert first.fingerprint == again.fingerprint == computed
+    new = root / "train" / "n01" / "images" / "n01_9.JPEG"
+    save(new, 77)
+    if packed:
+        with zipfile.ZipFile(place, "a") as file:
+            file.write(new, f"tiny-imagenet-200/{new.relative_to(root)}")
+    assert len(load(place).train) == 13
 
 
 @pytest.mark.parametrize(
@@ -138,29 +115,43 @@ def test_a_missing_file_is_named(root: Path, removed: str, sentence: str) -> Non
             load(place)
 
 
-def test_a_class_without_images_is_named(root: Path) -> None:
+def without_a_class(root: Path) -> None:
     shutil.rmtree(root / "train" / "n02")
-    with pytest.raises(SourceError, match="train/n02/images: expected the training images"):
-        load(root)
 
 
-def test_a_missing_part_is_named(root: Path) -> None:
+def without_a_part(root: Path) -> None:
     shutil.rmtree(root / "val")
-    with pytest.raises(SourceError, match="val: No such file"):
-        load(root)
 
 
-@pytest.mark.parametrize("line", ["val_0.JPEG\tn99\t0", "val_0.JPEG"])
-def test_a_wrong_line_in_the_annotations_is_named(root: Path, line: str) -> None:
+def an_unknown_class(root: Path) -> None:
     with (root / "val" / "val_annotations.txt").open("a") as file:
-        file.write(line)
-    with pytest.raises(SourceError, match=r"val_annotations\.txt, line 7: expected an image and"):
-        load(root)
+        file.write("val_0.JPEG\tn99\t0")
 
 
-def test_a_class_listed_twice_is_named(root: Path) -> None:
+def half_a_line(root: Path) -> None:
+    with (root / "val" / "val_annotations.txt").open("a") as file:
+        file.write("val_0.JPEG")
+
+
+def a_class_twice(root: Path) -> None:
     (root / "wnids.txt").write_text("n01\nn02\nn01\n")
-    with pytest.raises(SourceError, match=r"wnids\.txt: .* n01 twice"):
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (without_a_class, "train/n02/images: expected the training images"),
+        (without_a_part, "val: No such file"),
+        (an_unknown_class, r"val_annotations\.txt, line 7: expected an image and"),
+        (half_a_line, r"val_annotations\.txt, line 7: expected an image and"),
+        (a_class_twice, r"wnids\.txt: .* n01 twice"),
+    ],
+)
+def test_wrong_folders_and_lists_are_named(
+    root: Path, change: Callable[[Path], None], sentence: str
+) -> None:
+    change(root)
+    with pytest.raises(SourceError, match=sentence):
         load(root)
 
 
@@ -194,19 +185,13 @@ def test_changed_bytes_in_a_zip_are_refused(root: Path) -> None:
         load(archive)
 
 
-def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_another_place_is_refused(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "other.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "hello")
     with pytest.raises(SourceError, match=r"expected tiny-imagenet-200/wnids\.txt in the archive"):
         load(path)
-
-
-def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="missing: expected the folder tiny-imagenet-200 or"):
         load(tmp_path / "missing")
-
-
-def test_without_a_place_the_error_says_where_to_put_it(cache: Path) -> None:
     with pytest.raises(SourceError, match=f"{cache}: expected .* put it there, or .*data-dir"):
         tiny_imagenet.load(StreamConfig(source="tiny-imagenet"))

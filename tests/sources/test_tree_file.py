@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from folder_images import load
 
 from distillmatch.errors import ConfigError
-from distillmatch.sources.tree_file import check_branches, class_tree, read_branches
+from distillmatch.sources.tree_file import check_branches, read_branches
 
 CLASSES = ("cat", "dog", "eel")
 
@@ -16,20 +17,28 @@ def write_tree(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_parents_and_super_classes_are_numbered_in_the_order_of_the_file(tmp_path: Path) -> None:
-    path = write_tree(tmp_path, "water: {fish: [eel]}\nland: {pets: [cat], guards: [dog]}\n")
-    branches = read_branches(path)
-    check_branches(branches, CLASSES, path)
-    tree = class_tree(branches, CLASSES)
-    assert tree.parent_names == ("fish", "pets", "guards")
-    assert tree.super_class_names == ("water", "land")
-    assert tree.parent_of_class == (1, 2, 0)
-    assert tree.super_class_of_parent == (0, 1, 1)
+@pytest.mark.usefixtures("cache")
+def test_parents_are_numbered_in_the_order_of_the_file_without_left_out_classes(
+    data: Path, tmp_path: Path
+) -> None:
+    (data / "1").mkdir()
+    text = "small: {insects: [1]}\nwater: {fish: [eel]}\nland: {pets: [dog, cat]}\n"
+    for _ in range(2):
+        tree = load(data, tree=write_tree(tmp_path, text), bad_images="skip").tree
+        assert tree is not None
+        assert tree.parent_names == ("fish", "pets")
+        assert tree.super_class_names == ("water", "land")
+        assert tree.parent_of_class == (1, 1, 0)
+        assert tree.super_class_of_parent == (0, 1)
 
 
-def test_classes_may_be_numbers(tmp_path: Path) -> None:
-    branches = read_branches(write_tree(tmp_path, "a: {b: [1, 2]}"))
-    assert class_tree(branches, ("1", "2")).parent_of_class == (0, 0)
+@pytest.mark.usefixtures("cache")
+def test_a_tree_of_other_classes_is_refused_before_anything_is_decoded(
+    data: Path, tmp_path: Path, decoded: list[int]
+) -> None:
+    with pytest.raises(ConfigError, match="'eel' is not in it"):
+        load(data, tree=write_tree(tmp_path, "a: {b: [cat, dog]}"))
+    assert decoded == []
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,10 @@ made, the decoded images lie in a folder beside it.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,56 +30,50 @@ _FOOTER = struct.Struct("<32sQ8s")
 _LABEL = np.dtype("<i8")
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which of the decoded images make up a part, in order, and their labels."""
-
-    rows: NDArray[np.intp]
-    labels: NDArray[np.int64]
+Selection = tuple[NDArray[np.intp], NDArray[np.int64]]
+"""Which of the decoded images make up a part, in order, and their labels."""
 
 
-@dataclass(frozen=True)
-class Contents:
-    """All of a data set but the images themselves."""
+class Contents(BaseModel):
+    """All of a data set but its images and labels."""
+
+    model_config = ConfigDict(extra="forbid")
 
     name: str
-    train: Selection
-    test: Selection
     class_names: tuple[str, ...]
     tree: ClassTree | None = None
     label_fraction: float = 0.2
     problems: tuple[str, ...] = ()
 
 
-class _Description(BaseModel):
+class _Description(Contents):
     """What the file says of its images."""
-
-    model_config = ConfigDict(extra="forbid")
 
     version: int
     key: str
     shape: tuple[int, int, int, int]
     train: int
     labels: str
-    name: str
-    class_names: tuple[str, ...]
-    tree: ClassTree | None
-    label_fraction: float
-    problems: tuple[str, ...]
     fingerprint: str
 
 
+Arrange = Callable[[Decoded], tuple[Contents, Selection, Selection]]
+"""Returns the data set that decoded images make, and its training and test part."""
 Files = Sequence[ImageFile | str]
-Prepare = Callable[[], tuple[Files, Callable[[Decoded], Contents]]]
 
 
 def load_cached(
-    config: StreamConfig, name: str, key: str, side: int, prepare: Prepare, doing: str
+    config: StreamConfig,
+    name: str,
+    key: str,
+    side: int,
+    prepare: Callable[[], tuple[Files, Arrange]],
+    doing: str,
 ) -> Dataset:
     """Return the cached data set of this name and key, or decode it now.
 
-    `prepare` returns the files to decode, and what makes the data set of the decoded ones. A
-    process that comes second waits for the first. If a process is killed, the next one resumes.
+    `prepare` returns the files to decode and how to arrange the decoded ones. A process that comes
+    second waits for the first. If a process is killed, the next one resumes.
     """
     path = cache_folder(config) / f"{name}.images"
     dataset = read_cache(path, key)
@@ -94,7 +86,7 @@ def load_cached(
             if dataset is None:
                 files, arrange = prepare()
                 with decode_resumably(files, side, journal, key, doing) as decoded:
-                    dataset = write_cache(path, key, decoded.images, arrange(decoded), doing)
+                    dataset = write_cache(path, key, decoded.images, *arrange(decoded), doing)
         except (DistillMatchError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -143,51 +135,47 @@ def read_cache(path: Path, key: str) -> Dataset | None:
             return None
         images: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r", shape=about.shape)
         return Dataset(
-            about.name,
-            Part(images[: about.train], labels[: about.train]),
-            Part(images[about.train :], labels[about.train :]),
-            about.class_names,
-            about.tree,
-            about.label_fraction,
-            about.problems,
-            about.fingerprint,
+            train=Part(images[: about.train], labels[: about.train]),
+            test=Part(images[about.train :], labels[about.train :]),
+            known_fingerprint=about.fingerprint,
+            **{key: getattr(about, key) for key in Contents.model_fields},
         )
     except (OSError, struct.error, ValueError, DistillMatchError):
         return None
 
 
 def write_cache(
-    path: Path, key: str, images: NDArray[np.uint8], contents: Contents, doing: str
+    path: Path,
+    key: str,
+    images: NDArray[np.uint8],
+    contents: Contents,
+    train: Selection,
+    test: Selection,
+    doing: str,
 ) -> Dataset:
     """Write the selected images and their description, and return them mapped from disk."""
-    train, test = contents.train, contents.test
-    rows = np.concatenate([train.rows, test.rows])
-    labels = np.concatenate([train.labels, test.labels]).astype(_LABEL)
-    shape = (len(rows), *images.shape[1:])
+    rows, labels = (np.concatenate(pair) for pair in zip(train, test, strict=True))
+    shape, split = (len(rows), *images.shape[1:]), len(train[0])
     with atomic_file(path, doing) as file:
         count = max(1, PIECE_BYTES // int(np.prod(shape[1:])))
         for start in range(0, len(rows), count):
             file.write(np.ascontiguousarray(images[rows[start : start + count]]).data)
         file.flush()
         written: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r", shape=shape)
-        split = len(train.rows)
-        parts = (Part(written[:split], train.labels), Part(written[split:], test.labels))
+        parts = Part(written[:split], labels[:split]), Part(written[split:], labels[split:])
+        stored = labels.astype(_LABEL).data
         about = _Description(
+            **dict(contents),
             version=VERSION,
             key=key,
             shape=shape,
             train=split,
-            labels=hashlib.sha256(labels.data).hexdigest(),
-            name=contents.name,
-            class_names=contents.class_names,
-            tree=contents.tree,
-            label_fraction=contents.label_fraction,
-            problems=contents.problems,
+            labels=hashlib.sha256(stored).hexdigest(),
             fingerprint=fingerprint(parts, contents.class_names, contents.tree),
         )
-        described = json.dumps(about.model_dump(mode="json")).encode()
+        described = about.model_dump_json().encode()
         file.seek(0, os.SEEK_END)
-        file.write(labels.data)
+        file.write(stored)
         file.write(described)
         file.write(_FOOTER.pack(hashlib.sha256(described).digest(), len(described), _MARK))
     dataset = read_cache(path, key)

@@ -4,11 +4,9 @@ The published files are pickles, and a pickle can run any code, so a file is ope
 is the published one.
 """
 
-import gzip
 import hashlib
 import pickle
 import tarfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,22 +49,14 @@ _INSTEAD = f"give a folder that holds {FOLDER} or {ARCHIVE} with --data-dir"
 
 def _load(config: StreamConfig) -> Dataset:
     """Load CIFAR-100 from the configured folder; download it there if it is missing."""
-    train, test, meta = (_unpickle(content) for content in _published_files(config))
-    return Dataset(
-        name="cifar100",
-        train=_part(train),
-        test=_part(test),
-        class_names=_names(meta[b"fine_label_names"]),
-        tree=_tree(train, _names(meta[b"coarse_label_names"])),
+    contents = _read_published(_locate(config))
+    train, test, meta = (pickle.loads(content, encoding="bytes") for content in contents)
+    class_names, parent_names = (
+        tuple(name.decode() for name in meta[key])
+        for key in (b"fine_label_names", b"coarse_label_names")
     )
-
-
-def _published_files(config: StreamConfig) -> tuple[bytes, ...]:
-    """Return the bytes of train, test and meta, each with the published md5."""
-    place = _locate(config)
-    if place.is_file():
-        return _read_archive(place)
-    return tuple(_read_file(place / name) for name in FILE_MD5S)
+    tree = _tree(train, parent_names)
+    return Dataset("cifar100", _part(train), _part(test), class_names, tree)
 
 
 def _locate(config: StreamConfig) -> Path:
@@ -99,7 +89,7 @@ def _locate(config: StreamConfig) -> Path:
         )
     download(URL, archive, ARCHIVE_MD5, _INSTEAD)
     # Later starts need not unpack it.
-    for name, content in zip(FILE_MD5S, _read_archive(archive), strict=True):
+    for name, content in zip(FILE_MD5S, _read_published(archive), strict=True):
         write_atomically(folder / FOLDER / name, content, "unpacking CIFAR-100")
     return folder / FOLDER
 
@@ -107,57 +97,30 @@ def _locate(config: StreamConfig) -> Path:
 load = CheckedSource(_load, _locate)
 
 
-def _read_file(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
-    return _checked(content, path.name, str(path))
+def _read_published(place: Path) -> list[bytes]:
+    """Return train, test and meta from a folder or the archive, if they are the published ones.
 
-
-def _read_archive(path: Path) -> tuple[bytes, ...]:
-    """Read the three files from the published archive, in memory.
-
-    Its md5 is checked first: another archive could unpack to more than the memory holds.
+    The md5 of the archive is checked first: another could unpack to more than the memory holds.
     """
-    found: dict[str, bytes] = {}
     try:
-        md5 = file_md5(path)
-        if md5 != ARCHIVE_MD5:
-            raise SourceError(
-                f"{path}: expected the published {ARCHIVE} with md5 {ARCHIVE_MD5}, found md5 {md5}"
-            )
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                folder, _, name = member.name.rpartition("/")
-                if member.isfile() and name in FILE_MD5S and folder.rpartition("/")[2] == FOLDER:
-                    stream = archive.extractfile(member)
-                    content = b"" if stream is None else stream.read()
-                    found[name] = _checked(content, name, f"{path}, member {member.name}")
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError):
-        raise SourceError(
-            f"{path}: expected the whole {ARCHIVE}, found it cut off or damaged"
-        ) from None
+        if place.is_dir():
+            contents = [(place / name).read_bytes() for name in FILE_MD5S]
+        else:
+            _check_md5(f"{place}: expected the published {ARCHIVE}", file_md5(place), ARCHIVE_MD5)
+            with tarfile.open(place) as archive:
+                files = [archive.extractfile(f"{FOLDER}/{name}") for name in FILE_MD5S]
+                contents = [file.read() for file in files if file]
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
-    missing = [name for name in FILE_MD5S if name not in found]
-    if missing:
-        raise SourceError(f"{path}: expected {FOLDER}/{missing[0]} in the archive, it is not there")
-    return tuple(found[name] for name in FILE_MD5S)
+        raise SourceError(f"{error.filename or place}: {error.strerror or error}") from None
+    for (name, expected), content in zip(FILE_MD5S.items(), contents, strict=True):
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        _check_md5(f"{place}, {name}: expected the published file", md5, expected)
+    return contents
 
 
-def _checked(content: bytes, name: str, where: str) -> bytes:
-    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if md5 != FILE_MD5S[name]:
-        raise SourceError(
-            f"{where}: expected the published file with md5 {FILE_MD5S[name]}, found md5 {md5}"
-        )
-    return content
-
-
-def _unpickle(content: bytes) -> Mapping[bytes, Any]:
-    values: Mapping[bytes, Any] = pickle.loads(content, encoding="bytes")
-    return values
+def _check_md5(what: str, md5: str, expected: str) -> None:
+    if md5 != expected:
+        raise SourceError(f"{what} with md5 {expected}, found md5 {md5}")
 
 
 def _part(values: Mapping[bytes, Any]) -> Part:
@@ -166,10 +129,6 @@ def _part(values: Mapping[bytes, Any]) -> Part:
         images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
         labels=np.array(values[b"fine_labels"], dtype=np.int64),
     )
-
-
-def _names(names: list[bytes]) -> tuple[str, ...]:
-    return tuple(name.decode() for name in names)
 
 
 def _tree(train: Mapping[bytes, Any], parent_names: tuple[str, ...]) -> ClassTree:

@@ -14,11 +14,9 @@ from distillmatch.terminal import show_progress
 
 TIMEOUT = 30.0
 """Seconds without a byte before a connection counts as broken."""
-
 _TRIES = 3
 _BLOCK = 2**18
 _RANGE_NOT_SATISFIABLE = 416
-_PARTIAL_CONTENT = 206
 
 
 def file_md5(path: Path) -> str:
@@ -46,10 +44,7 @@ def download(url: str, path: Path, md5: str, instead: str) -> None:
 
 def _fetch(url: str, file: BinaryIO, md5: str, instead: str) -> None:
     """Bring all of `url` into a file that may hold a part of it."""
-    for _ in range(_TRIES):
-        if _fetch_rest(url, file, instead):
-            break
-    else:
+    if not any(_fetch_rest(url, file, instead) for _ in range(_TRIES)):
         raise SourceError(
             f"downloading {url} broke off after {file.tell():,} bytes; start again to resume, "
             f"or {instead}"
@@ -70,19 +65,25 @@ def _fetch_rest(url: str, file: BinaryIO, instead: str) -> bool:
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-            if have and not _continues(response, have):
-                file.truncate(0)
-                have = 0
+            if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                have = file.truncate(0)  # the server sends the whole file
             length = response.headers.get("Content-Length")
-            total = have + int(length) if length is not None else None
-            have = _append(response, file, have, total)
+            total = None if length is None else have + int(length)
+            with show_progress("downloading", total, in_bytes=True) as progress:
+                while block := _read(response):
+                    file.write(block)
+                    have += len(block)
+                    progress(have)
             return total is None or have >= total
     except urllib.error.HTTPError as error:
-        if error.code == _RANGE_NOT_SATISFIABLE:
-            return _ends_there(error, file, have)
-        raise SourceError(
-            f"downloading {url} failed: HTTP {error.code} {error.reason}; {instead}"
-        ) from None
+        if error.code != _RANGE_NOT_SATISFIABLE:
+            raise SourceError(
+                f"downloading {url} failed: HTTP {error.code} {error.reason}; {instead}"
+            ) from None
+        if error.headers.get("Content-Range") == f"bytes */{have}":
+            return True
+        file.truncate(0)
+        return False
     except urllib.error.URLError as error:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise SourceError(f"downloading {url} failed: {reason}; {instead}") from None
@@ -90,33 +91,8 @@ def _fetch_rest(url: str, file: BinaryIO, instead: str) -> bool:
         return False
 
 
-def _append(
-    response: http.client.HTTPResponse, file: BinaryIO, have: int, total: int | None
-) -> int:
-    with show_progress("downloading", total, in_bytes=True) as progress:
-        while block := _read(response):
-            file.write(block)
-            have += len(block)
-            progress(have)
-    return have
-
-
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read(_BLOCK)
     except OSError as error:  # of the network, not of the disk
         raise ConnectionError(str(error)) from error
-
-
-def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    """Return whether the server sends the rest that it was asked for, and not all."""
-    sent = response.headers.get("Content-Range", "")
-    return response.status == _PARTIAL_CONTENT and sent.startswith(f"bytes {have}-")
-
-
-def _ends_there(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> bool:
-    """Return whether nothing is missing; otherwise drop what is there."""
-    if error.headers.get("Content-Range") == f"bytes */{have}":
-        return True
-    file.truncate(0)
-    return False

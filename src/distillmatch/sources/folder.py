@@ -9,7 +9,7 @@ import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -30,31 +30,23 @@ SIDE = 32
 HELD_OUT = 5
 """One image in so many becomes a test image where there is no test folder."""
 
-_LABELED, _TEST, _UNLABELED = range(3)
+_LABELED, _TEST = 0, 1  # and 2 for unlabeled images
 
 
 def _load(config: StreamConfig) -> Dataset:
     """Load a user's own images, from the cache if nothing has changed."""
-    folders = _Folders.of(config)
-    side = config.image_size or SIDE
+    folders, side, branches = _folders(config), config.image_size or SIDE, None
     found = _find(folders)
-    branches = None
     if config.tree is not None:
         tree = config.tree.expanduser()
         branches = read_branches(tree)
         check_branches(branches, [group.name for group in found.labeled], tree)
-    place = cache_key(*map(str, folders), side, branches is not None)
-    key = cache_key(side, branches, *found.stamps(), found.problems)
-
-    def arrange(decoded: Decoded) -> Contents:
-        return _arrange(config, folders.labeled, found, decoded, branches)
-
     dataset = load_cached(
         config,
-        f"folder-{place}",
-        key,
+        f"folder-{cache_key(*map(str, folders), side, branches is not None)}",
+        cache_key(side, branches, *found.stamps, found.problems),
         side,
-        lambda: (found.files, arrange),
+        lambda: (found.files, partial(_arrange, config, folders.labeled, found, branches)),
         "decoding the images into the cache",
     )
     if config.bad_images == "stop":
@@ -67,47 +59,40 @@ class _Folders(NamedTuple):
     test: Path | None
     unlabeled: tuple[Path, ...]
 
-    @classmethod
-    def of(cls, config: StreamConfig) -> "_Folders":
-        """Return the configured folders; refuse missing ones, and one inside another."""
-        if config.data_dir is None:
-            raise ConfigError(
-                "data_dir must be given with source 'folder': a folder with one folder a class"
-            )
-        given = [("data_dir", config.data_dir)]
-        given += [("test_dir", config.test_dir)] if config.test_dir else []
-        given += [("unlabeled_dirs", folder) for folder in config.unlabeled_dirs]
-        paths = [(key, path.expanduser().absolute()) for key, path in given]
-        for key, path in paths:
-            _check_folder(key, path)
-        for (key, one), (other_key, other) in combinations(paths, 2):
-            pair = one.resolve(), other.resolve()
-            if pair[0].is_relative_to(pair[1]) or pair[1].is_relative_to(pair[0]):
-                raise ConfigError(
-                    f"{other_key} must lie apart from {key}, or images would count twice: "
-                    f"{other} and {one}"
-                )
-        return cls(
-            paths[0][1],
-            paths[1][1] if config.test_dir else None,
-            tuple(path for key, path in paths if key == "unlabeled_dirs"),
+
+def _folders(config: StreamConfig) -> _Folders:
+    """Return the configured folders; refuse missing ones, and one inside another."""
+    if config.data_dir is None:
+        raise ConfigError(
+            "data_dir must be given with source 'folder': a folder with one folder a class"
         )
+    given = [("data_dir", config.data_dir), ("test_dir", config.test_dir)]
+    given += [("unlabeled_dirs", folder) for folder in config.unlabeled_dirs]
+    paths = [(key, path.expanduser().absolute()) for key, path in given if path]
+    for key, path in paths:
+        try:
+            if not path.is_dir():
+                came = "a file" if path.is_file() else "nothing"
+                raise SourceError(f"{path}: expected the folder given as {key}, found {came} there")
+            with os.scandir(path):
+                pass
+        except OSError as error:
+            raise SourceError(
+                f"{path}: the folder given as {key} cannot be listed: {error.strerror or error}"
+            ) from None
+    for (key, one), (other_key, other) in combinations(paths, 2):
+        pair = one.resolve(), other.resolve()
+        if pair[0].is_relative_to(pair[1]) or pair[1].is_relative_to(pair[0]):
+            raise ConfigError(
+                f"{other_key} must lie apart from {key}, or images would count twice: "
+                f"{other} and {one}"
+            )
+    found = dict(paths)
+    unlabeled = tuple(path for key, path in paths if key == "unlabeled_dirs")
+    return _Folders(found["data_dir"], found.get("test_dir"), unlabeled)
 
 
-def _check_folder(key: str, path: Path) -> None:
-    try:
-        if not path.is_dir():
-            came = "a file" if path.is_file() else "nothing"
-            raise SourceError(f"{path}: expected the folder given as {key}, found {came} there")
-        with os.scandir(path):
-            pass
-    except OSError as error:
-        raise SourceError(
-            f"{path}: the folder given as {key} cannot be listed: {error.strerror or error}"
-        ) from None
-
-
-load = CheckedSource(_load, _Folders.of)
+load = CheckedSource(_load, _folders)
 
 
 class Group(NamedTuple):
@@ -119,8 +104,7 @@ class Group(NamedTuple):
     stamps: list[str]
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """Everything that was found, before any image is opened."""
 
     labeled: list[Group]
@@ -129,16 +113,18 @@ class _Found:
     problems: list[str]
 
     @property
+    def groups(self) -> list[Group]:
+        """All groups, in the order in which their files are decoded."""
+        return [*self.labeled, *self.test, *self.unlabeled]
+
+    @property
     def files(self) -> list[str]:
-        """The files to decode: labeled, then test, then unlabeled."""
+        """The files to decode."""
         return [file for group in self.groups for file in group.files]
 
     @property
-    def groups(self) -> list[Group]:
-        return [*self.labeled, *self.test, *self.unlabeled]
-
     def stamps(self) -> list[str]:
-        """Return what changes when any file does."""
+        """What changes when any file does."""
         return [stamp for group in self.groups for stamp in group.stamps]
 
 
@@ -199,19 +185,16 @@ def find_classes(root: Path) -> tuple[list[Group], list[str]]:
 
 
 def _arrange(
-    config: StreamConfig, root: Path, found: _Found, decoded: Decoded, branches: Branches | None
-) -> Contents:
+    config: StreamConfig, root: Path, found: _Found, branches: Branches | None, decoded: Decoded
+) -> tuple[Contents, Selection, Selection]:
     """Make both parts of what could be decoded; a class with nothing left is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(found.labeled)}
-    labels = [
-        *range(len(found.labeled)),
-        *(number_of[_same(group.name)] for group in found.test),
-        *(UNKNOWN for _ in found.unlabeled),
-    ]
-    kinds = [_LABELED] * len(found.labeled) + [_TEST] * len(found.test)
-    kinds += [_UNLABELED] * len(found.unlabeled)
+    kinds = [len(found.labeled), len(found.test), len(found.unlabeled)]
+    labels = [number_of.get(_same(group.name), UNKNOWN) for group in found.groups]
     sizes = [len(group.files) for group in found.groups]
-    label, kind = (np.repeat(values, sizes)[decoded.good] for values in (labels, kinds))
+    label, kind = (
+        np.repeat(values, sizes)[decoded.good] for values in (labels, np.repeat(range(3), kinds))
+    )
     kept = np.unique(label[kind == _LABELED])
     problems = [*found.problems, *decoded.problems]
     for number, group in enumerate(found.labeled):
@@ -221,9 +204,7 @@ def _arrange(
     if not len(kept):
         if config.bad_images == "stop":
             _refuse_problems(problems)
-        raise SourceError(
-            f"{config.data_dir}: expected images in the folders of classes, found none"
-        )
+        raise SourceError(f"{root}: expected images in the folders of classes, found none")
     if config.test_dir is None:
         files = found.files
         for number in kept:
@@ -233,20 +214,16 @@ def _arrange(
     new_number = np.full(len(found.labeled) + 1, UNKNOWN, dtype=np.int64)
     new_number[kept] = np.arange(len(kept))
     label = new_number[label]  # the last entry is for UNKNOWN
-
-    def select(wanted: NDArray[np.bool_]) -> Selection:
-        return Selection(decoded.good[wanted], label[wanted])
-
+    train, test = kind != _TEST, (kind == _TEST) & (label != UNKNOWN)
     class_names = tuple(found.labeled[number].name for number in kept)
-    return Contents(
+    contents = Contents(
         name="folder",
-        train=select(kind != _TEST),
-        test=select((kind == _TEST) & (label != UNKNOWN)),
         class_names=class_names,
         tree=None if branches is None else class_tree(branches, class_names),
         label_fraction=1.0 if config.unlabeled_dirs else 0.2,
         problems=tuple(problems),
     )
+    return contents, (decoded.good[train], label[train]), (decoded.good[test], label[test])
 
 
 def _held_out(rows: NDArray[np.intp], names: Sequence[str]) -> NDArray[np.intp]:

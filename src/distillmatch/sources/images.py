@@ -7,6 +7,7 @@ over white, 16-bit gray is scaled to eight, and of an animation the first pictur
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -24,16 +25,6 @@ FORMATS = tuple(name for name in _READABLE if name in Image.OPEN)
 
 _SIXTEEN_BIT_GRAY = ("I;16", "I;16B", "I;16L", "I;16N")
 _CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_ORIENTATION = 0x0112
 
 
 class BadImageError(Exception):
@@ -99,19 +90,10 @@ def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
         raise BadImageError(_too_large())
     image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at half size and less, faster
     image.load()
-    orientation = _orientation(image)
-    upright = _to_rgb(image)
-    if orientation in _UPRIGHT:
-        upright = upright.transpose(_UPRIGHT[orientation])
-    fitted = ImageOps.fit(upright, (side, side), method=Image.Resampling.BICUBIC)
+    with suppress(Exception):  # damaged notes of a camera do not make the picture unusable
+        ImageOps.exif_transpose(image, in_place=True)
+    fitted = ImageOps.fit(_to_rgb(image), (side, side), method=Image.Resampling.BICUBIC)
     return np.array(fitted, dtype=np.uint8)
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged notes of a camera do not make the picture unusable
-        return 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -8,9 +8,7 @@ import io
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +18,7 @@ import numpy as np
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
 from distillmatch.sources.cache import (
+    Arrange,
     Contents,
     Files,
     Selection,
@@ -36,21 +35,19 @@ from distillmatch.sources.walk import list_files, name_below, shown
 FOLDER = "tiny-imagenet-200"
 ARCHIVE = "tiny-imagenet-200.zip"
 SIDE = 64
-
-_EXPECTED = f"the folder {FOLDER} or {ARCHIVE}"
 _IMAGE_ENDINGS = (".jpeg", ".jpg")
 _ANNOTATIONS = "val/val_annotations.txt"
 
 
 def _load(config: StreamConfig) -> Dataset:
     """Load Tiny-ImageNet-200 from the configured folder or zip, or from the cache."""
-    side = config.image_size or SIDE
-    place = _locate(config)
-    with _open(place) as files:
+    side, place = config.image_size or SIDE, _locate(config)
+    with nullcontext() if place.is_dir() else _open_zip(place) as archive:
+        files = _Files(place) if archive is None else _ZippedFiles(place, archive)
         return load_cached(
             config,
             f"{FOLDER}-{cache_key(str(place.resolve()), side)}",
-            cache_key(side, files.stamps),
+            cache_key(side, files.stamps()),
             side,
             partial(_prepare, files),
             "decoding Tiny-ImageNet-200 into the cache",
@@ -59,14 +56,14 @@ def _load(config: StreamConfig) -> Dataset:
 
 def _locate(config: StreamConfig) -> Path:
     """Return the folder that holds wnids.txt, or the zip."""
+    expected, hint = f"the folder {FOLDER} or {ARCHIVE}", ""
     if config.data_dir is None:
         given = cache_folder(config)
         hint = "; put it there, or give its place with --data-dir"
     else:
         given = config.data_dir.expanduser().absolute()
-        hint = ""
         if not given.exists():
-            raise SourceError(f"{given}: expected {_EXPECTED}, found nothing there")
+            raise SourceError(f"{given}: expected {expected}, found nothing there")
     if given.is_file():
         return given
     for folder in (given, given / FOLDER):
@@ -74,31 +71,42 @@ def _locate(config: StreamConfig) -> Path:
             return folder
     if (given / ARCHIVE).is_file():
         return given / ARCHIVE
-    raise SourceError(f"{given}: expected {_EXPECTED} here, found neither{hint}")
+    raise SourceError(f"{given}: expected {expected} here, found neither{hint}")
 
 
 load = CheckedSource(_load, _locate)
 
 
-@dataclass(frozen=True)
 class _Files:
-    """The published files, named from the root of the data set, in a folder or in the zip.
+    """The published files in a folder, named from its root."""
 
-    Attributes:
-        where: what messages call the file of a name.
-        open: opens the file of a name.
-        find: returns all names in the folders train and val.
-        stamps: what changes when the files do.
-    """
+    def __init__(self, place: Path) -> None:
+        self.place = place
 
-    where: Callable[[str], str]
-    open: Callable[[str], BinaryIO]
-    find: Callable[[], list[str]]
-    stamps: object
+    def where(self, name: str) -> str:
+        """Return what messages call a file."""
+        return shown(self.place / name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file."""
+        return (self.place / name).open("rb")
+
+    def stamps(self) -> object:
+        """Return what changes when the files do.
+
+        That is the times of the lists and folders: those of 110,000 images would take long.
+        """
+        listed = (p for part in ("*.txt", "val/*", "train/*/*") for p in self.place.glob(part))
+        return sorted((str(path), path.stat().st_mtime_ns) for path in listed)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(self.find())
+        """All names in the folders train and val."""
+        listings = [list_files(self.place, part) for part in ("train", "val")]
+        for problem in (problem for listing in listings for problem in listing.problems):
+            raise SourceError(problem)
+        paths = (path for listing in listings for path in listing.files)
+        return frozenset(name_below(self.place, path) for path in paths)
 
     def require(self, name: str, listed_in: str) -> str:
         """Return the name of an image that a list has, or refuse it if it is not there."""
@@ -112,77 +120,59 @@ class _Files:
         """Return the lines of a text file that are not empty."""
         try:
             with self.open(name) as file:
-                text = file.read().decode()
+                return [line for line in file.read().decode().splitlines() if line.strip()]
         except (KeyError, FileNotFoundError):
-            raise SourceError(
-                f"{self.where(name)}: expected this file, found nothing there"
-            ) from None
+            reason = "expected this file, found nothing there"
         except UnicodeDecodeError:
-            raise SourceError(f"{self.where(name)}: expected a text file in UTF-8") from None
+            reason = "expected a text file in UTF-8"
         except OSError as error:
-            raise SourceError(f"{self.where(name)}: {error.strerror or error}") from None
-        return [line for line in text.splitlines() if line.strip()]
+            reason = error.strerror or str(error)
+        raise SourceError(f"{self.where(name)}: {reason}")
 
 
-@contextmanager
-def _open(place: Path) -> Iterator[_Files]:
-    if place.is_dir():
-        yield _in_folder(place)
-        return
-    try:
-        archive = zipfile.ZipFile(place)
-    except zipfile.BadZipFile:
-        raise SourceError(
-            f"{place}: expected the whole {ARCHIVE}, found it cut off, damaged or no zip"
-        ) from None
-    except OSError as error:
-        raise SourceError(f"{place}: {error.strerror or error}") from None
-    with archive:
-        yield _in_zip(place, archive)
+class _ZippedFiles(_Files):
+    """The published files in the zip."""
 
+    def __init__(self, place: Path, archive: zipfile.ZipFile) -> None:
+        super().__init__(place)
+        self.archive, everything = archive, archive.namelist()
+        roots = [name for name in everything if name.split("/")[-1] == "wnids.txt"]
+        if not roots:
+            raise SourceError(
+                f"{place}: expected {FOLDER}/wnids.txt in the archive, it is not there"
+            )
+        self.root = min(roots, key=len).removesuffix("wnids.txt")
+        inside = (name for name in everything if name.startswith(self.root))
+        self.names = frozenset(name.removeprefix(self.root) for name in inside)
 
-def _in_folder(root: Path) -> _Files:
-    def names() -> list[str]:
-        listings = [list_files(root, part) for part in ("train", "val")]
-        for problem in (problem for listing in listings for problem in listing.problems):
-            raise SourceError(problem)
-        return [name_below(root, path) for listing in listings for path in listing.files]
+    def where(self, name: str) -> str:
+        """Return what messages call a file."""
+        return f"{self.place}, member {self.root}{name}"
 
-    # Times of the lists and the folders: asking for those of 110,000 images would take long.
-    listed = [path for part in ("*.txt", "val/*", "train/*/*") for path in root.glob(part)]
-    stamps = sorted((str(path), path.stat().st_mtime_ns) for path in listed)
-    return _Files(
-        lambda name: shown(root / name), lambda name: (root / name).open("rb"), names, stamps
-    )
-
-
-def _in_zip(path: Path, archive: zipfile.ZipFile) -> _Files:
-    everything = archive.namelist()
-    roots = [name for name in everything if name.split("/")[-1] == "wnids.txt"]
-    if not roots:
-        raise SourceError(f"{path}: expected {FOLDER}/wnids.txt in the archive, it is not there")
-    root = min(roots, key=len).removesuffix("wnids.txt")
-
-    def read(name: str) -> BinaryIO:
-        # To the end, because only then the archive's checksum of the file is compared.
+    def open(self, name: str) -> BinaryIO:
+        """Read a file to the end: only then its checksum in the archive is compared."""
         try:
-            return io.BytesIO(archive.read(root + name))
+            return io.BytesIO(self.archive.read(self.root + name))
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise OSError(f"damaged in the archive ({error})") from None
 
-    def names() -> list[str]:
-        return [name.removeprefix(root) for name in everything if name.startswith(root)]
-
-    status = path.stat()
-    return _Files(
-        lambda name: f"{path}, member {root}{name}",
-        read,
-        names,
-        (status.st_size, status.st_mtime_ns),
-    )
+    def stamps(self) -> object:
+        """Return the size and the time of the zip."""
+        status = self.place.stat()
+        return status.st_size, status.st_mtime_ns
 
 
-def _prepare(files: _Files) -> tuple[Files, Callable[[Decoded], Contents]]:
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile:
+        reason = f"expected the whole {ARCHIVE}, found it cut off, damaged or no zip"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise SourceError(f"{path}: {reason}")
+
+
+def _prepare(files: _Files) -> tuple[Files, Arrange]:
     wnids = [line.strip() for line in files.lines("wnids.txt")]
     repeated = [wnid for wnid, count in Counter(wnids).items() if count > 1]
     if repeated or not wnids:
@@ -193,19 +183,14 @@ def _prepare(files: _Files) -> tuple[Files, Callable[[Decoded], Contents]]:
     class_names = _class_names(files, wnids)
     train, test = _training(files, wnids), _validation(files, wnids)
     labels = np.array([label for _, label in (*train, *test)], dtype=np.int64)
-    numbers = np.arange(len(labels))
-    split = len(train)
+    numbers, split = np.arange(len(labels)), len(train)
 
-    def arrange(decoded: Decoded) -> Contents:
+    def arrange(decoded: Decoded) -> tuple[Contents, Selection, Selection]:
         if decoded.problems:
             more = len(decoded.problems) - 1
             raise SourceError(decoded.problems[0] + (f" (and {more} more)" if more else ""))
-        return Contents(
-            name="tiny-imagenet",
-            train=Selection(numbers[:split], labels[:split]),
-            test=Selection(numbers[split:], labels[split:]),
-            class_names=class_names,
-        )
+        contents = Contents(name="tiny-imagenet", class_names=class_names)
+        return contents, (numbers[:split], labels[:split]), (numbers[split:], labels[split:])
 
     images = [ImageFile(files.where(n), partial(files.open, n)) for n, _ in (*train, *test)]
     return images, arrange
