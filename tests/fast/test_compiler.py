@@ -1,5 +1,6 @@
 """Sources compile for several GPUs, machine code is kept, and arguments lie where they must."""
 
+import _ctypes
 import ctypes
 import shutil
 import subprocess
@@ -100,3 +101,17 @@ def test_a_kernel_finds_each_argument_as_it_declares_it() -> None:
     *found, last = read(arguments, *kinds)
     assert [one.value for one in found[:4]] == [0, 7, tensor.data_ptr() + 4, -float("inf")]
     assert last.value == 2**31 - 1
+
+
+def test_the_compiler_is_found_beside_torch_and_a_missing_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find: Any = compiler._nvrtc.__wrapped__
+    monkeypatch.setattr(compiler, "TORCH", tmp_path / "torch")
+    monkeypatch.setattr(torch.version, "cuda", "99.1")
+    with pytest.raises(OSError, match=r"libnvrtc\.so\.99, which comes with torch, was not found"):
+        find()
+    library = tmp_path / "nvidia" / "cu99" / "lib" / "libnvrtc.so.99"
+    library.parent.mkdir(parents=True)
+    shutil.copyfile(str(_ctypes.__file__), library)  # any library will do
+    assert find()._name == str(library)

@@ -170,3 +170,12 @@ def test_a_convolution_that_normalizes_does_what_two_kernels_do_to_the_bit(
         of_total = beside if adds == ADD_AFTER else None
         back = running_norm.activate_backward(of_input, signs, before[0], of_total)
         assert torch.equal(ours_back, back)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_views_of_images_give_the_features_of_their_copies(training: bool) -> None:
+    backbone, images = on_device(16, 2).train(training), drawn(9, 3, 40, 40, seed=1).bfloat16()
+    images = images.to(memory_format=torch.channels_last)
+    for view in (images[::2, :, :32, :32], images[:, :, 4:36, 4:36]):
+        with torch.no_grad():
+            assert torch.equal(backbone(view), backbone(view.clone()))

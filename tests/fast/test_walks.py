@@ -13,7 +13,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.hooks import RemovableHandle
 
-from distillmatch.fast import frozen, has_hooks, is_plain, trained, weight_gradient
+from distillmatch.fast import as_maps, frozen, has_hooks, is_plain, trained, weight_gradient
+from distillmatch.fast.convolution import are_maps
 from distillmatch.fast.walk import Layers
 from distillmatch.fast.weight_gradient import WeightGradients
 from distillmatch.networks import (
@@ -189,4 +190,17 @@ def test_a_network_with_layers_of_another_kind_goes_layer_by_layer() -> None:
     assert changed(lambda backbone: weight_norm(backbone.blocks[1].conv2))
     assert changed(lambda backbone: weight_norm(backbone.last_norm, dim=0))
     assert changed(lambda backbone: setattr(backbone, "first", nn.Conv2d(3, 16, 3, padding=1)))
+    for wrong in ({"dilation": 2}, {"padding": 0}, {"padding_mode": "circular"}):
+        given: Any = {"padding": 1, "bias": False, **wrong}
+        layers = Layers.of(drawn_backbone(10, 1))
+        stage = layers.first._replace(convolution=nn.Conv2d(3, 16, 3, **given))
+        assert not is_plain(layers._replace(first=stage), CPU)
     assert not is_plain(Layers.of(drawn_backbone(10, 1)), torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("cut", [slice(None, None, 2), (..., slice(2, 6), slice(2, 6))])
+def test_views_of_images_are_copied_to_where_kernels_read_them(cut: Any) -> None:
+    images = torch.randn(6, 16, 8, 8).bfloat16().to(memory_format=torch.channels_last)
+    maps = as_maps(images[cut])
+    assert not are_maps(images[cut]) and are_maps(maps) and torch.equal(maps, images[cut])
+    assert as_maps(images) is images

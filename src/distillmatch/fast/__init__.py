@@ -32,8 +32,7 @@ def backbone_features(backbone: WideResNet, images: Tensor) -> Tensor | None:
             with torch.no_grad():
                 rounded = parameters.round_to_bfloat16([one.weight for one in layers.convolutions])
             weights = dict(zip(layers.convolutions, rounded, strict=True))
-            images = images.to(torch.bfloat16, memory_format=torch.channels_last)
-            features: Tensor = way.features(layers, images, weights)
+            features: Tensor = way.features(layers, as_maps(images), weights)
             return features
     return None
 
@@ -53,6 +52,11 @@ def descend(
         return False
     parameters.descend(*lists, rate, momentum, weight_decay, clip)
     return True
+
+
+def as_maps(images: Tensor) -> Tensor:
+    """Return images as the kernels read them; `to` alone would keep a strided view as it is."""
+    return images.to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
 
 
 def is_bfloat16() -> bool:
@@ -81,11 +85,23 @@ def is_plain(layers: Layers, device: torch.device) -> bool:
     A layer whose parameters are computed, as by `torch.nn.utils.parametrize`, is of another class.
     """
     return (
-        all(type(one) is nn.Conv2d and one.bias is None for one in layers.convolutions)
+        all(map(is_plain_convolution, layers.convolutions))
         and all(type(one) is BatchNorm for one in layers.norms)
         and all(
             tensor.dtype == torch.float32 and tensor.device == device and tensor.is_contiguous()
             for one in layers.norms
             for tensor in (one.weight, one.bias, one.running_mean, one.running_var)
         )
+    )
+
+
+def is_plain_convolution(layer: nn.Module) -> bool:
+    """Return whether a convolution is square, padded by half of its side, and nothing more."""
+    return (
+        type(layer) is nn.Conv2d
+        and layer.bias is None
+        and layer.kernel_size[0] == layer.kernel_size[1]
+        and layer.stride[0] == layer.stride[1]
+        and layer.padding == (layer.kernel_size[0] // 2,) * 2
+        and (layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), 1, "zeros")
     )

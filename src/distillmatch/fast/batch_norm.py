@@ -17,6 +17,7 @@ from torch import Tensor
 
 from distillmatch.concurrency import device_is_shared
 from distillmatch.fast.compiler import Kernel, device_properties, load
+from distillmatch.fast.convolution import are_maps
 from distillmatch.fast.operators import Call, Draw, Operator
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _shared_out(shape: torch.Size, sizes: tuple[int, ...], device: torch.device)
 
 def _forward(maps: Tensor, shortcut: Tensor | None, *more: Any) -> Any:
     *layer, counters, sizes, updating, momentum, epsilon = more
-    if not _fits(maps, layer[0], sizes):
+    if not (_fits(maps, layer[0], sizes) and are_maps(shortcut)):
         return NotImplemented
     shape, device = Shape.of(maps, sizes), maps.device
     total = None if shortcut is None else torch.empty_like(maps)
@@ -202,7 +203,7 @@ def _plain_forward(
 
 def _backward(gradient: Tensor, total_gradient: Tensor | None, total: Tensor, *more: Any) -> Any:
     coefficients, counters, sizes = more
-    if not _fits(total, coefficients, sizes):
+    if not (_fits(total, coefficients, sizes) and are_maps(gradient, total_gradient)):
         return NotImplemented
     shape, device = Shape.of(total, sizes), gradient.device
     of_maps = torch.empty_like(total)
@@ -247,8 +248,8 @@ def _wide(numbers: Tensor) -> Tensor:
 def _fits(maps: Tensor, numbers: Tensor, sizes: Sequence[int]) -> bool:
     images, channels, _, _ = maps.shape
     return (
-        (maps.dtype, numbers.dtype) == (torch.bfloat16, torch.float32)
-        and maps.is_contiguous(memory_format=torch.channels_last)
+        are_maps(maps)
+        and numbers.dtype == torch.float32
         and takes_groups(sizes, images)
         and takes(channels, images, maps.device)
     )

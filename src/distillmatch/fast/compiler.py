@@ -11,6 +11,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from distillmatch.errors import DistillMatchError
 from distillmatch.files import user_cache, write_atomically
 
 SOURCES = resources.files("distillmatch") / "fast" / "cuda"
+TORCH = Path(torch.__file__).parent
 
 Argument = Tensor | int | float | ctypes.Structure | None
 OLDEST = 8
@@ -212,12 +214,16 @@ def _driver() -> Any:
 
 @functools.cache
 def _nvrtc() -> Any:
-    """Return the NVRTC that torch has loaded, or another of the same major version."""
-    major = str(torch.version.cuda).partition(".")[0]
-    try:
-        return ctypes.CDLL(f"libnvrtc.so.{major}")
-    except OSError:
-        return ctypes.CDLL("libnvrtc.so")
+    """Return the NVRTC that comes with torch, which need not lie where the system looks.
+
+    torch reaches it through a library of its own, and loads that only when it needs it.
+    """
+    name = f"libnvrtc.so.{str(torch.version.cuda).partition('.')[0]}"
+    wheels = sorted(TORCH.parent.glob(f"nvidia/*/lib/{name}"))
+    for place in (TORCH / "lib" / "libcaffe2_nvrtc.so", name, *wheels):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(str(place))
+    raise OSError(f"{name}, which comes with torch, was not found")
 
 
 def _check(result: int) -> None:

@@ -134,7 +134,7 @@ class _Epilogue(ctypes.Structure):
 def takes(maps: Tensor, weight: Tensor, stride: int, *, transposed: bool = False) -> bool:
     """Return whether the kernel convolves the maps; transposed, whether it goes backward to them.
 
-    `maps` are those that the kernel would read. Weights and maps must be channels-last.
+    `maps` are those that the kernel would read.
     """
     return _fits(maps, weight, stride) and _available(maps, _layout(maps, weight, transposed))
 
@@ -263,6 +263,15 @@ def _plain_backward(
     return of_maps.contiguous(memory_format=torch.channels_last)
 
 
+def are_maps(*tensors: Tensor | None) -> bool:
+    """Return whether tensors, where they are given, lie in memory as the kernels read maps."""
+    return all(
+        one.dtype == torch.bfloat16 and one.is_contiguous(memory_format=torch.channels_last)
+        for one in tensors
+        if one is not None
+    )
+
+
 def _fits(maps: Tensor, weight: Tensor, stride: int) -> bool:
     channels_out, channels_in, side, _ = weight.shape
     images, _, height, width = maps.shape
@@ -271,8 +280,8 @@ def _fits(maps: Tensor, weight: Tensor, stride: int) -> bool:
         and side == 3
         and stride == 1
         and height % STEP == 0
-        and maps.dtype == weight.dtype == torch.bfloat16
         and images > 0
+        and are_maps(maps, weight)
     )
 
 

@@ -19,6 +19,7 @@ from distillmatch.fast.compiler import Argument, Kernel, load
 from distillmatch.fast.convolution import (
     ADD_AFTER,
     ADD_BEFORE,
+    are_maps,
     convolution,
     convolution_backward,
     convolve_1x1,
@@ -129,9 +130,9 @@ def _plain_coefficients(
 
 
 def _forward(maps: Tensor, weight: Tensor, stride: int, scales: Tensor, *more: Any) -> Any:
-    if not _fits(maps, scales):
-        return NotImplemented
     _, shortcut, _, _ = more
+    if not (_fits(maps, scales) and are_maps(maps, shortcut)):
+        return NotImplemented
     if takes_activated(maps, weight, stride, ADD_BEFORE if shortcut is not None else 0):
         return _filled(*convolve_and_activate(maps, weight, scales, *more))
     return _filled(*activate(convolution(maps, weight, stride), scales, *more))
@@ -161,7 +162,7 @@ def _plain_forward(
 
 def _backward(gradient: Tensor, weight: Tensor, stride: int, *more: Any) -> Any:
     scales, signs, total_gradient, *shortcut = more
-    if not _fits(gradient, scales):
+    if not (_fits(gradient, scales) and are_maps(gradient, total_gradient)):
         return NotImplemented
     has_shortcut = shortcut[0] is not None
     adds = ADD_BEFORE if has_shortcut else ADD_AFTER if total_gradient is not None else 0

@@ -19,7 +19,7 @@ from torch.nn.grad import conv2d_weight
 
 from distillmatch.concurrency import companion_stream, device_is_shared
 from distillmatch.fast.compiler import Kernel, load
-from distillmatch.fast.convolution import LARGE_BATCH, as_rows
+from distillmatch.fast.convolution import LARGE_BATCH, are_maps, as_rows
 from distillmatch.fast.operators import Call, Draw, Operator
 
 WIDTHS = {
@@ -164,7 +164,7 @@ class Layout:
 
 
 def takes(maps: Tensor, gradient: Tensor, side: int, stride: int) -> bool:
-    """Return whether the kernel takes a weight gradient; both must be channels-last."""
+    """Return whether the kernel takes a weight gradient."""
     layout = _layout(maps, gradient)
     return (
         layout.width in WIDTHS.get((layout.channels_in, layout.channels_out), ())
@@ -173,7 +173,7 @@ def takes(maps: Tensor, gradient: Tensor, side: int, stride: int) -> bool:
         and layout.height % STEP == 0
         and maps.shape[0] > 0
         and maps.shape[0] % layout.images == 0
-        and maps.dtype == gradient.dtype == torch.bfloat16
+        and are_maps(maps, gradient)
         and _kernels(maps.get_device(), layout) is not None
     )
 
