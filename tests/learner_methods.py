@@ -30,3 +30,20 @@ class Stubborn(Weighted):
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
         self.networks["own"] = nn.Linear(2, 2)
+
+
+class TinyBackbone(nn.Module):
+    """Sixteen features of an image, from few weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.layers(images)
+        return maps.mean(dim=(2, 3))

@@ -25,7 +25,7 @@ from distillmatch import ContinualLearner
 from distillmatch.config import RunConfig
 from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.errors import ConfigError, DistillMatchError, LearnerError, TrainingError
-from distillmatch.learner.learned import fresh_method, grow, task_info
+from distillmatch.learner.trained import fresh_method, grow, task_info
 from distillmatch.methods import Batch
 from distillmatch.methods.parts import TEMPERATURE
 
@@ -244,7 +244,7 @@ def test_the_same_tasks_give_the_same_learner() -> None:
         ({"network": "resnet"}, "network must be"),
         ({"image_size": 4}, "image_size must be at least 8"),
         ({"unlabeled_limit": -1}, "unlabeled_limit"),
-        ({"known_rate": 0}, "known_rate"),
+        ({"accept": 0}, "accept"),
         ({"epochs": np.bool_(True)}, "epochs must be a whole number, not True"),
         ({"unlabeled_limit": np.bool_(True)}, "unlabeled_limit"),
         ({"seed": np.str_("1")}, "seed must be a whole number, not '1'"),
@@ -264,7 +264,7 @@ def test_scalars_of_numpy_are_parameters_like_any_others(tmp_path: Path) -> None
         "epochs": np.int64(1),
         "seed": np.uint8(1),
         "unlabeled_limit": np.int32(9),
-        "known_rate": np.float32(0.5),
+        "accept": np.float32(0.5),
         "examples": np.int64(2),
         "options": {"momentum": np.float32(0.5)},
     }

@@ -28,7 +28,7 @@ SEEN = images_of(GOLDFISH, BOAT, count=40, first=30)
 
 
 def test_rejects_what_looks_like_no_class() -> None:
-    learner = small_learner("dm", epochs=4, known_rate=0.5)
+    learner = small_learner("dm", epochs=4, accept=0.5)
     learner.partial_fit(*task(GOLDFISH, BOAT, count=12))
     answers = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)
     assert set(answers) == {"unknown", *names_of(GOLDFISH, BOAT)}
@@ -36,7 +36,7 @@ def test_rejects_what_looks_like_no_class() -> None:
     plain = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30))
     assert (plain[kept] == answers[kept]).all()
     assert 0.2 < kept.mean() < 0.8
-    generous = small_learner("dm", epochs=4, known_rate=1.0)
+    generous = small_learner("dm", epochs=4, accept=1.0)
     generous.partial_fit(*task(GOLDFISH, BOAT, count=12))
     more = generous.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)
     assert (more != "unknown").mean() > kept.mean()
@@ -44,7 +44,7 @@ def test_rejects_what_looks_like_no_class() -> None:
 
 def test_rejecting_keeps_whole_numbers_as_they_are() -> None:
     images, _ = task(GOLDFISH, BOAT, count=4)
-    learner = small_learner("dm", epochs=1, known_rate=0.5).fit(images, [7] * 4 + [3] * 4)
+    learner = small_learner("dm", epochs=1, accept=0.5).fit(images, [7] * 4 + [3] * 4)
     assert learner.classes_.tolist() == [3, 7]
     assert set(learner.predict(images, reject=True).tolist()) <= {3, 7, "unknown"}
     assert learner.predict(images).dtype == np.int64
@@ -54,7 +54,7 @@ def test_rejecting_keeps_whole_numbers_as_they_are() -> None:
 def test_strangers_are_refused_by_a_calibrated_threshold(recipe: str, tmp_path: Path) -> None:
     answered = []
     for rate in (0.1, 0.5, 1.0):
-        learner = small_learner("dm", options={"recipe": recipe}, known_rate=rate)
+        learner = small_learner("dm", options={"recipe": recipe}, accept=rate)
         learner.partial_fit(*task(GOLDFISH, BOAT, count=12), unlabeled=ENVIRONMENT)
         answers = learner.predict(SEEN, reject=True)
         kept = answers != "unknown"

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from learner_world import (
 
 from distillmatch import ContinualLearner
 from distillmatch.errors import DiskError, LearnerError
-from distillmatch.learner import saved
+from distillmatch.learner import read_state, saved
 from distillmatch.learner.saved import HEAD
 from distillmatch.runs.checkpoints import checksum
 
 ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
+VERSION_1 = Path(__file__).parents[1] / "fixtures" / "learner_version1"
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_loaded_learner_goes_on_as_if_it_had_never_been_away(
     method: str, coreset: int, tmp_path: Path
 ) -> None:
-    learner = small_learner(method, coreset=coreset, epochs=1, known_rate=0.5)
+    learner = small_learner(method, coreset=coreset, epochs=1, accept=0.5)
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=4), name="spring")
     learner.partial_fit(*task(TROUT, count=4), unlabeled=ENVIRONMENT)
     learner.save(tmp_path / "it")
@@ -79,7 +81,7 @@ def test_the_folder_holds_json_and_safetensors_and_nothing_else(folder: Path) ->
     learner.partial_fit(*task(TROUT, count=2)).save(folder)
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors"]
     record = json.loads((folder / HEAD).read_text())
-    assert (record["format"], record["version"]) == ("distillmatch learner", 1)
+    assert (record["format"], record["version"]) == ("distillmatch learner", 2)
     assert record["learner"]["labels"] == names_of(SHARK, TROUT)
 
 
@@ -150,7 +152,10 @@ def _set(*keys: str | int, to: Any) -> Any:
         (_set("labels", to=[None]), "labels.0"),
         (_set("settings", "epochz", to=3), "unexpected keyword argument 'epochz'"),
         (_set("settings", "momentum", to=2), "momentum"),
-        (lambda folder: _change(folder, version=2), "expected version 1 of a learner, found 2"),
+        (
+            lambda folder: _change(folder, version=3),
+            "expected version 1 or 2 of a learner, found 3",
+        ),
         (lambda folder: _change(folder, format="other"), "expected a learner, found other JSON"),
         (lambda folder: (folder / HEAD).write_text("{"), "expected a learner in JSON"),
         (lambda folder: (folder / HEAD).unlink(), "found a half-written one"),
@@ -169,6 +174,24 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused(
     with pytest.raises(LearnerError, match=sentence) as error:
         ContinualLearner.load(folder)
     assert "\n" not in str(error.value)
+
+
+def test_a_learner_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """It was written before methods without networks of their own, and has what it said beside."""
+    shutil.copytree(VERSION_1, tmp_path / "it")
+    answers = json.loads((tmp_path / "it" / "answers.json").read_text())
+    own = "learner_methods:TinyBackbone"
+    learner = ContinualLearner.load(tmp_path / "it", device="cpu", allow_import=own)
+    new = images_of(CLOWNFISH, BOAT, TROUT, SHARK, count=2, first=60)
+    np.testing.assert_allclose(learner.predict_proba(new), answers["probabilities"], atol=1e-5)
+    assert learner.predict(new, reject=True).tolist() == answers["rejecting"]
+    assert learner.accept == 0.5 and len(learner.explain().examples) == 3
+    before = read_state(tmp_path / "it")
+    assert (before["settings"]["method"], before["settings"]["accept"]) == ("dm", 0.5)
+    learner.partial_fit(*task(SHARK, count=2)).save(tmp_path / "it")
+    assert [record["name"] for record in read_state(tmp_path / "it")["history"]] == [
+        *("march", "april", "task 3")
+    ]
 
 
 def test_other_places_hold_no_learner(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ class RowsAsImages(ContinualLearner):
             table = drawn(table)
         return super().partial_fit(table, y, unlabeled, **others)
 
-    def predict(self, table: Any, reject: bool = False) -> NDArray[Any]:
+    def predict(
+        self, table: Any, reject: bool = False, accept: float | None = None
+    ) -> NDArray[Any]:
         check_is_fitted(self)
         return super().predict(drawn(validate_data(self, table, reset=False, dtype=np.float64)))
 

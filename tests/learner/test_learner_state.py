@@ -288,9 +288,11 @@ def test_settings_that_cannot_change_are_refused_later(world: Path, tmp_path: Pa
 def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None:
     class Guesses:
         classes_ = np.array(["boat", "shark", "trout"])
+        can_reject = True
 
-        def predict(self, images: Any) -> Any:
-            return np.array(["boat", "boat", "boat", "shark", "trout", "boat"])
+        def predict_rows(self, rows: Any, reject: bool = False) -> Any:
+            third = "unknown" if reject else "boat"
+            return np.array(["boat", "boat", third, "shark", "trout", "boat"])
 
     labels = ["boat", "boat", "boat", "trout", "trout", "whale"]
     tests = TestImages("test", images_of(BOAT, count=6), labels)
@@ -303,6 +305,7 @@ def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None
         "new": 50.0,
         "old_before": 50.0,
         "forgotten": -50.0,
+        "accepted": pytest.approx(80.0),
         "by_class": {"boat": 100.0, "trout": 50.0},
         "unknown": {"whale": 1},
     }

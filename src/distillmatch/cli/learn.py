@@ -37,7 +37,7 @@ OF_A_RUN = (
     "options",
 )
 """Settings of a learner that a run has under the same name."""
-OF_A_LEARNER = ("unlabeled_limit", "known_rate")
+OF_A_LEARNER = ("unlabeled_limit", "accept")
 SETTINGS = (*OF_A_RUN, *OF_A_LEARNER)
 
 
@@ -213,11 +213,11 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         help="unlabeled images used of one task, drawn at random (default: 50000)",
     )
     group.add_argument(
-        "--known-rate",
+        "--accept",
         type=float,
         default=argparse.SUPPRESS,
         metavar="X",
-        help="share of known images that `predict --reject` is to recognize (default: 0.95)",
+        help="share of known images that `predict --reject` is to accept (default: 0.95)",
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Pixels
+from distillmatch.learner.labels import UNKNOWN
 from distillmatch.sources.images import ImageFile
 
 On = Literal["test", "held-out"]
@@ -20,12 +20,12 @@ On = Literal["test", "held-out"]
 
 @dataclass(frozen=True, eq=False)
 class TestImages:
-    """Images to measure with, and where they are from."""
+    """Images to measure with, as the learner's reader read them, and where they are from."""
 
     __test__ = False  # not one of pytest's
 
     on: On
-    images: Pixels
+    rows: NDArray[Any]
     labels: Sequence[Label]
 
 
@@ -73,6 +73,7 @@ def measure(
         "new": mean(now, [label for label in now if label in added]),
         "old_before": then,
         "forgotten": None if then is None or still is None else then - still,
+        "accepted": accepted_share(learner, tests, list(now)),
         "by_class": {str(label): value for label, value in now.items()},
         "unknown": {str(label): n for label, n in sorted(counts.items()) if label not in now},
     }
@@ -81,12 +82,27 @@ def measure(
 def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:
     """Return the percentage of images recognized, of each class that the learner knows."""
     known = learner.classes_.tolist()
-    answers = learner.predict(tests.images).tolist()
+    answers = learner.predict_rows(tests.rows).tolist()
     right = Counter(
         label for label, answer in zip(tests.labels, answers, strict=True) if label == answer
     )
     counts = Counter(tests.labels)
     return {label: 100 * right[label] / counts[label] for label in known if counts[label]}
+
+
+def accepted_share(
+    learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
+) -> float | None:
+    """Return the percentage of images of known classes that `reject` accepts, where it can."""
+    if not learner.can_reject:
+        return None
+    answers = learner.predict_rows(tests.rows, reject=True).tolist()
+    accepted = [
+        answer != UNKNOWN
+        for answer, label in zip(answers, tests.labels, strict=True)
+        if label in known
+    ]
+    return 100 * float(np.mean(accepted)) if accepted else None
 
 
 def _hash(file: ImageFile) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Progress
@@ -18,9 +19,10 @@ from distillmatch.learner.explanation import Explanation
 from distillmatch.learner.inputs import (
     Items,
     PixelReader,
+    Reader,
     natural_side,
     open_images,
-    read_images,
+    read_all,
     read_in_chunks,
 )
 from distillmatch.learner.labels import (
@@ -32,12 +34,12 @@ from distillmatch.learner.labels import (
 )
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.parameters import Parameters, not_fitted
-from distillmatch.learner.recognition import familiarity, views_of
 from distillmatch.learner.saved import alone_in, read_learned, write_learned
-from distillmatch.learner.settings import lasting, plain, run_config
-from distillmatch.learner.task import Given, Keeper, learn_task
+from distillmatch.learner.settings import check_accept, lasting, plain, run_config
+from distillmatch.learner.task import Given, Keeper
+from distillmatch.learner.trained import Trained
+from distillmatch.learner.trained_task import learn_task
 from distillmatch.methods import Method
-from distillmatch.methods.contract import logits_of
 from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
 from distillmatch.views import Normalization
@@ -52,7 +54,7 @@ class ContinualLearner(Parameters):
 
     The parameters have the names, meanings and defaults of a run's configuration; `options` holds
     any others of them, and those of a user's own method. Beside them: of a task's unlabeled images
-    at most `unlabeled_limit` are used; `known_rate` is the share of familiar images that
+    at most `unlabeled_limit` are used; `accept` is the share of known images that
     `predict(reject=True)` should answer; at most so many `examples` of accepted images are kept.
     """
 
@@ -70,7 +72,7 @@ class ContinualLearner(Parameters):
         device: str = "auto",
         options: dict[str, Any] | None = None,
         unlabeled_limit: int = 50_000,
-        known_rate: float = 0.95,
+        accept: float = 0.95,
         examples: int = 24,
     ) -> None:
         self.method = method
@@ -85,7 +87,7 @@ class ContinualLearner(Parameters):
         self.device = device
         self.options = options
         self.unlabeled_limit = unlabeled_limit
-        self.known_rate = known_rate
+        self.accept = accept
         self.examples = examples
 
     def partial_fit(
@@ -123,19 +125,20 @@ class ContinualLearner(Parameters):
         if not len(items):
             raise LearnerError("images must be at least one, not none")
         new_classes(() if before is None else before.labels, found)
-        side = self.side_for(items)
+        reader = self.reader_for(items)
         number = 0 if before is None else len(before.sizes)
         given = Given(
             name=f"task {number + 1}" if name is None else name,
-            images=read_images(items, side),
+            images=read_all(items, reader),
             labels=found,
             environment=look_around(
-                unlabeled, PixelReader(side), parameters["unlabeled_limit"], config.seed, number
+                unlabeled, reader, parameters["unlabeled_limit"], config.seed, number
             ),
-            known_rate=parameters["known_rate"],
+            accept=parameters["accept"],
             examples=parameters["examples"],
         )
-        return learn_task(before, config, given, progress, checkpoint)
+        assert before is None or isinstance(before, Trained)
+        return _measured(learn_task(before, config, given, progress, checkpoint), given)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -161,39 +164,51 @@ class ContinualLearner(Parameters):
                 self._learned = kept
             raise
 
-    def side_for(self, items: Items) -> int:
-        """Return the side to which images are brought, these ones being the first if none were."""
+    def reader_for(self, items: Items) -> Reader:
+        """Return what reads images, these ones being the first if nothing was learned yet."""
         before = self._learned_or_none()
         if before is not None:
-            return before.image_size
-        return self._config(None).image_size or natural_side(items)
+            return before.reader
+        return PixelReader(self._config(None).image_size or natural_side(items))
 
-    def predict(self, images: Any, reject: bool = False) -> NDArray[Any]:
-        """Return the label of each image; with `reject`, "unknown" where it looks like no class."""
-        learned = self._fitted()
-        if reject and learned.known_threshold is None:
-            raise LearnerError(
-                f"what method '{learned.config.method}' learned has no threshold to tell strangers "
-                "by; reject needs a method that scores images, such as 'dm' with pseudo-labels and "
-                "any gate but 'everything'"
-            )
-        known = label_array(learned.labels)
-        answers = [known[:0]]
-        for chunk in read_in_chunks(open_images(images), PixelReader(learned.image_size)):
-            answer = known[self._logits(learned, chunk).argmax(axis=1)]
-            if reject:
-                answer = np.where(self._is_known(learned, chunk), answer.astype(object), UNKNOWN)
-            answers.append(answer)
-        whole = np.concatenate(answers)
-        return whole.astype(np.str_) if reject and known.dtype.kind == "U" else whole
+    def predict(
+        self, images: Any, reject: bool = False, accept: float | None = None
+    ) -> NDArray[Any]:
+        """Return the label of each image; with `reject`, "unknown" where it looks like no class.
+
+        The threshold is such that a share `accept` of known images, by default the learner's own,
+        are answered.
+        """
+        reader = self._fitted().reader
+        threshold = self._threshold(accept) if reject else None
+        answers = [self._answers(reader.room(0), threshold)]
+        for rows in read_in_chunks(open_images(images), reader):
+            answers.append(self._answers(rows, threshold))
+        return np.concatenate(answers)
+
+    def predict_rows(self, rows: NDArray[Any], reject: bool = False) -> NDArray[Any]:
+        """Return what `predict` does, for images that the learner's reader has read."""
+        return self._answers(rows, self._threshold(None) if reject else None)
 
     def predict_proba(self, images: Any) -> NDArray[np.float32]:
         """Return the probability of each class, in the order of `classes_`."""
         learned = self._fitted()
-        rows = [np.empty((0, len(learned.labels)), np.float32)]
-        for chunk in read_in_chunks(open_images(images), PixelReader(learned.image_size)):
-            rows.append(torch.from_numpy(self._logits(learned, chunk)).softmax(dim=1).numpy())
-        return np.concatenate(rows)
+        found = [np.empty((0, len(learned.labels)), np.float32)]
+        for rows in read_in_chunks(open_images(images), learned.reader):
+            found.append(probabilities(learned, rows))
+        return np.concatenate(found)
+
+    def predict_familiarity(self, images: Any) -> NDArray[np.float32]:
+        """Return how familiar each image looks: the higher, the more like what was learned.
+
+        Images that look less familiar than a threshold are what `predict(reject=True)` rejects.
+        """
+        learned = self._fitted()
+        self._refuse_without_scores(learned)
+        found = [np.empty(0, np.float32)]
+        for rows in read_in_chunks(open_images(images), learned.reader):
+            found.append(learned.familiarity(rows))
+        return np.concatenate(found)
 
     def score(self, images: Any, labels: Any = None) -> float:
         """Return the share of images whose label is predicted; one never learned counts as wrong.
@@ -206,8 +221,7 @@ class ContinualLearner(Parameters):
             raise LearnerError("images must be at least one, not none")
         slots = slots_of(learned.labels, found)
         guesses = [
-            self._logits(learned, chunk).argmax(axis=1)
-            for chunk in read_in_chunks(items, PixelReader(learned.image_size))
+            learned.logits(rows).argmax(axis=1) for rows in read_in_chunks(items, learned.reader)
         ]
         return float(np.mean(np.concatenate(guesses) == slots))
 
@@ -272,12 +286,22 @@ class ContinualLearner(Parameters):
     @property
     def method_(self) -> Method:
         """The method with its networks."""
-        return self._fitted().method
+        return self._trained().method
 
     @property
     def coreset_(self) -> Coreset:
         """The images that are kept."""
-        return self._fitted().coreset
+        return self._trained().coreset
+
+    @property
+    def classifier_(self) -> nn.Module:
+        """The network from normalized images to logits, of which the first are the classes'."""
+        return self._fitted().classifier()
+
+    @property
+    def can_reject(self) -> bool:
+        """Whether it is known how familiar images look."""
+        return self._fitted().gives_scores
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned_or_none() is not None
@@ -291,6 +315,12 @@ class ContinualLearner(Parameters):
             raise not_fitted("this learner has learned nothing yet; give it a task by partial_fit")
         return learned
 
+    def _trained(self) -> Trained:
+        learned = self._fitted()
+        if not isinstance(learned, Trained):
+            raise LearnerError("method 'features' trains no network and keeps no images")
+        return learned
+
     def _config(self, before: Learned | None) -> RunConfig:
         """Return the configuration, or refuse one that is not that of what was learned."""
         config = run_config(plain(self.get_params()))
@@ -299,24 +329,51 @@ class ContinualLearner(Parameters):
         there, now = lasting(before.config), lasting(config)
         there["image_size"] = before.image_size
         for name, value in there.items():
-            chosen = now[name]
-            if chosen != value and not (name == "image_size" and chosen is None):
+            chosen_value = now.get(name)
+            if chosen_value != value and not (name == "image_size" and chosen_value is None):
                 raise LearnerError(
-                    f"{name} is {value!r} in what was learned, and cannot become {chosen!r}"
+                    f"{name} is {value!r} in what was learned, and cannot become {chosen_value!r}"
                 )
         return config
 
-    def _logits(self, learned: Learned, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        rows = []
-        for views in views_of(images, learned.normalization, learned.placement):
-            with torch.no_grad(), learned.placement.autocast():
-                logits = logits_of(learned.method, views, len(learned.labels))
-            rows.append(logits[:, : len(learned.labels)].float().cpu().numpy())
-        return np.concatenate(rows)
+    def _threshold(self, accept: float | None) -> float:
+        """Return the familiarity below which an image is called unknown."""
+        learned = self._fitted()
+        self._refuse_without_scores(learned)
+        return learned.threshold(check_accept(self.accept if accept is None else accept))
 
-    def _is_known(self, learned: Learned, images: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        scores = familiarity(
-            learned.method, learned.task, images, learned.normalization, learned.placement
-        )
-        assert scores is not None and learned.known_threshold is not None
-        return scores >= learned.known_threshold
+    def _refuse_without_scores(self, learned: Learned) -> None:
+        if not learned.gives_scores:
+            raise LearnerError(
+                f"what method '{learned.config.method}' learned has no threshold to tell strangers "
+                "by; reject needs a method that scores images, such as 'dm' with pseudo-labels and "
+                "any gate but 'everything'"
+            )
+
+    def _answers(self, rows: NDArray[Any], threshold: float | None) -> NDArray[Any]:
+        """Return labels, and "unknown" for what looks less familiar than a threshold."""
+        learned = self._fitted()
+        known = label_array(learned.labels)
+        if not len(rows):
+            return known[:0]
+        answers: NDArray[Any] = known[learned.logits(rows).argmax(axis=1)]
+        if threshold is None:
+            return answers
+        familiar = learned.familiarity(rows) >= threshold
+        mixed = np.where(familiar, answers.astype(object), UNKNOWN)
+        return mixed.astype(np.str_) if known.dtype.kind == "U" else mixed
+
+
+def probabilities(learned: Learned, rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the probability of each class, for images that the reader has read."""
+    found: NDArray[np.float32] = torch.from_numpy(learned.logits(rows)).softmax(dim=1).numpy()
+    return found
+
+
+def _measured(learned: Learned, given: Given) -> Learned:
+    """Note in the last record how many unlabeled images look like no class."""
+    rows = given.environment.images
+    if learned.gives_scores and len(rows):
+        threshold = learned.threshold(given.accept)
+        learned.history[-1]["rejected"] = int((learned.familiarity(rows) < threshold).sum())
+    return learned

@@ -60,6 +60,9 @@ class Reader(Protocol):
     def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], list[str]]:
         """Read those images that can be read, and say what is wrong with the others."""
 
+    def results(self, items: Items, what: str = "images") -> Iterator[NDArray[Any] | str]:
+        """Yield the row of each image, or the reason why it cannot be read."""
+
 
 @dataclass(frozen=True)
 class PixelReader:
@@ -74,6 +77,10 @@ class PixelReader:
     def read(self, items: Items, what: str = "images") -> tuple[Pixels, list[str]]:
         """Read those images that can be read, and say what is wrong with the others."""
         return read_usable(items, self.side, what)
+
+    def results(self, items: Items, what: str = "images") -> Iterator[Pixels | str]:
+        """Yield the pixels of each image, or the reason why it cannot be read."""
+        return _results(items, self.side, what)
 
 
 def read_all(items: Items, reader: Reader, what: str = "images") -> NDArray[Any]:
@@ -98,13 +105,18 @@ def read_usable(items: Items, side: int, what: str = "images") -> tuple[Pixels, 
     count, problems = 0, []
     for number, one in enumerate(_results(items, side, what)):
         if isinstance(one, str):
-            item = items[number]
-            where = item.where if isinstance(item, ImageFile) else f"{what}, number {number + 1}"
-            problems.append(f"{where}: {one}")
+            problems.append(problem(items, number, one, what))
         else:
             images[count] = one
             count += 1
     return images[:count], problems
+
+
+def problem(items: Items, number: int, reason: str, what: str) -> str:
+    """Say which image cannot be read, and why."""
+    item = items[number]
+    where = item.where if isinstance(item, ImageFile) else f"{what}, number {number + 1}"
+    return f"{where}: {reason}"
 
 
 def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:

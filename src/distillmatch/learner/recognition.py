@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,24 @@ from distillmatch.views import Normalization, plain_views
 
 SAMPLED = 2048
 """Unlabeled images that examples are chosen among."""
+
+
+class Judged(Protocol):
+    """What was believed of unlabeled images: a class of each, and whether it was accepted."""
+
+    @property
+    def pseudo_labels(self) -> NDArray[np.int64]:
+        """The class of each image."""
+
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Whether each image was taken for its class."""
+
+
+class Pictures(Protocol):
+    """Images by their number, or none where one is not there any more."""
+
+    def __getitem__(self, number: int, /) -> Pixels | None: ...
 
 
 class Familiarity(NamedTuple):
@@ -60,28 +78,29 @@ class Sample:
 
 
 def choose_examples(
-    sample: Sample, judgement: Judgement, labels: Sequence[Label], images: Pixels, most: int
+    sample: Sample, judgement: Judged, labels: Sequence[Label], pictures: Pictures, most: int
 ) -> list[Example]:
     """Return accepted images of the sample, the most familiar ones of each class in turn."""
-    accepted = np.flatnonzero(judgement.accepted[sample.chosen])
+    places = np.flatnonzero(judgement.accepted[sample.chosen])
     taken_for = judgement.pseudo_labels[sample.chosen]
     if sample.scores is not None:
-        accepted = accepted[np.argsort(-sample.scores[accepted], kind="stable")]
+        places = places[np.argsort(-sample.scores[places], kind="stable")]
     turns: list[tuple[int, int]] = []
     seen: dict[int, int] = {}
-    for place in accepted.tolist():
+    for place in places.tolist():
         slot = int(taken_for[place])
         turns.append((seen.setdefault(slot, 0), place))
         seen[slot] += 1
     turns.sort(key=lambda turn: turn[0])
-    return [
-        Example(
-            image=images[sample.chosen[place]].copy(),
-            label=labels[int(taken_for[place])],
-            score=None if sample.scores is None else float(sample.scores[place]),
-        )
-        for _, place in turns[:most]
-    ]
+    examples: list[Example] = []
+    for _, place in turns:
+        if len(examples) == most:
+            break
+        image = pictures[int(sample.chosen[place])]
+        if image is not None:
+            score = None if sample.scores is None else float(sample.scores[place])
+            examples.append(Example(image.copy(), labels[int(taken_for[place])], score))
+    return examples
 
 
 def calibrated_threshold(

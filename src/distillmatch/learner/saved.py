@@ -18,26 +18,26 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from distillmatch.engine import Placement, Snapshot
-from distillmatch.engine.snapshot import restored_coreset
+from distillmatch.config import RunConfig
+from distillmatch.engine import Placement
 from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
-from distillmatch.learner.learned import Learned, revived_method
+from distillmatch.learner.learned import Learned
 from distillmatch.learner.schema import check_form
 from distillmatch.learner.settings import run_config
+from distillmatch.learner.trained import Trained
 from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.machine import versions
 from distillmatch.sources.walk import shown
-from distillmatch.streams import Coreset
 from distillmatch.views import Normalization
 
 Tell = Callable[[str], None]
 HEAD = "learner.json"
 FORMAT = "distillmatch learner"
-VERSION = 1
+VERSION, OLD = 2, 1
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
 """What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
@@ -64,19 +64,17 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> N
 
     Nobody else may write into the folder meanwhile.
     """
-    snapshot = learned.snapshot()
+    own, tensors = learned.saved()
     examples = [example.image for example in learned.explanation.examples]
     side = learned.image_size
-    pictures = np.concatenate(
-        [np.empty((0, side, side, 3), np.uint8), *(e[None] for e in examples)]
-    )
-    tensors = {**_without_copies(snapshot), "examples": torch.from_numpy(pictures)}
+    pictures = np.stack(examples) if examples else np.empty((0, side, side, 3), np.uint8)
+    tensors = {**tensors, "examples": torch.from_numpy(pictures)}
     digest = checksum("", tensors)
     weights = folder / f"weights-{digest}.safetensors"
     with atomic_file(weights, "writing the learner") as file:
         file.write(to_safetensors(tensors))
     # As it will be read again, so that its checksum will be the same: options may hold paths.
-    body = json.loads(json.dumps(_body(settings, learned, snapshot), default=str))
+    body = json.loads(json.dumps({**_body(settings, learned), **own}, default=str))
     record = {
         "format": FORMAT,
         "version": VERSION,
@@ -102,10 +100,12 @@ def read_head(folder: Path, *, again: bool = True) -> dict[str, Any]:
         half = folder.is_dir() and any(_WEIGHTS.fullmatch(path.name) for path in folder.iterdir())
         found = "a half-written one" if half else "none"
         raise LearnerError(f"{shown(folder)}: expected a learner there ({HEAD}), found {found}")
-    record = read_record(folder / HEAD, "learner", FORMAT, VERSION, LearnerError)
+    record = read_record(folder / HEAD, "learner", FORMAT, (OLD, VERSION), LearnerError)
     with _wholeness(folder):
         if checksum(_canonical(record["learner"]), {}) != record["checksum"]:
             raise ValueError("its checksum differs")
+        if record["version"] == OLD:
+            upgrade(record["learner"])
         check_form(record["learner"])
         if not _WEIGHTS.fullmatch(record["weights"]):
             raise ValueError("it names no file of weights")
@@ -129,37 +129,45 @@ def read_learned(
             tensors = _read_tensors(folder / record["weights"])
         body = record["learner"]
         settings = {**body["settings"], "device": device}
-        refuse_code(settings, shown(folder / HEAD), allow_import)
-        config = run_config(settings)
-        snapshot = Snapshot(body["snapshot"], tensors)
-        placement = Placement.of(config)
-        labels = tuple(body["labels"])
-        return settings, Learned(
-            config=config,
-            placement=placement,
-            method=revived_method(config, len(labels), body["image_size"], placement, snapshot),
-            labels=labels,
-            sizes=tuple(body["sizes"]),
-            image_size=body["image_size"],
-            normalization=Normalization(
-                tuple(body["normalization"]["mean"]), tuple(body["normalization"]["std"])
-            ),
-            coreset=restored_coreset(snapshot, Coreset(config.coreset, body["image_size"])),
-            history=tuple(body["history"]),
-            explanation=_explanation(body["explanation"], tensors["examples"]),
-            known_threshold=body["known_threshold"],
-        )
+        named = {**settings, "method": body["method"], "network": body["network"]}
+        for values in (settings, named):
+            refuse_code(values, shown(folder / HEAD), allow_import)
+        config = run_config(named)
+        return settings, Trained.restored(body, tensors, _common(body, config, tensors["examples"]))
 
 
-def _body(settings: dict[str, Any], learned: Learned, snapshot: Snapshot) -> dict[str, Any]:
+def _common(body: dict[str, Any], config: RunConfig, pictures: Tensor) -> dict[str, Any]:
+    """Return what all kinds of learners have."""
+    normalization = body["normalization"]
+    return {
+        "config": config,
+        "placement": Placement.of(config),
+        "labels": tuple(body["labels"]),
+        "sizes": tuple(body["sizes"]),
+        "image_size": body["image_size"],
+        "normalization": Normalization(tuple(normalization["mean"]), tuple(normalization["std"])),
+        "history": tuple(body["history"]),
+        "explanation": _explanation(body["explanation"], pictures),
+    }
+
+
+def upgrade(body: dict[str, Any]) -> None:
+    """Bring what version 1 wrote into the form of today."""
+    settings = body["settings"]
+    body["accept"] = settings["accept"] = settings.pop("known_rate")
+    body |= {"method": settings["method"], "network": settings["network"]}
+
+
+def _body(settings: dict[str, Any], learned: Learned) -> dict[str, Any]:
     explanation = learned.explanation
     return {
         "settings": settings,
+        "method": learned.config.method,
+        "network": learned.config.network,
         "labels": list(learned.labels),
         "sizes": list(learned.sizes),
         "image_size": learned.image_size,
         "normalization": {"mean": learned.normalization.mean, "std": learned.normalization.std},
-        "known_threshold": learned.known_threshold,
         "history": list(learned.history),
         "explanation": {
             "name": explanation.name,
@@ -168,7 +176,6 @@ def _body(settings: dict[str, Any], learned: Learned, snapshot: Snapshot) -> dic
             "by_class": list(explanation.by_class.items()),
             "examples": [[example.label, example.score] for example in explanation.examples],
         },
-        "snapshot": snapshot.values,
         "made_with": versions(),
     }
 
@@ -185,22 +192,6 @@ def _explanation(saved: dict[str, Any], pictures: Tensor) -> Explanation:
             for image, (label, score) in zip(images, saved["examples"], strict=True)
         ],
     )
-
-
-def _without_copies(snapshot: Snapshot) -> dict[str, Tensor]:
-    """Leave out frozen networks that are as the ones they were copied from."""
-    kept = dict(snapshot.tensors)
-    for name, of in snapshot.values["copies"].items():
-        copies = {
-            place: place.removeprefix(f"network/{name}/")
-            for place in kept
-            if place.startswith(f"network/{name}/")
-        }
-        if all(
-            torch.equal(kept[place], kept[f"network/{of}/{key}"]) for place, key in copies.items()
-        ):
-            kept = {place: tensor for place, tensor in kept.items() if place not in copies}
-    return kept
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ class _Test(BaseModel):
     new: Percent
     old_before: Percent
     forgotten: Percent
+    accepted: Percent = None
     by_class: dict[str, Number]
     unknown: dict[str, Count]
 
@@ -44,6 +45,8 @@ class _Record(BaseModel):
     stored: Count
     stored_bytes: Count
     weights_bytes: Count
+    accept: Number | None = None
+    rejected: Count | None = None
     known_threshold: Number | None
     test: _Test | None
 
@@ -73,11 +76,14 @@ class LearnerSchema(BaseModel):
     """What `learner.json` says of the learner."""
 
     settings: _Settings
+    method: Text
+    network: Text
     labels: Annotated[list[LabelValue], Field(min_length=1)]
     sizes: Annotated[list[Count], Field(min_length=1)]
     image_size: Annotated[int, Field(strict=True, ge=8, le=512)]
     normalization: _Normalization
-    known_threshold: Number | None
+    known_threshold: Number | None = None
+    accept: Number | None = None
     history: Annotated[list[_Record], Field(min_length=1)]
     explanation: _Explanation
     snapshot: SnapshotSchema

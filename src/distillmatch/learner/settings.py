@@ -27,10 +27,10 @@ LASTING = ("method", "recipe", "network", "image_size", "coreset", "seed")
 
 def lasting(config: RunConfig) -> dict[str, Any]:
     """Return the values that cannot change once something is learned."""
+    values = {name: getattr(config, name) for name in LASTING}
     method = find_method(config.method)
     options = method.Options(**config.options)
-    own = {name: getattr(options, name) for name in method.lasting_options}
-    return {**{name: getattr(config, name) for name in LASTING}, **own}
+    return {**values, **{name: getattr(options, name) for name in method.lasting_options}}
 
 
 def plain(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -51,15 +51,15 @@ def run_config(parameters: dict[str, Any]) -> RunConfig:
 
     What is wrong with them is said.
     """
-    own = {name: parameters[name] for name in LEARNER_KEYS}
     of_run, of_method = _sorted_options(parameters["options"])
+    own = {name: parameters[name] for name in LEARNER_KEYS}
     config = RunConfig(**own, **of_run, options=of_method)
+    _check_limits(parameters)
     method = find_method(config.method)
     if method.memory == "everything":
         raise ConfigError(
             f"method '{config.method}' needs all images of earlier tasks, and a learner keeps none"
         )
-    _check_limits(parameters)
     return with_options(config, method)
 
 
@@ -80,6 +80,11 @@ def _check_limits(parameters: dict[str, Any]) -> None:
         value = parameters[name]
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"{name} must be a whole number of at least 0, not {value!r}")
-    rate = parameters["known_rate"]
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
-        raise ConfigError(f"known_rate must be more than 0 and at most 1, not {rate!r}")
+    check_accept(parameters["accept"])
+
+
+def check_accept(accept: Any) -> float:
+    """Return the share of known images that are to be accepted, or refuse what is none."""
+    if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 < accept <= 1:
+        raise ConfigError(f"accept must be more than 0 and at most 1, not {accept!r}")
+    return float(accept)

@@ -9,8 +9,11 @@ they are; the keys of mappings are strings):
     accepted_by_class, unlabeled_in (the trainings that used them; absent in old records),
     fingerprint (of the folders the task was learned from; "" where it came from Python),
     seconds (by training), losses (last mean of each training), values (epsilon, threshold),
-    stored, stored_bytes (coreset), weights_bytes, known_threshold (of `reject`, or None),
-    test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten
+    stored, stored_bytes (coreset), weights_bytes,
+    accept (share of known images to accept), known_threshold (of `reject`, or None),
+    rejected (unlabeled images that look like no class, or None where that is not known),
+    test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten,
+          accepted (images of known classes that `reject` accepts)
           (percent, or points, or None where nothing could be measured), by_class,
           unknown: {label the learner never saw: images}}
 """
@@ -27,7 +30,7 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner.accuracy import TestImages, accuracy_by_class, hold_out, measure
 from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import read_images
+from distillmatch.learner.inputs import read_all
 from distillmatch.learner.labels import class_folders
 from distillmatch.learner.saved import HEAD, Tell, alone_in, read_head, sweep
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
@@ -124,14 +127,15 @@ def learn(
 def read_state(state: Path) -> dict[str, Any]:
     """Return what a state holds, without loading its weights.
 
-    That is format_version, settings, labels (in order), image_size, history, bytes (on the disk),
-    unfinished (a task can be continued) and busy (a process works in the folder).
+    That is format_version, settings (with the method and network that were chosen), labels (in
+    order), image_size, history, bytes (on the disk), unfinished (a task can be continued) and busy
+    (a process works in the folder).
     """
     record = read_head(state)
     body = record["learner"]
     return {
         "format_version": record["version"],
-        "settings": body["settings"],
+        "settings": {**body["settings"], "method": body["method"], "network": body["network"]},
         "labels": body["labels"],
         "image_size": body["image_size"],
         "history": body["history"],
@@ -290,17 +294,18 @@ def _read_folders(
         raise LearnerError(
             f"{shown(labeled)}: expected images in the folders of classes, found none"
         )
-    side = learner.side_for(files)
+    reader = learner.reader_for(files)
     if test is not None:
         test_files, test_labels = class_folders(test.expanduser())
-        return files, labels, TestImages("test", read_images(test_files, side), test_labels)
+        rows = read_all(test_files, reader, "test images")
+        return files, labels, TestImages("test", rows, test_labels)
     held = hold_out(files, labels, held_out)
     kept = [place for place, one in enumerate(held) if not one]
     tests = None
     if held.any():
         places = [place for place, one in enumerate(held) if one]
-        images = read_images([files[place] for place in places], side)
-        tests = TestImages("held-out", images, [labels[place] for place in places])
+        rows = read_all([files[place] for place in places], reader, "images held out")
+        tests = TestImages("held-out", rows, [labels[place] for place in places])
     return [files[place] for place in kept], [labels[place] for place in kept], tests
 
 
