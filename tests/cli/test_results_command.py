@@ -116,7 +116,7 @@ def test_the_archive_is_listed_apart(folder: Path, capsys: pytest.CaptureFixture
     assert "1 result" in shown and "an-old-bound" in shown and "UB" in shown
     assert "an-old-bound" not in said(words, capsys)
     refused = said(["results", "check", "--ledger", str(folder), "--archive"], capsys, 2)
-    assert "--archive goes with listing" in refused
+    assert "--archive goes with listing only" in refused
 
 
 def test_small_runs_belong_to_their_experiments_too(
@@ -329,11 +329,14 @@ def test_results_made_elsewhere_are_added_all_or_none(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["add", "x", "--method", "dm"], "--method goes with listing and checking"),
-        (["add", "x", "--seed", "0"], "--seed goes with listing and checking"),
-        (["add", "x", "--where", "tasks=5"], "--where goes with listing and checking"),
-        (["--replace"], "--replace goes with results add only"),
-        (["check", "--replace"], "--replace goes with results add only"),
+        (["add", "x", "--method", "dm"], "--method goes with listing and check only, not with add"),
+        (["add", "x", "--seed", "0"], "--seed goes with listing and check only, not with add"),
+        (
+            ["add", "x", "--where", "tasks=5"],
+            "--where goes with listing and check only, not with add",
+        ),
+        (["--replace"], "--replace goes with add only"),
+        (["check", "--replace"], "--replace goes with add only"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(

@@ -1,6 +1,5 @@
 """Independent tasks learned side by side give the result of tasks learned one after another."""
 
-import json
 import random
 import signal
 import time
@@ -23,8 +22,9 @@ from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, RunFolderError
 from distillmatch.methods import find_method, method_names
 from distillmatch.runs import read_result, run
+from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
-from distillmatch.runs.progress import CONTINUED
+from distillmatch.runs.side_by_side import CONTINUED
 from distillmatch.runs.stages import StageSession
 
 Result = dict[str, Any]
@@ -168,10 +168,10 @@ def test_stages_of_another_run_are_refused_and_resume_no_removes_them(tmp_path: 
 def test_the_time_of_earlier_sessions_is_counted(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         learn(tmp_path, 2, Watching(dies_in=3))
-    head = tmp_path / "stages" / "run.json"
-    record = json.loads(head.read_text())
-    assert record["seconds"] > 0
-    head.write_text(json.dumps({**record, "seconds": 5000.0}))
+    (stage,) = (path.parent for path in tmp_path.glob("stages/*/checkpoints"))
+    kept, _ = Checkpoints(stage).load()
+    assert kept is not None and kept.values["seconds"] > 0
+    Checkpoints(stage).save(Checkpoint({**kept.values, "seconds": 5000.0}, kept.tensors))
     assert 5000 < learn(tmp_path, 2)["seconds"]["total"] < 5060
 
 

@@ -24,9 +24,8 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import SourceError, TrainingError
 from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
-from distillmatch.runs.progress import SharedProgress
 from distillmatch.runs.result import config_of
-from distillmatch.runs.side_by_side import Job
+from distillmatch.runs.side_by_side import Job, SharedProgress
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import Crew, LocalEngine
 from distillmatch.suite.queue import Queue

@@ -2,38 +2,30 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.table import Table
 
 from distillmatch.cli.options import key_and_value
 from distillmatch.cli.parser import Commands, add_command
 from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
-from distillmatch.config import RunConfig
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.report.canvas import check_picture_name
 from distillmatch.suite.catalogue import Scale
 from distillmatch.terminal import plain_console, say
 
+if TYPE_CHECKING:
+    from distillmatch.suite.ledger import Ledger
+
 Result = dict[str, Any]
-FILTERS = ("method", "seed", "experiment", "where")
-"""The options that choose among results."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """A result, its label here, and its name in the ledger, if it is from there.
-
-    A file that is not a result has the sentence that says so, for the check.
-    """
-
-    label: str
-    name: str | None
-    result: Result
-    refusal: str = ""
+GOES_WITH = {
+    **dict.fromkeys(("method", "seed", "experiment", "where"), ("listing", "check")),
+    "archive": ("listing",),
+    "replace": ("add",),
+}
+"""What the options are for."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -123,113 +115,81 @@ def run_compare(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """List and compare the chosen results, check them, or add them."""
-    if arguments.files[:1] == ["add"]:
-        for name in FILTERS:
-            if getattr(arguments, name) not in (None, []):
-                raise ConfigError(
-                    f"--{name} goes with listing and checking; results add takes the named files"
-                )
-        _add([Path(file) for file in arguments.files[1:]], arguments)
+    from distillmatch.suite.ledger import Ledger
+
+    files: list[str] = arguments.files
+    action = files[0] if files[:1] in (["check"], ["add"]) else "listing"
+    paths = [Path(file) for file in (files if action == "listing" else files[1:])]
+    for name, actions in GOES_WITH.items():
+        given = getattr(arguments, name)
+        if action not in actions and given not in (None, []) and given is not False:
+            raise ConfigError(f"--{name} goes with {' and '.join(actions)} only, not with {action}")
+    ledger = Ledger(ledger_folder(arguments))
+    if action == "add":
+        _add(paths, ledger, arguments.replace)
         return
-    if arguments.replace:
-        raise ConfigError("--replace goes with results add only")
-    check = arguments.files[:1] == ["check"]
-    if check:
-        arguments.files = arguments.files[1:]
-    if check and arguments.archive:
-        raise ConfigError("--archive goes with listing; archived results are not checked")
-    is_chosen, paths = _choice(arguments), _paths(arguments)
-    if check:
+    if paths and arguments.ledger:
+        raise ConfigError("results takes files or --ledger, not both")
+    folder = ledger.archive if arguments.archive else ledger
+    paths = paths or folder.paths()
+    if not paths:
+        raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
+    is_chosen = _choice(arguments)
+    if action == "check":
         _check(paths, is_chosen)
-        return
-    items = [item for item in _with_omega([_item(path) for path in paths]) if is_chosen(item)]
-    if not items:
-        raise ResultError(f"none of {len(paths)} results matches the options")
-    _list(items)
+    else:
+        _list(paths, is_chosen)
 
 
-def _add(paths: list[Path], arguments: argparse.Namespace) -> None:
+def _add(paths: list[Path], ledger: "Ledger", replace: bool) -> None:
     """Put results of runs made elsewhere into the ledger: all, or none."""
+    from distillmatch.runs import read_result
     from distillmatch.runs.result import config_of
     from distillmatch.suite.checks import Check
-    from distillmatch.suite.ledger import Ledger
 
     if not paths:
         raise ConfigError("results add needs result files or folders of runs")
-    ledger = Ledger(ledger_folder(arguments))
-    results, check = [_item(path).result for path in paths], Check({})
+    results, check = [read_result(path) for path in paths], Check({})
     for path, result in zip(paths, results, strict=True):
         problems = check.add(result, None).problems
         if problems:
             raise ResultError(f"{path}: {problems[0]}")
-        if ledger.find(config_of(result, path)) not in (None, result) and not arguments.replace:
-            there = ledger.path_of(config_of(result, path))
+        config = config_of(result, path)
+        if ledger.find(config) not in (None, result) and not replace:
             raise ResultError(
-                f"{there} already has another result of this run; give --replace to put {path} in "
-                "its place"
+                f"{ledger.path_of(config)} already has another result of this run; give --replace "
+                f"to put {path} in its place"
             )
     for result in results:
         say(str(ledger.add(result)))
 
 
-def _paths(arguments: argparse.Namespace) -> list[Path]:
-    """Return the named files, or all of the ledger."""
-    from distillmatch.suite.ledger import Ledger
-
-    if arguments.files and arguments.ledger:
-        raise ConfigError("results takes files or --ledger, not both")
-    ledger = Ledger(ledger_folder(arguments))
-    folder = ledger.archive if arguments.archive else ledger
-    paths = [Path(file) for file in arguments.files] or folder.paths()
-    if not paths:
-        raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
-    return paths
-
-
-def _with_omega(items: list[Item]) -> list[Item]:
-    """Fill in Ω before the options leave out bounds."""
-    from distillmatch.report.comparison import with_omega
-
-    filled = with_omega([item.result for item in items])
-    return [replace(item, result=result) for item, result in zip(items, filled, strict=True)]
-
-
-def _choice(arguments: argparse.Namespace) -> Callable[[Item], bool]:
-    """Return what chooses results by the options; files that are no results are chosen too."""
+def _choice(arguments: argparse.Namespace) -> Callable[[Result, str], bool]:
+    """Return what chooses results, which the files are named for, by the options."""
+    from distillmatch.runs.result import config_of
     from distillmatch.suite.names import run_name
 
     wanted = _wanted(arguments)
     runs = None if arguments.experiment is None else _runs_of(arguments.experiment)
 
-    def is_chosen(item: Item) -> bool:
-        if item.refusal:
-            return True
-        values = {**item.result["config"], **item.result["options"]}
+    def is_chosen(result: Result, label: str) -> bool:
+        values = {**result["config"], **result["options"]}
         if any(values.get(key) != value for key, value in wanted.items()):
             return False
-        config = None if runs is None else _config(item)
-        return runs is None or config is None or run_name(config.replace(seed=0)) in runs
+        try:
+            return runs is None or run_name(config_of(result, label).replace(seed=0)) in runs
+        except ResultError:  # a listing shows it, and a check says what is wrong with it
+            return True
 
     return is_chosen
 
 
-def _item(path: Path) -> Item:
-    from distillmatch.runs import read_result
-    from distillmatch.runs.folder import RESULT
-
-    result = read_result(path)
-    if path.is_dir() or path.name == RESULT:
-        return Item(str(path), None, result)
+def _label(path: Path) -> tuple[str, str | None]:
+    """Return what a result is called here, and its name in the ledger, if it is from there."""
+    if path.is_dir() or path.name == "result.json":
+        return str(path), None
     name = path.name.removesuffix(".json")
-    return Item(name, name, result)
-
-
-def _item_to_check(path: Path) -> Item:
-    """Read a result; keep the reason why a file is none, so that the others are checked too."""
-    try:
-        return _item(path)
-    except ResultError as error:
-        return Item(str(path), None, {}, str(error))
+    return name, name
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -240,16 +200,6 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
         if getattr(arguments, key) is not None:
             wanted[key] = getattr(arguments, key)
     return wanted
-
-
-def _config(item: Item) -> RunConfig | None:
-    """Return a result's configuration, if it has one."""
-    from distillmatch.runs.result import config_of
-
-    try:
-        return config_of(item.result, Path(item.label))
-    except ResultError:
-        return None
 
 
 def _runs_of(experiment: str) -> set[str]:
@@ -265,21 +215,27 @@ def _runs_of(experiment: str) -> set[str]:
     return {run.name for run in plan(experiments, [0])}
 
 
-def _list(items: list[Item]) -> None:
-    from distillmatch.report.comparison import NAMES, code_shown, comparison_table
+def _list(paths: list[Path], is_chosen: Callable[[Result, str], bool]) -> None:
+    """Print the chosen results and how they compare, Ω by bounds that may not be chosen."""
+    from distillmatch.report.comparison import NAMES, code_shown, comparison_table, with_omega
+    from distillmatch.runs import read_result
 
-    table = Table(title=f"{len(items)} result{'s' if len(items) > 1 else ''}")
+    labels = [_label(path)[0] for path in paths]
+    filled = with_omega([read_result(path) for path in paths])
+    chosen = [pair for pair in zip(filled, labels, strict=True) if is_chosen(*pair)]
+    if not chosen:
+        raise ResultError(f"none of {len(paths)} results matches the options")
+    table = Table(title=f"{len(chosen)} result{'s' if len(chosen) > 1 else ''}")
     for name in ("run", "method"):
         table.add_column(name, overflow="fold")
     for name in ("seed", "tasks", "A_N"):
         table.add_column(name, justify="right")
     for name in ("machine", "code"):
         table.add_column(name)
-    for item in items:
-        result = item.result
+    for result, label in chosen:
         tasks, stages = len(result["tasks"]), len(result["task_sizes"])
         table.add_row(
-            item.label,
+            label,
             NAMES.get(result["method"], result["method"]),
             str(result["seed"]),
             str(tasks) if tasks == stages else f"{tasks} of {stages}",
@@ -289,19 +245,24 @@ def _list(items: list[Item]) -> None:
         )
     console = plain_console(highlight=False)
     console.print(table)
-    console.print(comparison_table([item.result for item in items]))
+    console.print(comparison_table([result for result, _ in chosen]))
 
 
-def _check(paths: list[Path], is_chosen: Callable[[Item], bool]) -> None:
-    """Print what is wrong with each result, and remarks on it."""
+def _check(paths: list[Path], is_chosen: Callable[[Result, str], bool]) -> None:
+    """Print what is wrong with each result, and remarks on it; files that are none are wrong."""
+    from distillmatch.runs import read_result
     from distillmatch.suite.checks import Check, Report
 
     check, reports = Check(), dict[str, Report]()
     for path in paths:
-        item = _item_to_check(path)
-        if is_chosen(item):
-            refused = Report([item.refusal]) if item.refusal else None
-            reports[item.label] = refused or check.add(item.result, item.name)
+        label, name = _label(path)
+        try:
+            result = read_result(path)
+        except ResultError as error:
+            reports[str(path)] = Report([str(error)])
+            continue
+        if is_chosen(result, label):
+            reports[label] = check.add(result, name)
     if not reports:
         raise ResultError(f"none of {len(paths)} results matches the options")
     check.finish()

@@ -189,7 +189,7 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     """Run all seeds and print how they compare; the failure of one leaves the others alone."""
     from distillmatch.report.comparison import comparison_table
     from distillmatch.runs import Job, run_side_by_side
-    from distillmatch.runs.progress import SharedProgress
+    from distillmatch.runs.side_by_side import SharedProgress
     from distillmatch.runs.tensorboard import TensorBoard
 
     out, stream = arguments.out, arguments.stream

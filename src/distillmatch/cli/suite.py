@@ -28,6 +28,7 @@ from distillmatch.suite.catalogue import (
     Scale,
     at_scale,
     experiment_names,
+    experiments_called,
     load_experiment,
 )
 from distillmatch.terminal import plain_console, tell
@@ -43,14 +44,6 @@ RECIPES: dict[Scale, RecipeName] = {"paper": "paper", "quick": "as-written"}
 """The default recipe of each scale. By `paper`, networks learn little in few steps."""
 PASSED_ON = (*LOCATION_KEYS, "device", "precision", "resident_bytes")
 """What may differ from machine to machine: given here, it holds for every run."""
-PARTS_OF_PAPER = {
-    "table-2": ("table-2a", "table-2b", "table-2c"),
-    "table-3": ("table-3a", "table-3b"),
-    "table-4": ("table-4a", "table-4b"),
-    "figure-4": ("table-4a", "table-4b"),
-    "figure-5": ("table-6", "table-7"),
-}
-"""The paper's numbers that stand for several experiments."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -183,7 +176,7 @@ def chosen_experiments(
 ) -> list[Experiment]:
     """Return the experiments of these names or files; without any, the paper's and then ours."""
     recipe = recipe or RECIPES[scale]
-    single = [part for name in names for part in PARTS_OF_PAPER.get(name, (name,))]
+    single = [part for name in names for part in experiments_called(name)]
     chosen = [
         at_scale(load_experiment(name, recipe, allow_import), scale)
         for name in single or experiment_names()

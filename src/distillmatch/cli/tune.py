@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.tuning import Work
 
-DRAWING = ("random", "tpe")
-"""The searches that draw a given number of trials."""
 PICTURE = "tuning.png"
 SHOWN = 10
 """Trials in the table; all of them are in the record."""
@@ -158,6 +156,8 @@ def trial_table(record: dict[str, Any]) -> Table:
 
 def _drawn(arguments: argparse.Namespace) -> dict[str, int]:
     """Return the options of drawn trials; refuse them for searches that draw none."""
+    from distillmatch.suite.search import DRAWING
+
     names = ("trials", "together")
     drawn = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if drawn and arguments.search not in DRAWING:

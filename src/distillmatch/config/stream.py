@@ -14,6 +14,8 @@ BadImages = Literal["skip", "stop"]
 DEFAULT_TASKS = 10
 LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
 """Where on a machine things lie. Results leave them out: the fingerprint names the images."""
+IMAGE_KEYS = ("source", *LOCATION_KEYS, "image_size", "bad_images")
+"""What our own sources read of a configuration."""
 
 
 class StreamConfig(Config):

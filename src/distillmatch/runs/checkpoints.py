@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
@@ -25,7 +25,7 @@ from torch import Tensor
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import atomic_file, read_bytes
 from distillmatch.runs.interruption import THREADS
-from distillmatch.runs.schema import RunCheckpoint
+from distillmatch.runs.schema import RunCheckpoint, problems_of_form
 from distillmatch.sources.walk import shown
 
 if TYPE_CHECKING:
@@ -107,12 +107,9 @@ class Checkpoints:
 
     def _check(self, checkpoint: Checkpoint) -> None:
         """Raise `ValueError` for a checkpoint of another kind, or one with missing parts."""
-        try:
-            self.schema.model_validate(checkpoint.values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{place}: {first['msg'].lower()}") from None
+        problems = problems_of_form(checkpoint.values, self.schema)
+        if problems:
+            raise ValueError(problems[0])
         stored = checkpoint.tensors.get("coreset")
         counts = checkpoint.values["engine"]["coreset"]
         if stored is None or stored.ndim != 4 or len(stored) != sum(counts):

@@ -1,16 +1,15 @@
 """The folder of a run: its result, checkpoints, log and lock."""
 
 import contextlib
-import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ResultError, RunFolderError
-from distillmatch.files import is_other_json, read_record, write_atomically
+from distillmatch.files import is_other_json, read_record
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
@@ -23,14 +22,14 @@ from distillmatch.runs.result import (
     read_result,
     recorded_config,
 )
-from distillmatch.runs.schema import RunHead, check_form
+from distillmatch.runs.schema import StageSchema, check_form
 
 Resume = Literal["no", "auto", "must"]
 RESULT = "result.json"
 STAGES = "stages"
-STAGES_HEAD = "run.json"
-STAGES_FORMAT = "distillmatch stages"
-STAGES_VERSION = 1
+STAGE = "stage.json"
+STAGE_FORMAT = "distillmatch stage"
+STAGE_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,12 @@ class Found:
     """What a folder has of a run: its whole result, or what it is resumed from, or nothing.
 
     A run is resumed from a checkpoint or, of tasks learned side by side, from `stages/`, or both.
+    `stages` are the records of finished tasks by their numbers, and what checkpoints say of others.
     """
 
     result: dict[str, Any] | None = None
     checkpoint: Checkpoint | None = None
-    stages: dict[str, Any] | None = None
+    stages: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -100,21 +100,20 @@ class RunFolder:
                 "choose another folder, or resume 'no' to start over"
             )
         checkpoint, problems = self.checkpoints.load()
-        stages, damage = self._read_stages_head()
-        problems += damage
-        for record in (result, None if checkpoint is None else checkpoint.values, stages):
+        stages = dict(self._stages())
+        for record in (result, None if checkpoint is None else checkpoint.values, *stages.values()):
             if record is not None:
                 self._check_same_run(record, config, fingerprint, weights)
         if result is not None and result["complete"]:
             self.clear()
             return Found(result=result)
-        if checkpoint is None and stages is None and resume == "must":
+        if checkpoint is None and not stages and resume == "must":
             reason = f": {'; '.join(problems)}" if problems else ""
             raise RunFolderError(f"{self.path}: there is no run to continue{reason}")
         if checkpoint is not None:
             instead = "the one before it is used"
         else:
-            instead = "the run starts over" if stages is None else "it is not used"
+            instead = "it is not used" if stages else "the run starts over"
         for problem in problems:
             self.tell(f"{problem}; {instead}")
         return Found(checkpoint=checkpoint, stages=stages)
@@ -137,29 +136,37 @@ class RunFolder:
         self.checkpoints.clear()
         shutil.rmtree(self.path / STAGES, ignore_errors=True)
 
-    def write_stages_head(self, head: dict[str, Any]) -> None:
-        """Write of which run the stages in this folder are."""
-        record = {"format": STAGES_FORMAT, "version": STAGES_VERSION, **head}
-        path = self.path / STAGES / STAGES_HEAD
-        write_atomically(path, json.dumps(record) + "\n", "writing how far the stages are")
+    def stage(self, number: int) -> Path:
+        """Return the folder of a task that is learned side by side with others."""
+        return self.path / STAGES / f"{number + 1:02d}"
 
-    def _read_stages_head(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Return of which run the stages are, and what is wrong with the file that says so.
-
-        If it is damaged the stages are removed: they could be of any run.
-        """
-        path = self.path / STAGES / STAGES_HEAD
+    def _finished_stage(self, number: int) -> dict[str, Any] | None:
+        """Return the record of a finished stage; one that is damaged is learned again."""
+        path = self.stage(number) / STAGE
         if not path.exists():
-            return None, []
+            return None
         try:
-            record = read_record(path, "head of stages", STAGES_FORMAT, STAGES_VERSION, ResultError)
-            check_form(RunHead, record, path)
+            record = read_record(path, "finished stage", STAGE_FORMAT, STAGE_VERSION, ResultError)
+            check_form(StageSchema, record, path)
+            if {len(record["row"][name]) for name in "RAP"} != {number + 1}:
+                raise ResultError(f"{path}: expected accuracies of {number + 1} tasks")
         except ResultError as error:
-            if is_other_json(path, STAGES_FORMAT, (STAGES_VERSION,)):
+            if is_other_json(path, STAGE_FORMAT, (STAGE_VERSION,)):
                 raise
-            shutil.rmtree(path.parent, ignore_errors=True)
-            return None, [str(error)]
-        return record, []
+            self.tell(f"{error}; the stage is learned again")
+            return None
+        return record
+
+    def _stages(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the stages that were begun: their numbers, and their records or checkpoints."""
+        folders = sorted((self.path / STAGES).glob("[0-9][0-9]*"))
+        for number in (int(path.name) - 1 for path in folders if path.name.isdigit()):
+            record = self._finished_stage(number)
+            if record is None:
+                checkpoint, _ = Checkpoints(self.stage(number)).load()
+                record = None if checkpoint is None else checkpoint.values
+            if record is not None:
+                yield number, record
 
     def _check_same_run(
         self, record: dict[str, Any], config: RunConfig, fingerprint: str, weights: str | None

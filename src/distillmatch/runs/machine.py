@@ -19,10 +19,7 @@ from distillmatch.engine import Placement
 PACKAGES = ("distillmatch", "torch", "numpy", "pillow")
 PACKAGE = Path(__file__).resolve().parent.parent
 IN_REPOSITORY = "src/distillmatch"
-
-
 _counting = threading.Lock()
-_runs: "list[AtOnce]" = []
 
 
 @dataclass(eq=False)
@@ -30,6 +27,9 @@ class AtOnce:
     """The most runs of this process at once during one of them, itself included."""
 
     most: int = 0
+
+
+_runs: list[AtOnce] = []
 
 
 @contextmanager

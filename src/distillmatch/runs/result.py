@@ -13,6 +13,7 @@ from distillmatch.config import UNRECORDED_KEYS, RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import (
+    PseudoLabelQuality,
     accuracy_matrix,
     auroc,
     backward_transfer,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 FORMAT = "distillmatch result"
 VERSION = 2
 VERSIONS = (1, VERSION)
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -94,28 +94,24 @@ def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[st
 
 
 class Tally:
-    """Collects the outcomes of the tasks and turns them into figures."""
+    """Collects the outcomes of the tasks and turns them into figures.
+
+    Its rows are those of R, A and P: accuracies among the classes seen so far, among each task's
+    own, and among those of the first tasks up to it.
+    """
 
     def __init__(self, task_sizes: tuple[int, ...]) -> None:
         self.task_sizes = task_sizes
-        self.among_seen: list[NDArray[np.float64]] = []
-        self.among_own: list[NDArray[np.float64]] = []
-        self.among_first: list[NDArray[np.float64]] = []
-        self.test_counts: list[int] = []
+        self.rows: dict[str, list[list[float]]] = {"R": [], "A": [], "P": []}
         self.tasks: list[dict[str, Any]] = []
 
     @classmethod
     def restored(cls, task_sizes: tuple[int, ...], result: dict[str, Any]) -> "Tally":
         """Return the tally of the tasks that a result, or the part of one, has."""
         tally = cls(task_sizes)
-        for name, rows in (
-            ("R", tally.among_seen),
-            ("A", tally.among_own),
-            ("P", tally.among_first),
-        ):
-            rows.extend(np.array(row[: i + 1], float) for i, row in enumerate(result[name]))
+        for name, rows in tally.rows.items():
+            rows.extend(row[: i + 1] for i, row in enumerate(result[name]))
         tally.tasks.extend(result["tasks"])
-        tally.test_counts.extend(task["test_images"] for task in tally.tasks)
         return tally
 
     def add(self, outcome: "TaskOutcome") -> None:
@@ -124,50 +120,47 @@ class Tally:
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Take in what `task_row` made of the next task's outcome."""
-        self.among_seen.append(np.array(row["R"], float))
-        self.among_own.append(np.array(row["A"], float))
-        self.among_first.append(np.array(row["P"], float))
-        record = row["task"]
-        self.test_counts.append(record["test_images"])
-        accuracy = self.accuracies[-1]
-        self.tasks.append({"task": record["task"], "accuracy": accuracy, **record})
+        for name, rows in self.rows.items():
+            rows.append(row[name])
+        self.tasks.append({"task": row["task"]["task"], "accuracy": 0.0, **row["task"]})
+        self.tasks[-1]["accuracy"] = self.accuracies[-1]
 
     @property
     def accuracies(self) -> list[float]:
         """The accuracy over all classes seen so far, after each task."""
-        matrix = accuracy_matrix(self.among_seen)
-        return [float(a) for a in overall_accuracies(matrix, self.test_counts)]
+        accuracies: list[float] = overall_accuracies(*self._seen()).tolist()
+        return accuracies
 
     def matrices(self) -> dict[str, Any]:
-        """Return R, A and P (among the first tasks' classes), null above the diagonal."""
+        """Return R, A and P, null above the diagonal."""
         return {
-            "R": _json_matrix(accuracy_matrix(self.among_seen)),
-            "A": _json_matrix(accuracy_matrix(self.among_own)),
-            "P": _json_matrix(accuracy_matrix(self.among_first)),
+            name: [[*row, *[None] * (len(rows) - len(row))] for row in rows]
+            for name, rows in self.rows.items()
         }
 
     def metrics(self, bound: Bound | None) -> dict[str, Any]:
         """Return all figures of the run; Ω is null where there is no bound to compare with."""
-        matrix = accuracy_matrix(self.among_seen)
-        sizes = self.task_sizes[: len(self.tasks)]
-        figures: dict[str, Any] = {
-            "A_N": final_accuracy(matrix, self.test_counts),
-            "bwt": backward_transfer(accuracy_matrix(self.among_own)),
-            "fgt": forgetting(matrix, sizes),
-            "accuracies": self.accuracies,
-            "omega": None,
-            "omega_double_sum": None,
-            "omega_curve": None,
-        }
+        sizes, accuracies = self.task_sizes[: len(self.tasks)], self.accuracies
+        against: dict[str, Any] = {"omega": None, "omega_double_sum": None, "omega_curve": None}
         if bound is not None:
             offline = np.array(bound.accuracies[: len(self.tasks)])
-            figures["omega"] = omega(np.array(self.accuracies), offline)
-            curve = omega_curve(np.array(self.accuracies), offline)
-            figures["omega_curve"] = None if curve is None else [float(v) for v in curve]
-            figures["omega_double_sum"] = omega_double_sum(
-                accuracy_matrix(self.among_first), offline, sizes
-            )
-        return figures
+            among_first, curve = accuracy_matrix(self.rows["P"]), omega_curve(accuracies, offline)
+            against = {
+                "omega": omega(accuracies, offline),
+                "omega_double_sum": omega_double_sum(among_first, offline, sizes),
+                "omega_curve": None if curve is None else curve.tolist(),
+            }
+        return {
+            "A_N": final_accuracy(*self._seen()),
+            "bwt": backward_transfer(accuracy_matrix(self.rows["A"])),
+            "fgt": forgetting(self._seen()[0], sizes),
+            "accuracies": accuracies,
+            **against,
+        }
+
+    def _seen(self) -> tuple[NDArray[np.float64], list[int]]:
+        """Return R, and the test images of each task."""
+        return accuracy_matrix(self.rows["R"]), [task["test_images"] for task in self.tasks]
 
 
 def task_row(outcome: "TaskOutcome", task_sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -177,9 +170,9 @@ def task_row(outcome: "TaskOutcome", task_sizes: tuple[int, ...]) -> dict[str, A
     among_seen, among_own = task_accuracies(*given)
     first = sum(task_sizes[: number - 1])
     return {
-        "R": _json_row(among_seen),
-        "A": _json_row(among_own),
-        "P": _json_row(prefix_accuracies(*given)),
+        "R": among_seen.tolist(),
+        "A": among_own.tolist(),
+        "P": prefix_accuracies(*given).tolist(),
         "task": {
             "task": number,
             "test_images": int((outcome.labels >= first).sum()),
@@ -197,32 +190,29 @@ def detector_figures(outcome: "TaskOutcome") -> dict[str, Any]:
 
     Scores are of the gate as the task leaves it, pseudo-labels of the one that the task used.
     """
-    figures: dict[str, Any] = {
-        "auroc": None,
-        "tpr": None,
-        "fpr": None,
-        "threshold": outcome.values.get("threshold"),
-        "epsilon": outcome.values.get("epsilon"),
-        "accepted": None,
-        "accepted_past": None,
-        "pseudo_labels_right": None,
-    }
+    threshold = outcome.values.get("threshold")
+    area = tpr = fpr = None
     if outcome.familiarity is not None:
         seen = outcome.familiarity_labels < outcome.task.seen
         inside, outside = outcome.familiarity[seen], outcome.familiarity[~seen]
-        figures["auroc"] = auroc(inside, outside)
-        if figures["threshold"] is not None:
-            rates = rates_at_threshold(inside, outside, figures["threshold"])
-            figures["tpr"], figures["fpr"] = rates
-    judged = outcome.judgement
+        area = auroc(inside, outside)
+        if threshold is not None:
+            tpr, fpr = rates_at_threshold(inside, outside, threshold)
+    judged, quality = outcome.judgement, PseudoLabelQuality(None, None, None)
     if judged is not None:
         quality = pseudo_label_quality(
             judged.accepted, judged.pseudo_labels, judged.truth, outcome.task.past
         )
-        figures["accepted"] = quality.accepted
-        figures["accepted_past"] = quality.past
-        figures["pseudo_labels_right"] = quality.right
-    return figures
+    return {
+        "auroc": area,
+        "tpr": tpr,
+        "fpr": fpr,
+        "threshold": threshold,
+        "epsilon": outcome.values.get("epsilon"),
+        "accepted": quality.accepted,
+        "accepted_past": quality.past,
+        "pseudo_labels_right": quality.right,
+    }
 
 
 def write_result(result: dict[str, Any], folder: Path) -> Path:
@@ -257,11 +247,3 @@ def bound_of(result: dict[str, Any]) -> Bound:
         )
     recipe = config_of(result, "the bound").recipe
     return Bound(tuple(result["metrics"]["accuracies"]), result["stream"], recipe)
-
-
-def _json_matrix(matrix: Matrix) -> list[list[float | None]]:
-    return [_json_row(row) for row in matrix]
-
-
-def _json_row(row: Matrix) -> list[float | None]:
-    return [None if np.isnan(v) else float(v) for v in row]

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -95,21 +96,24 @@ def run(
             found = folder.find(resume, config, identity, weights)
         if found.result is not None:
             return _finished(found.result, bound, stream, folder)
-        given: dict[str, Any] = {
-            "start": start,
-            "bound": bound,
-            "progress": progress,
-            "folder": folder,
-            "checkpoint_seconds": checkpoint_seconds,
-            "stop": stop,
-        }
-        whole = (config, dataset, stream, described)
-        with under_way() as given["runs"]:
-            count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-            if found_method.independent_tasks and (count > 1 or found.stages is not None):
-                session: Session = StagedSession(*whole, at_once=min(count, MOST_AT_ONCE), **given)
-            else:
-                session = Session(*whole, **given)
+        count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
+        kind: Any = Session
+        if found_method.independent_tasks and (count > 1 or found.stages):
+            kind = partial(StagedSession, at_once=min(count, MOST_AT_ONCE))
+        with under_way() as runs:
+            session: Session = kind(
+                config,
+                dataset,
+                stream,
+                described,
+                start,
+                checkpoint_seconds,
+                folder=folder,
+                bound=bound,
+                progress=progress,
+                stop=stop,
+                runs=runs,
+            )
             return session.run_from(found)
 
 

@@ -158,12 +158,13 @@ class _Results(_Part):
 
 
 class RunHead(BaseModel):
-    """Of which run a checkpoint or the stages in a folder are."""
+    """Of which run a checkpoint or a finished stage is, and what it has used so far."""
 
     config: dict[str, Any]
     stream: dict[str, Any]
     pretrained_sha256: Text | None
     seconds: Number
+    peak_device_bytes: Whole | None
     runs_at_once: Whole = 1
 
     @model_validator(mode="after")
@@ -177,7 +178,6 @@ class RunCheckpoint(RunHead):
     """The plain values of a run's checkpoint."""
 
     made_with: dict[str, Any]
-    peak_device_bytes: Whole | None
     results: _Results
     engine: SnapshotSchema
 
@@ -196,22 +196,17 @@ class _Row(_Part):
     task: dict[str, Any]
 
 
-class StageSchema(BaseModel):
+class StageSchema(RunHead):
     """A finished stage of the offline bound."""
 
     row: _Row
-    peak_device_bytes: Whole | None
 
 
 def check_form(schema: type[BaseModel], record: Any, where: Any) -> None:
     """Refuse a record that is not of a form; `where` is the file."""
-    try:
-        schema.model_validate(record)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ResultError(
-            f"{where}: {_sentence(first['loc'], first['msg'], first['input'])}"
-        ) from None
+    problems = problems_of_form(record, schema)
+    if problems:
+        raise ResultError(f"{where}: {problems[0]}")
 
 
 def upgraded(result: dict[str, Any]) -> dict[str, Any]:
@@ -238,10 +233,10 @@ def _by_term(task: dict[str, Any]) -> Any:
     return {name: {"loss": means} for name, means in losses.items()}
 
 
-def problems_of_form(result: Any) -> list[str]:
-    """Return what is wrong with the form of a result, a sentence for each field."""
+def problems_of_form(record: Any, schema: type[BaseModel] = ResultSchema) -> list[str]:
+    """Return what is wrong with the form of a record, by default a result; a sentence a field."""
     try:
-        ResultSchema.model_validate(result)
+        schema.model_validate(record)
     except ValidationError as error:
         return [_sentence(one["loc"], one["msg"], one["input"]) for one in error.errors()]
     return []

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from distillmatch.concurrency import shared_device
-from distillmatch.config import RunConfig
+from distillmatch.config import IMAGE_KEYS, RunConfig
 from distillmatch.engine import Progress
 from distillmatch.errors import ConfigError, SourceError
 from distillmatch.runs.folder import Resume
@@ -30,11 +30,8 @@ MOST_AT_ONCE = 32
 TURN_SECONDS = 0.2
 THREAD = f"{THREADS}run"
 CONTINUES = "what is done is kept, and the same command continues from there"
-SOURCE_KEYS = (
-    "source", "data_dir", "test_dir", "unlabeled_dirs", "tree", "image_size", "bad_images",
-    "cache_dir",
-)  # fmt: skip
-"""What our own sources read of a configuration; a user's own source may read anything."""
+CONTINUED = "continued"
+"""What a part is doing when it reports work that was done before."""
 SAME_KEYS = ("name", "label_fraction", "fingerprint")
 """What equal data sets have in common."""
 
@@ -123,7 +120,7 @@ def work_side_by_side(
             raise stop.interrupted(f"between two pieces of work; {CONTINUES}")
     else:
         with shared_device():
-            _Threads(at_once, stop, tell).do(next_work)
+            _work_in_threads(next_work, at_once, stop, tell)
 
 
 def _asked_for(next_work: Callable[[], Work | None], stop: StopRequest) -> Work | None:
@@ -137,82 +134,76 @@ def _asked_for(next_work: Callable[[], Work | None], stop: StopRequest) -> Work 
         return None
 
 
-class _Threads:
-    """Does work in daemon threads while this thread waits for signals.
+def _work_in_threads(
+    next_work: Callable[[], Work | None], at_once: int, stop: StopRequest, tell: Tell
+) -> None:
+    """Do work in daemon threads while this thread waits for signals.
 
     A second signal can so end the process during an epoch.
     """
+    # torch keeps memory that was used on a stream for that stream, so streams are reused.
+    places: queue.SimpleQueue[Place] = queue.SimpleQueue()
+    for _ in range(at_once):
+        places.put(_place())
+    errors: list[BaseException] = []
 
-    def __init__(self, at_once: int, stop: StopRequest, tell: Tell) -> None:
-        self.stop = stop
-        self.tell = tell
-        self.errors: list[BaseException] = []
-        self.stopped = 0
-        # torch keeps memory that was used on a stream for that stream, so streams are reused.
-        self.places: queue.SimpleQueue[Place] = queue.SimpleQueue()
-        self.at_once = at_once
-        for _ in range(at_once):
-            self.places.put(_place())
-
-    def do(self, next_work: Callable[[], Work | None]) -> None:
-        """Give out all pieces of work and wait for them."""
-        try:
-            is_all = self._give_out(next_work)
-            self._wait()
-        except Exception:
-            self.stop.ask("the failure of another")
-            self._wait()
-            raise
-        except BaseException:  # this thread ends at once, the others after their epoch
-            self.stop.ask("the end of their process")
-            raise
-        if self.errors:
-            raise self.errors[0]
-        if self.stopped or not is_all:
-            count = f"{self.stopped} under way" if self.stopped else "some left"
-            raise self.stop.interrupted(f"with {count}; {CONTINUES}")
-
-    def _give_out(self, next_work: Callable[[], Work | None]) -> bool:
-        """Start pieces of work as places become free; return whether none is left."""
-        while not self.stop.asked:
-            place = self._free_place()
-            if place is None:
-                continue
-            work = _asked_for(next_work, self.stop)
-            if work is None:
-                self.places.put(place)
-                return not self.stop.asked
-            thread = threading.Thread(target=self._work, args=(work, place), name=THREAD)
-            thread.daemon = True
-            thread.start()
-        return False
-
-    def _work(self, work: Work, place: Place) -> None:
+    def do(work: Work, place: Place) -> None:
         try:
             with place:
                 work()
-        except Interrupted:
-            self.stopped += 1
         except BaseException as error:
-            self.errors.append(error)
-            self.stop.ask("the failure of another")
+            errors.append(error)
+            if not isinstance(error, Interrupted):
+                stop.ask("the failure of another")
         finally:
-            self.places.put(place)
+            places.put(place)
 
-    def _free_place(self) -> Place | None:
-        try:
-            return self.places.get(timeout=TURN_SECONDS)
-        except queue.Empty:
-            return None
+    def give_out() -> bool:
+        """Start pieces of work as places become free; return whether none is left."""
+        while not stop.asked:
+            place = _free_place(places)
+            if place is None:
+                continue
+            work = _asked_for(next_work, stop)
+            if work is None:
+                places.put(place)
+                return not stop.asked
+            threading.Thread(target=do, args=(work, place), name=THREAD, daemon=True).start()
+        return False
 
-    def _wait(self) -> None:
+    def wait() -> None:
         """Wait until every place is free again."""
         free, is_told = 0, False
-        while free < self.at_once:
-            if self.stop.signal_number is not None and not is_told:
-                self.tell(STOPPING)
+        while free < at_once:
+            if stop.signal_number is not None and not is_told:
+                tell(STOPPING)
                 is_told = True
-            free += self._free_place() is not None
+            free += _free_place(places) is not None
+
+    try:
+        try:
+            is_all = give_out()
+        except Exception:
+            stop.ask("the failure of another")
+            wait()
+            raise
+        wait()
+    except BaseException:  # this thread ends at once, the others after their epoch
+        stop.ask("the end of their process")
+        raise
+    failed = [error for error in errors if not isinstance(error, Interrupted)]
+    if failed:
+        raise failed[0]
+    if errors or not is_all:
+        count = f"{len(errors)} under way" if errors else "some left"
+        raise stop.interrupted(f"with {count}; {CONTINUES}")
+
+
+def _free_place(places: "queue.SimpleQueue[Place]") -> Place | None:
+    try:
+        return places.get(timeout=TURN_SECONDS)
+    except queue.Empty:
+        return None
 
 
 def _place() -> Place:
@@ -223,8 +214,11 @@ def _place() -> Place:
 
 
 def source_key(config: RunConfig) -> str:
-    """Return what configurations with the same data set have in common."""
-    return config.model_dump_json(include=None if ":" in config.source else set(SOURCE_KEYS))
+    """Return what configurations with the same data set have in common.
+
+    A user's own source may read anything of a configuration.
+    """
+    return config.model_dump_json(include=None if ":" in config.source else set(IMAGE_KEYS))
 
 
 class Datasets:
@@ -259,3 +253,45 @@ class Datasets:
         for problem in dataset.problems:
             self.tell(f"left out: {problem}")
         return dataset
+
+
+class SharedProgress:
+    """Adds up the progress of `parts`, taken to be of equal size unless it was started."""
+
+    def __init__(self, whole: Progress, parts: int) -> None:
+        self.whole = whole
+        self.parts = parts
+        self._started = False
+        self._lock = threading.Lock()
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        """Begin with the whole work."""
+        self._started = True
+        self.whole.start(total, done)
+
+    def part(self) -> Progress:
+        """Return the progress of one part."""
+        return _Part(self)
+
+    def stop(self) -> None:
+        """End the whole progress."""
+        self.whole.stop()
+
+
+class _Part:
+    def __init__(self, shared: SharedProgress) -> None:
+        self.shared = shared
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        with self.shared._lock:
+            if not self.shared._started:
+                self.shared.start(total * self.shared.parts, done)
+            elif done:
+                self.shared.whole.advance(done, CONTINUED)
+
+    def advance(self, done: float, doing: str) -> None:
+        with self.shared._lock:
+            self.shared.whole.advance(done, doing)
+
+    def stop(self) -> None:
+        """Do nothing: other parts may go on."""

@@ -3,31 +3,20 @@
 import json
 import threading
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from distillmatch.config import RunConfig
 from distillmatch.engine.outcome import Underway
-from distillmatch.errors import ResultError
-from distillmatch.files import is_other_json, read_record, write_atomically
-from distillmatch.runs.folder import STAGES, Found, RunFolder
+from distillmatch.files import write_atomically
+from distillmatch.runs.folder import STAGE, STAGE_FORMAT, STAGE_VERSION, Found, RunFolder
 from distillmatch.runs.lock import NAME as LOCK
 from distillmatch.runs.log import LOG, history, read_log, steps_so_far
-from distillmatch.runs.progress import SharedProgress
 from distillmatch.runs.result import task_row
-from distillmatch.runs.schema import StageSchema, check_form
-from distillmatch.runs.session import Session
-from distillmatch.runs.side_by_side import Work, work_side_by_side
-from distillmatch.sources import Dataset
-from distillmatch.streams import Stream
-
-STAGE = "stage.json"
-FORMAT = "distillmatch stage"
-VERSION = 1
-Record = dict[str, Any]
+from distillmatch.runs.session import Record, Session
+from distillmatch.runs.side_by_side import SharedProgress, Work, work_side_by_side
 
 
+@dataclass(eq=False)
 class StagedSession(Session):
     """Learns each task in a thread and a folder of its own, the longest first.
 
@@ -35,37 +24,38 @@ class StagedSession(Session):
     in the run's folder is removed at the end.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        dataset: Dataset,
-        stream: Stream,
-        described: dict[str, Any],
-        *,
-        at_once: int,
-        **given: Any,
-    ) -> None:
-        super().__init__(config, dataset, stream, described, **given)
-        self.at_once = at_once
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._adding = threading.RLock()  # taken again by a signal handler that tells something
         self._waiting: dict[int, Record] = {}
-        self._joined: dict[str, Any] = {}
-        self._continued = False
+        self._joined: Record = {}
 
     def resume(self, found: Found) -> None:
         """Count in what was done; a task that was begun among tasks in a row starts over."""
-        self._continued = found != Found()
         if found.checkpoint is not None:
             self._take_up(found.checkpoint.values)
-        if found.stages is not None:
-            self._earlier_seconds = max(self._earlier_seconds, found.stages["seconds"])
-            earlier = found.stages.get("runs_at_once", 1)
-            self._earlier_at_once = max(self._earlier_at_once, earlier)
+        heads = [self._before, *found.stages.values()]
+        self._before["seconds"] = max(head["seconds"] for head in heads)
+        self._before["runs_at_once"] = max(head.get("runs_at_once", 1) for head in heads)
+        if self.folder is None:
+            return
+        finished = self.tally.tasks
+        if found == Found():
+            self.folder.log.note("begun", **self._described())
+        else:
+            steps = steps_so_far(Underway(len(finished)), finished)
+            self.folder.log.note("continued", task=len(finished) + 1, steps=steps)
+        for number in self.engine.tasks:
+            # The folder of the run is ours, so what lies here was left behind.
+            (self.folder.stage(number) / LOCK).unlink(missing_ok=True)
+            record = found.stages.get(number, {})
+            if "row" in record and number >= len(finished):
+                self._add(number, record)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Record:
         """Learn the tasks that are left, and return the result."""
-        if self.folder is not None:
-            self._begin(self.folder)
         finished = len(self.tally.tasks)
         left = [n for n in self.engine.tasks if n >= finished and n not in self._waiting]
         progress = SharedProgress(self.engine.trainer.progress, len(self.engine.tasks))
@@ -75,70 +65,37 @@ class StagedSession(Session):
         def next_stage() -> Work | None:
             return partial(self._learn, left.pop(), progress) if left else None
 
-        with self._stopping(self._tell if self.at_once == 1 else None) as self._stop:
-            try:
-                work_side_by_side(next_stage, self.at_once, self._stop, self._tell)
-            finally:
-                self._keep_head()
+        tell = self._tell if self.at_once == 1 else None
+        with self._stopping(tell) as self.stop:
+            work_side_by_side(next_stage, self.at_once, self.stop, self._tell)
         progress.stop()
         if self.folder is not None:
             self._end(self._joined, self.folder)
         return self._joined
 
-    def _begin(self, folder: RunFolder) -> None:
-        """Take in the finished stages, and note in the log what of it counts."""
-        self._keep_head()
-        fields: dict[str, Any] = self._described()
-        if self._continued:
-            finished = self.tally.tasks
-            steps = steps_so_far(Underway(len(finished)), finished)
-            fields = {"task": len(finished) + 1, "steps": steps}
-        folder.log.note("continued" if self._continued else "begun", **fields)
-        for number in self.engine.tasks:
-            place = self._place_of(folder, number)
-            # The folder of the run is ours, so what lies here was left behind.
-            (place / LOCK).unlink(missing_ok=True)
-            if (place / STAGE).exists() and number >= len(self.tally.tasks):
-                record = self._read_stage(place / STAGE, number)
-                if record is not None:
-                    self._add(number, record)
-
-    def _read_stage(self, path: Path, number: int) -> Record | None:
-        """Return a finished stage; one whose file is damaged is learned again."""
-        try:
-            record = read_record(path, "finished stage", FORMAT, VERSION, ResultError)
-            check_form(StageSchema, record, path)
-            if {len(record["row"][name]) for name in "RAP"} != {number + 1}:
-                raise ResultError(f"{path}: expected accuracies of {number + 1} tasks")
-        except ResultError as error:
-            if is_other_json(path, FORMAT, (VERSION,)):
-                raise
-            self._tell(f"{error}; the stage is learned again")
-            return None
-        return record
-
     def _learn(self, number: int, progress: SharedProgress) -> None:
-        engine, folder = self.engine, None
+        folder = None
         if self.folder is not None:
-            folder = RunFolder(self._place_of(self.folder, number), self._tell)
+            folder = RunFolder(self.folder.stage(number), self._tell)
         with folder or nullcontext():
             stage = StageSession(
-                engine.config,
-                engine.dataset,
-                engine.stream,
-                self.head["stream"],
-                start=self._start,
-                bound=None,
-                progress=progress.part(),
+                self.config,
+                self.dataset,
+                self.stream,
+                self.described,
+                self.start,
+                self.checkpoint_seconds,
                 folder=folder,
-                checkpoint_seconds=self._checkpoint_seconds,
-                stop=self._stop,
+                progress=progress.part(),
+                stop=self.stop,
+                runs=self.runs,
                 only=number,
             )
             if folder is not None:
-                fingerprint = self.head["stream"]["fingerprint"]
                 weights = self.head["pretrained_sha256"]
-                stage.resume(folder.find("auto", engine.config, fingerprint, weights))
+                found = folder.find("auto", self.config, self.described["fingerprint"], weights)
+                stage.resume(found)
+            stage._before["seconds"] = self._before["seconds"]  # one clock for the whole run
             record = stage.run()
         with self._adding:
             self._add(number, record)
@@ -146,56 +103,42 @@ class StagedSession(Session):
     def _add(self, number: int, record: Record) -> None:
         """Keep a finished stage, and join those that no earlier one is missing for."""
         self._waiting[number] = record
-        peaks = [self._earlier_peak, record["peak_device_bytes"]]
-        self._earlier_peak = max((peak for peak in peaks if peak is not None), default=None)
+        peaks = [self._before["peak_device_bytes"], record["peak_device_bytes"]]
+        known = [peak for peak in peaks if peak is not None]
+        self._before["peak_device_bytes"] = max(known, default=None)
         while (following := len(self.tally.tasks)) in self._waiting:
-            finished = list(self.tally.tasks)
+            steps = steps_so_far(Underway(following), self.tally.tasks)
             self.tally.add_row(self._waiting.pop(following)["row"])
             self._joined = self.result()
             if self.folder is not None:
-                self._join_logs(self.folder, following, finished)
+                self._join_log(self.folder, following, steps)
                 self._keep(self._joined, self.folder)
-        self._keep_head()
 
-    def _join_logs(self, folder: RunFolder, number: int, finished: list[Record]) -> None:
+    def _join_log(self, folder: RunFolder, number: int, steps: dict[str, int]) -> None:
         """Note the epochs of a stage as if the tasks before it had come before it."""
-        steps = steps_so_far(Underway(number), finished)
-        log = self._place_of(folder, number) / LOG
+        log = folder.stage(number) / LOG
         for entry in history(read_log(log)) if log.exists() else ():
             step = steps.get(entry["training"], 0) + entry["step"]
             folder.log.note_soon(**{**entry, "step": step})
-
-    def _keep_head(self) -> None:
-        if self.folder is not None:
-            kept = {key: self.head[key] for key in ("config", "stream", "pretrained_sha256")}
-            so_far = {"seconds": self._seconds(), "runs_at_once": self._at_once()}
-            self.folder.write_stages_head({**kept, **so_far})
 
     def _tell(self, sentence: str) -> None:
         if self.folder is not None:
             with self._adding:
                 self.folder.tell(sentence)
 
-    @staticmethod
-    def _place_of(folder: RunFolder, number: int) -> Path:
-        return folder.path / STAGES / f"{number + 1:02d}"
-
 
 class StageSession(Session):
     """Learns one task, and leaves its outcome in its folder."""
 
-    def _run(self, folder: RunFolder | None) -> Record:
+    def _learn_tasks(self) -> Record:
         (outcome,) = self.engine.run()
-        record = {
-            "format": FORMAT,
-            "version": VERSION,
-            "row": task_row(outcome, self.tally.task_sizes),
-            "peak_device_bytes": self._peak(),
-        }
-        if folder is not None:
-            folder.log.flush()
+        row = task_row(outcome, self.tally.task_sizes)
+        head = {"format": STAGE_FORMAT, "version": STAGE_VERSION}
+        record = {**head, **self._which_run(), "row": row}
+        if self.folder is not None:
+            self.folder.log.flush()
             text = json.dumps(record, allow_nan=False)
-            write_atomically(folder.path / STAGE, text + "\n", "writing a finished stage")
+            write_atomically(self.folder.path / STAGE, text + "\n", "writing a finished stage")
         return record
 
     def _end(self, result: Record, folder: RunFolder) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from distillmatch.errors import ConfigError, RunFolderError
 from distillmatch.runs.log import LOG, Entry, history, parse_log
@@ -35,7 +35,7 @@ class TensorBoard:
         self.folder = folder / FOLDER
         self._place = 0
         self._entries: list[Entry] = []
-        self._writer: Writer | None = None
+        self._writer: Any = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -67,9 +67,9 @@ class TensorBoard:
             if self._writer is None or again:
                 self._entries = new = history(self._entries)
                 self._start_over()
-            assert self._writer is not None
             for entry in new:
-                self._writer.add(entry)
+                for tag, value in scalars(entry):
+                    self._writer.add_scalar(tag, value, entry.get("step", entry["task"]))
             self._writer.flush()
 
     def _new_entries(self) -> list[Entry]:
@@ -86,35 +86,14 @@ class TensorBoard:
             self._writer.close()
         for old in self.folder.glob("events.out.tfevents.*"):
             old.unlink()
-        self._writer = Writer(self.folder)
-
-
-class Writer:
-    """Writes log entries as scalars: of epochs by their number in the run, of tasks by theirs."""
-
-    def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
         # A TensorBoard that is open forgets what it has read of an earlier file.
-        self._writer = SummaryWriter(str(folder), purge_step=0)
-
-    def add(self, entry: Entry) -> None:
-        """Write one entry's scalars, if it has any."""
-        for tag, value in scalars(entry):
-            step = entry["step"] if entry["event"] == "epoch" else entry["task"]
-            self._writer.add_scalar(tag, value, step)
-
-    def flush(self) -> None:
-        """Write to the disk."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
+        self._writer = SummaryWriter(str(self.folder), purge_step=0)
 
 
 def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
-    """Yield the tags and values of one entry."""
+    """Yield the tags and values of an epoch, by its number in the run, or of a task."""
     values: dict[str, float | None] = {}
     if entry["event"] == "epoch":
         values[f"loss/{entry['training']}"] = entry["loss"]

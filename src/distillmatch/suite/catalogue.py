@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from distillmatch.config import (
     LOCATION_KEYS,
@@ -23,13 +23,13 @@ from distillmatch.config import (
     read_yaml,
     with_underscores,
 )
-from distillmatch.config.base import CountOrZero, Switch
+from distillmatch.config.base import CountOrZero, Switch, impossible
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 
-METRICS = ("A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving")
-"""What a cell can state: figures of result.md, the mean AUROC over tasks, and for figures of memory
+Metric = Literal["A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving"]
+"""What a cell can state: figures of a result, the mean AUROC over tasks, and for figures of memory
 the images that Base must store to match a method, in all and for each unlabeled image of a task.
 """
 Scale = Literal["paper", "quick"]
@@ -39,30 +39,23 @@ QUICK_NOTE = (
 )
 PARENTS = {"cifar100": 20, "shapes": 12}
 """Tasks of a stream with a task for each parent class."""
-PAPER_NUMBERS = {
-    "table-4a": "ablation-random",
-    "table-4b": "ablation-parent",
-    "table-6a": "table-6",
-    "table-6b": "table-6",
-    "table-6c": "table-6",
-    "table-6d": "table-6",
-    "table-7a": "table-7",
-    "table-7b": "table-7",
-    "table-7c": "table-7",
-    "table-7d": "table-7",
-    "table-9": "gd-calibration",
-    "table-9a": "gd-calibration",
-    "table-9b": "gd-calibration",
-    "table-9c": "gd-calibration",
-    "figure-4a": "ablation-random",
-    "figure-4b": "ablation-parent",
-    **{f"figure-5{letter}": "table-6" if letter < "e" else "table-7" for letter in "abcdefgh"},
-    "figure-6": "table-8",
-    "figure-7": "auroc",
-    "figure-7a": "auroc",
-    "figure-7b": "auroc",
+PAPER_NUMBERS: dict[str, tuple[str, ...]] = {
+    "table-2": ("table-2a", "table-2b", "table-2c"),
+    "table-3": ("table-3a", "table-3b"),
+    "table-4": ("ablation-random", "ablation-parent"),
+    "table-4a": ("ablation-random",),
+    "table-4b": ("ablation-parent",),
+    **{f"table-{number}{part}": (f"table-{number}",) for number in (6, 7) for part in "abcd"},
+    **{f"table-9{part}": ("gd-calibration",) for part in ("", "a", "b", "c")},
+    "figure-4": ("ablation-random", "ablation-parent"),
+    "figure-4a": ("ablation-random",),
+    "figure-4b": ("ablation-parent",),
+    "figure-5": ("table-6", "table-7"),
+    **{f"figure-5{part}": ("table-6" if part < "e" else "table-7",) for part in "abcdefgh"},
+    "figure-6": ("table-8",),
+    **{f"figure-7{part}": ("auroc",) for part in ("", "a", "b")},
 }
-"""The paper's numbers of tables and figures that go by another name here."""
+"""The paper's numbers of tables and figures that go by other names here."""
 Options = dict[str, Any]
 
 
@@ -112,6 +105,25 @@ class Experiment:
     scale: Scale = "paper"
 
 
+_FIGURE = re.compile(r"\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?\s*")
+
+
+def _figure(value: object) -> Published | None:
+    """Read `15.6 ± 0.9`, or a mean alone; null where the paper has no figure."""
+    if value is None:
+        return None
+    match = _FIGURE.fullmatch(str(value))
+    if match is None:
+        raise impossible("published", f"must have figures such as 15.6 ± 0.9, not {value!r}")
+    mean, deviation = match.groups()
+    return Published(float(mean), None if deviation is None else float(deviation))
+
+
+Name = Annotated[str, BeforeValidator(str)]
+"""Of a row or column, which may be a number in YAML, as coreset sizes are."""
+Figure = Annotated[Published | None, BeforeValidator(_figure)]
+
+
 class _File(Config):
     """What a YAML file of an experiment may hold."""
 
@@ -120,13 +132,39 @@ class _File(Config):
     source: str = ""
     note: str = ""
     beyond_paper: Switch = False
-    metrics: tuple[str, ...] = ("A_N", "omega")
+    metrics: tuple[Metric, ...] = ("A_N", "omega")
     seeds: tuple[CountOrZero, ...] = (0, 1, 2)
     common: Options = Field(default_factory=dict)
-    rows: dict[str, Options]
-    columns: dict[str, Options]
-    only: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    published: dict[str, dict[str, list[Any]]] = Field(default_factory=dict)
+    rows: dict[Name, Options]
+    columns: dict[Name, Options]
+    only: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    published: dict[Name, dict[str, list[Figure]]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Refuse rows, columns and figures that do not belong to the experiment."""
+        for key in ("rows", "columns", "metrics", "seeds"):
+            if not getattr(self, key):
+                raise impossible(key, "must not be empty")
+        for key, rows in (("published", self.published), ("only", self.only)):
+            _refuse_other(key, "row", rows, self.rows)
+        for row, columns in self.only.items():
+            _refuse_other(f"only, row '{row}',", "column", columns, self.columns)
+        for row, figures in self.published.items():
+            _refuse_other(f"published, row '{row}',", "metric", figures, self.metrics)
+            for metric, line in figures.items():
+                if len(line) != len(self.columns):
+                    raise impossible(
+                        f"published, row '{row}', {metric}",
+                        f"has {len(line)} figures for {len(self.columns)} columns",
+                    )
+        return self
+
+
+def _refuse_other(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise impossible(where, f"names {kind} '{name}'; the {kind}s are {', '.join(known)}")
 
 
 class _Quick(Config):
@@ -143,6 +181,11 @@ def experiment_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
+def experiments_called(name_or_file: str) -> tuple[str, ...]:
+    """Return the experiments that a name means: itself, or those of the paper's number."""
+    return PAPER_NUMBERS.get(name_or_file, (name_or_file,))
+
+
 def load_experiment(
     name_or_file: str, recipe: RecipeName = "paper", allow_import: Collection[str] = ()
 ) -> Experiment:
@@ -151,18 +194,19 @@ def load_experiment(
     A recipe that a row or column names is that of its cells. The paper's own numbers of tables and
     figures are names as well, such as `table-4a`.
     """
-    names = experiment_names()
-    name_or_file = PAPER_NUMBERS.get(name_or_file, name_or_file)
-    if name_or_file in names:
-        text = (_folder() / f"{name_or_file}.yaml").read_text(encoding="utf-8")
-        return _experiment(name_or_file, parse_yaml(text), name_or_file, recipe)
+    names, named = experiment_names(), experiments_called(name_or_file)
+    if len(named) > 1:
+        raise ConfigError(f"'{name_or_file}' is several experiments: {', '.join(named)}")
+    if named[0] in names:
+        text = (_folder() / f"{named[0]}.yaml").read_text(encoding="utf-8")
+        return _experiment(named[0], parse_yaml(text), named[0], recipe)
     path = Path(name_or_file)
     if path.suffix not in (".yaml", ".yml") and not path.is_file():
-        close = get_close_matches(name_or_file, names, n=1)
+        close = get_close_matches(name_or_file, [*names, *PAPER_NUMBERS], n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         raise ConfigError(
-            f"unknown experiment '{name_or_file}'{hint}; there are {', '.join(names)}, and your "
-            "own as a YAML file"
+            f"unknown experiment '{name_or_file}'{hint}; there are {', '.join(names)}, the paper's "
+            "numbers of tables and figures, and your own as a YAML file"
         )
     experiment = _experiment(path.stem, read_yaml(path), str(path), recipe, allow_import)
     return replace(experiment, cells=tuple(_with_options(cell, path) for cell in experiment.cells))
@@ -269,24 +313,21 @@ def _experiment(
     allow_import: Collection[str] = (),
 ) -> Experiment:
     """Build an experiment from what its file holds."""
-    file = _File.from_mapping(_with_text_names(values), where)
-    for metric in file.metrics:
-        if metric not in METRICS:
-            raise ConfigError(f"{where}: unknown metric '{metric}'; they are {', '.join(METRICS)}")
-    _check_names(file, where)
-    file = file.replace(common={"recipe": recipe, **file.common})
-    cells = tuple(
-        Cell(
-            row,
-            column,
-            _config(file, row, column, where, allow_import),
-            _published(file, row, number, where),
-        )
-        for row in file.rows
-        for number, column in enumerate(file.columns)
-        if column in file.only.get(row, file.columns)
-    )
-    _check_methods(cells, where)
+    file = _File.from_mapping(values, where)
+    common, methods, cells = {"recipe": recipe, **file.common}, plugin_names(METHODS), []
+    for row in file.rows:
+        for number, column in enumerate(file.columns):
+            if column not in file.only.get(row, file.columns):
+                continue
+            place = f"{where}: row '{row}', column '{column}'"
+            options = (common, file.columns[column], file.rows[row])
+            config = _config(options, place, allow_import)
+            # One that is given as module:name is found when it is run.
+            refuse_unknown(config.method, methods, f"{place}: method")
+            lines = file.published.get(row, {}).items()
+            figures = {metric: line[number] for metric, line in lines}
+            published = {metric: one for metric, one in figures.items() if one is not None}
+            cells.append(Cell(row, column, config, published))
     return Experiment(
         name=name,
         title=file.title,
@@ -295,7 +336,7 @@ def _experiment(
         metrics=file.metrics,
         rows=tuple(file.rows),
         columns=tuple(file.columns),
-        cells=cells,
+        cells=tuple(cells),
         seeds=file.seeds,
         note=" ".join(file.note.split()),
         beyond_paper=file.beyond_paper,
@@ -303,60 +344,10 @@ def _experiment(
     )
 
 
-def _with_text_names(values: object) -> object:
-    """Let names of rows and columns be numbers in YAML, as coreset sizes are."""
-    if not isinstance(values, dict):
-        return values
-    named = dict(values)
-    for key in ("rows", "columns", "only", "published"):
-        if isinstance(named.get(key), dict):
-            named[key] = {str(name): value for name, value in named[key].items()}
-    if isinstance(named.get("only"), dict):
-        named["only"] = {
-            row: [str(one) for one in columns] if isinstance(columns, list) else columns
-            for row, columns in named["only"].items()
-        }
-    return named
-
-
-def _check_names(file: _File, where: str) -> None:
-    """Refuse rows, columns and figures that do not belong to the experiment."""
-    for key in ("rows", "columns", "metrics", "seeds"):
-        if not getattr(file, key):
-            raise ConfigError(f"{where}: {key} must not be empty")
-    for key, named in (("published", file.published), ("only", file.only)):
-        for row in named:
-            if row not in file.rows:
-                raise ConfigError(
-                    f"{where}: {key} names row '{row}'; the rows are {', '.join(file.rows)}"
-                )
-    for row, columns in file.only.items():
-        for column in columns:
-            if column not in file.columns:
-                raise ConfigError(
-                    f"{where}: only, row '{row}', names column '{column}'; the columns are "
-                    f"{', '.join(file.columns)}"
-                )
-    for row, figures in file.published.items():
-        for metric, line in figures.items():
-            if metric not in file.metrics:
-                raise ConfigError(
-                    f"{where}: published, row '{row}', names metric '{metric}'; the experiment's "
-                    f"are {', '.join(file.metrics)}"
-                )
-            if len(line) != len(file.columns):
-                raise ConfigError(
-                    f"{where}: published, row '{row}', {metric} has {len(line)} figures for "
-                    f"{len(file.columns)} columns"
-                )
-
-
-def _config(
-    file: _File, row: str, column: str, where: str, allow_import: Collection[str]
-) -> RunConfig:
-    place = f"{where}: row '{row}', column '{column}'"
+def _config(parts: Iterable[Options], place: str, allow_import: Collection[str]) -> RunConfig:
+    """Put together what is common, the column's and the row's options; later ones win."""
     values: Options = {}
-    for options in (file.common, file.columns[column], file.rows[row]):
+    for options in parts:
         try:
             named = with_underscores(options)
         except ConfigError as error:
@@ -371,32 +362,3 @@ def _config(
             "the experiment lists as seeds"
         )
     return RunConfig.from_mapping(values, place, allow_import)
-
-
-def _check_methods(cells: Iterable[Cell], where: str) -> None:
-    """Refuse methods that are not installed; those given as module:name are found when run."""
-    names = plugin_names(METHODS)
-    for cell in cells:
-        kind = f"{where}: row '{cell.row}', column '{cell.column}': method"
-        refuse_unknown(cell.config.method, names, kind)
-
-
-def _published(file: _File, row: str, number: int, where: str) -> dict[str, Published]:
-    """Return the published figures of a cell; null where the paper has none."""
-    found = {}
-    for metric, line in file.published.get(row, {}).items():
-        if line[number] is not None:
-            found[metric] = _figure(line[number], f"{where}: published, row '{row}', {metric}")
-    return found
-
-
-_FIGURE = re.compile(r"\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?\s*")
-
-
-def _figure(value: object, where: str) -> Published:
-    """Read `15.6 ± 0.9`, or a mean alone."""
-    match = _FIGURE.fullmatch(str(value))
-    if match is None:
-        raise ConfigError(f"{where}: expected a figure such as 15.6 ± 0.9, found {value!r}")
-    mean, deviation = match.groups()
-    return Published(float(mean), None if deviation is None else float(deviation))

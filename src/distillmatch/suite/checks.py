@@ -68,7 +68,7 @@ class Check:
             if config.method == BOUND and result["complete"]:
                 self._bounds.setdefault(stream, []).append(bound_of(result))
             if result["metrics"]["omega"] is not None:
-                tally.tasks = [{"task": task["task"]} for task in tally.tasks]
+                tally.tasks = [{"test_images": task["test_images"]} for task in tally.tasks]
                 self._waiting.append((report, stream, result["metrics"], tally))
         return report
 

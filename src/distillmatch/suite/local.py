@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from distillmatch.errors import ConfigError, TrainingError
-from distillmatch.runs import read_result
 from distillmatch.runs.interruption import STOPPING, StopRequest
 from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
 from distillmatch.suite.queue import Queue
-from distillmatch.suite.worker import encode_job
+from distillmatch.suite.worker import ENDS, encode_job
 
 TURN_SECONDS = 0.25
 LOG = "workers.log"
@@ -118,21 +117,12 @@ class LocalEngine:
         self.show(self.queue)
 
     def _handle(self, child: Child, event: dict[str, Any]) -> None:
-        kind, name = event["event"], event.get("name", "")
-        if kind == "want":
+        if event["event"] == "want":
             child.wants += 1
-        elif kind == "tell":
-            self.queue.tell(event["sentence"])
-        elif kind == "progress":
-            self.queue.progress(name, event["total"], event["done"], event["before"])
-        else:
-            child.has.discard(name)
-            if kind == "finished":
-                self.queue.finished(name, read_result(self.queue.entries[name].job.out))
-            elif kind == "locked":
-                self.queue.locked(name)
-            else:
-                self.queue.failed(name, event["reason"], event["trace"])
+            return
+        if event["event"] in ENDS:
+            child.has.discard(event["name"])
+        self.queue.handle(event)
 
     def _serve(self, child: Child) -> None:
         while child.wants and (job := self.queue.take()) is not None:

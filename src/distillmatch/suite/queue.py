@@ -133,6 +133,23 @@ class Queue:
                 return entry.job
         return None
 
+    def handle(self, event: dict[str, Any]) -> None:
+        """Take in what a worker tells of a run, or of all its work."""
+        kind, name = event["event"], event.get("name", "")
+        if kind == "tell":
+            self.tell(event["sentence"])
+        elif kind == "progress":
+            self.progress(name, event["total"], event["done"], event["before"])
+        elif kind == "finished":
+            result = event.get("result")
+            self.finished(name, result or read_result(self.entries[name].job.out))
+        elif kind == "locked":  # another process was faster
+            self.entries[name].state = "elsewhere"
+        elif kind == "stopped":
+            self.put_back(name)
+        else:
+            self.failed(name, event["reason"], event["trace"])
+
     def progress(self, name: str, total: float, done: float, before: float = 0.0) -> None:
         """Note how far a run is, in the engine's units, and how far it was when it was taken up."""
         entry = self.entries[name]
@@ -175,10 +192,6 @@ class Queue:
         text = f"{reason}\n\n{trace}"
         write_atomically(error_file(entry.job), text, "writing why a run failed")
         self._give_up(entry, reason)
-
-    def locked(self, name: str) -> None:
-        """Leave a run to another process that was faster."""
-        self.entries[name].state = "elsewhere"
 
     def put_back(self, name: str) -> None:
         """Let a run that was stopped, not lost, be taken again."""

@@ -167,11 +167,8 @@ class RayEngine:
         else:  # others have all that is left
             time.sleep(TURN_SECONDS)
         for event in ray.get(board.take.remote()):
-            if event["event"] == "tell":
-                self.queue.tell(event["sentence"])
-            elif event["name"] in self.tasks.values():
-                amounts = event["total"], event["done"], event["before"]
-                self.queue.progress(event["name"], *amounts)
+            if event["event"] == "tell" or event["name"] in self.tasks.values():
+                self.queue.handle(event)
         for task in ended:
             self._ended(ray, self.tasks.pop(task), task)
         self.queue.look_elsewhere()
@@ -188,11 +185,4 @@ class RayEngine:
         except ray.exceptions.RayError as error:
             self.queue.lost(name, f"its worker was lost ({type(error).__name__})", RETRIES)
         else:
-            if end["event"] == "finished":
-                self.queue.finished(name, end["result"])
-            elif end["event"] == "locked":
-                self.queue.locked(name)
-            elif end["event"] == "stopped":
-                self.queue.put_back(name)
-            else:
-                self.queue.failed(name, end["reason"], end["trace"])
+            self.queue.handle({**end, "name": name})

@@ -6,16 +6,15 @@ search that was interrupted is simply begun again: points with results cost noth
 """
 
 from collections.abc import Generator
-from importlib.util import find_spec
 from itertools import product
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from distillmatch.errors import ConfigError
 from distillmatch.suite.space import Space, Values
 
 SearchName = Literal["coordinate", "grid", "random", "tpe"]
-SEARCHES = get_args(SearchName)
+DRAWING = ("random", "tpe")
+"""The searches that draw a given number of trials."""
 Score = float | None
 Search = Generator[list[Values], list[Score], None]
 
@@ -43,8 +42,10 @@ def sampled(
     space: Space, kind: Literal["random", "tpe"], trials: int, together: int, seed: int
 ) -> Search:
     """Propose `trials` different points, `together` at a time, as Optuna's sampler draws them."""
-    optuna = _optuna()
-    sampler = optuna.samplers.TPESampler if kind == "tpe" else optuna.samplers.RandomSampler
+    import optuna  # noqa: PLC0415  an extra
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler: Any = optuna.samplers.TPESampler if kind == "tpe" else optuna.samplers.RandomSampler
     study = optuna.create_study(direction="maximize", sampler=sampler(seed=seed))
     wanted, asked = number_of_trials(kind, space, trials), 0
     tried: dict[tuple[int, ...], Score] = {}
@@ -86,19 +87,6 @@ def number_of_trials(name: SearchName, space: Space, trials: int) -> int:
     if name == "coordinate":
         return 1 + sum(len(values) - 1 for values in space.values())
     return min(trials, points)
-
-
-def require_search(name: SearchName) -> None:
-    """Say that the extra is missing, before any work is done that would need it."""
-    if name in ("random", "tpe") and find_spec("optuna") is None:
-        raise ConfigError(f"search '{name}' needs Optuna: pip install 'distillmatch[tune]'")
-
-
-def _optuna() -> Any:
-    import optuna  # noqa: PLC0415
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
 def _point(space: Space, place: tuple[int, ...]) -> Values:

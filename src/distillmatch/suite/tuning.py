@@ -7,12 +7,16 @@ so what is finished is never run again, whichever search asks for it.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self
 
-from distillmatch.config import PLACE_KEYS, RunConfig, StreamConfig
+from pydantic import model_validator
+
+from distillmatch.config import PLACE_KEYS, Config, RunConfig, StreamConfig
+from distillmatch.config.base import Count, impossible
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
@@ -24,12 +28,11 @@ from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, validation_folds
 from distillmatch.suite.names import run_name
 from distillmatch.suite.search import (
-    SEARCHES,
+    DRAWING,
     Score,
     SearchName,
     make_search,
     number_of_trials,
-    require_search,
 )
 from distillmatch.suite.space import Space, Values, check_space, start_values, with_values
 
@@ -39,7 +42,6 @@ RECORD = "trials.json"
 BEST = "best.yaml"
 
 Metric = Literal["A_N", "bwt", "fgt"]
-METRICS = get_args(Metric)
 LOWER_IS_BETTER = ("fgt",)
 Work = Callable[[Sequence[Job]], dict[str, str]]
 """Does runs, and returns by name why some of them failed."""
@@ -70,27 +72,22 @@ class Trial:
         return None if self.failed else mean_and_deviation(self.figures)[0]
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Config):
     """How hyperparameters are chosen: the search, the folds and the metric."""
 
     search: SearchName = "coordinate"
-    trials: int = 30
-    together: int = 3
+    trials: Count = 30
+    together: Count = 3
     folds: int = 3
     tasks: int | None = None
     metric: Metric = "A_N"
 
-    def __post_init__(self) -> None:
-        for name, allowed in (("search", SEARCHES), ("metric", METRICS)):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
-                )
-        for name in ("trials", "together"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        require_search(self.search)
+    @model_validator(mode="after")
+    def _can_search(self) -> Self:
+        if self.search in DRAWING and find_spec("optuna") is None:
+            needs = f"'{self.search}' needs Optuna: pip install 'distillmatch[tune]'"
+            raise impossible("search", needs)
+        return self
 
     def score(self, trial: Trial) -> Score:
         """Return how good a trial is, higher being better."""
@@ -164,7 +161,7 @@ class Tuning:
             "version": VERSION,
             "config": recorded_config(self.config),
             "space": {name: list(values) for name, values in self.space.items()},
-            **asdict(self.selection),
+            **self.selection.model_dump(),
             "streams": [fold.fingerprint for fold in self._folds],
             "trials": [_trial_record(trial) for trial in ranked],
             "best": None if ranked[0].failed else ranked[0].values,

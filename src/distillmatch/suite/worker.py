@@ -19,10 +19,11 @@ from typing import Any, TextIO
 from distillmatch.config import RunConfig
 from distillmatch.errors import LockedError
 from distillmatch.runs import Interrupted
-from distillmatch.runs.progress import CONTINUED
-from distillmatch.runs.side_by_side import Job, run_side_by_side
+from distillmatch.runs.side_by_side import CONTINUED, Job, run_side_by_side
 
 PROGRESS_SECONDS = 0.5
+ENDS = ("finished", "failed", "locked", "stopped")
+"""The events after which a worker no longer has a run."""
 Send = Callable[[dict[str, Any]], None]
 
 
