@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.config import Recipe, RunConfig
+from distillmatch.config import RunConfig
 from distillmatch.losses import choose_epsilon, max_similarity, perturb, threshold_at_tpr
 from distillmatch.methods.method import ImageSet, Method, Passes, TaskInfo
 from distillmatch.networks import Detector
@@ -43,13 +43,6 @@ class FamiliarityDetector:
         method.networks["detector"] = method.build("detector", method.recipe.detector)
 
     @property
-    def network(self) -> Detector:
-        """The detector that is trained."""
-        network = self.method.networks["detector"]
-        assert isinstance(network, Detector)
-        return network
-
-    @property
     def past(self) -> Detector:
         """The detector of the last task."""
         network = self.method.networks["past detector"]
@@ -59,39 +52,53 @@ class FamiliarityDetector:
     def calibrate(self, passes: Passes, task: TaskInfo, rate: float) -> None:
         """Choose ε, then set τ_OoD to the score that the share `rate` of held-out images reach."""
         self.method.frozen_copy("past detector", of="detector")
-        held_out = held_out_images(passes)
-        values, recipe = self.method.values, self.method.recipe
-        tried = EPSILONS[recipe.detector]
+        values, head = self.method.values, self.method.recipe.detector
+        held_out, tried = held_out_images(passes), EPSILONS[head]
 
-        def try_all(images: Tensor, task: TaskInfo) -> Scores:
-            return Scores(perturbed_scores(self.past, images, task.seen, tried))
+        def scores(epsilons: Sequence[float], views: int = 1) -> Tensor:
+            def score(images: Tensor, task: TaskInfo) -> Scores:
+                return Scores(perturbed_scores(self.past, images, task.seen, epsilons))
 
-        means = passes.run(try_all, held_out).scores.mean(dim=0).tolist()
-        values["epsilon"] = epsilon_of(recipe, means)
+            found: Tensor = passes.run(score, held_out, views).scores
+            return found
 
-        def score(images: Tensor, task: TaskInfo) -> Scores:
-            return Scores(perturbed_scores(self.past, images, task.seen, [values["epsilon"]]))
-
-        scores = passes.run(score, held_out, CALIBRATION_VIEWS).scores[:, 0]
-        values["threshold"] = float(threshold_at_tpr(scores, rate))
+        means = scores(tried).mean(dim=0).tolist()
+        values["epsilon"] = choose_epsilon(
+            tried, means, "highest" if head == "cosine" else "lowest-halved"
+        )
+        chosen = scores([values["epsilon"]], CALIBRATION_VIEWS)[:, 0]
+        values["threshold"] = float(threshold_at_tpr(chosen, rate))
 
     def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Return scores and logits of images by the detector of the last task.
-
-        The pass in which the perturbation is found gives the logits, too.
-        """
+        """Return scores and logits of images by the detector of the last task."""
         epsilon = self.method.values["epsilon"]
-        similarities, divisor, gradient = _with_gradient(self.past, images, classes, epsilon != 0.0)
-        score = _score(self.past, images, classes, epsilon, similarities, gradient)
-        return score, similarities / divisor
+        scores, logits = scores_and_logits(self.past, images, classes, [epsilon])
+        return scores[:, 0], logits
 
 
-def epsilon_of(recipe: Recipe, means: Sequence[float]) -> float:
-    """Return the perturbation to use, given the mean score of held-out images at each one tried."""
-    tried = EPSILONS[recipe.detector]
-    return choose_epsilon(
-        tried, means, "highest" if recipe.detector == "cosine" else "lowest-halved"
-    )
+def perturbed_scores(
+    detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
+) -> Tensor:
+    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), a column for each ε."""
+    return scores_and_logits(detector, images, classes, epsilons)[0]
+
+
+def scores_and_logits(
+    detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return the scores of moved images, and the logits of the pass that finds the gradient."""
+    moving, moved = any(epsilons), images.detach()
+    with torch.set_grad_enabled(moving):
+        similarities, divisor = detector.parts(moved.requires_grad_(moving))
+        score = max_similarity(similarities, classes)
+        gradient = torch.autograd.grad(score.sum(), moved)[0] if moving else moved
+    columns = []
+    with torch.no_grad():
+        for epsilon in epsilons:
+            # Not moved, its score is already known.
+            there = detector.similarities(perturb(images, gradient, epsilon)) if epsilon else None
+            columns.append(score if there is None else max_similarity(there, classes))
+        return torch.stack(columns, dim=1), similarities / divisor
 
 
 def held_out_images(passes: Passes) -> ImageSet:
@@ -105,43 +112,3 @@ def held_out_images(passes: Passes) -> ImageSet:
 def true_positive_rate(config: RunConfig, chosen: float | None) -> float:
     """Return δ: as chosen, or the paper's."""
     return chosen or (TPR_WITH_CORESET if config.coreset else TPR)
-
-
-def perturbed_scores(
-    detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
-) -> Tensor:
-    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), a column for each ε."""
-    similarities, _, gradient = _with_gradient(detector, images, classes, any(epsilons))
-    return torch.stack(
-        [_score(detector, images, classes, e, similarities, gradient) for e in epsilons], dim=1
-    )
-
-
-def _with_gradient(
-    detector: Detector, images: Tensor, classes: int, wanted: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return similarities, the divisor and, if wanted, the gradient of the score."""
-    if not wanted:
-        with torch.no_grad():
-            return *detector.parts(images), None
-    with torch.enable_grad():
-        moved = images.detach().requires_grad_(True)
-        similarities, divisor = detector.parts(moved)
-        score = max_similarity(similarities, classes)
-        (gradient,) = torch.autograd.grad(score.sum(), moved)
-    return similarities.detach(), divisor.detach(), gradient
-
-
-def _score(
-    detector: Detector,
-    images: Tensor,
-    classes: int,
-    epsilon: float,
-    similarities: Tensor,
-    gradient: Tensor | None,
-) -> Tensor:
-    """Return the score of images moved along a gradient; not moved, it is already known."""
-    if epsilon and gradient is not None:
-        with torch.no_grad():
-            similarities = detector.similarities(perturb(images, gradient, epsilon))
-    return max_similarity(similarities, classes)

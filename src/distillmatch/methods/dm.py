@@ -1,7 +1,7 @@
 """DM, DistillMatch: the paper's method. Read it beside section 4 of the paper."""
 
 from math import ceil
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -21,33 +21,22 @@ from distillmatch.methods.forward import Batch, Logits, consistent_logits, froze
 from distillmatch.methods.method import (
     NetworkBuilder,
     Passes,
+    Past,
+    PseudoLabels,
     TaskInfo,
     Training,
     count_labels,
 )
-from distillmatch.methods.parts import (
-    TEMPERATURE,
-    Balanced,
-    fine_tuned_training,
-    is_fine_tuned,
-    label_sum,
-)
+from distillmatch.methods.parts import TEMPERATURE, Balanced, label_sum
 from distillmatch.methods.schedule import detector_schedule
 
 
 class Outputs(NamedTuple):
-    """Logits of θₙ₋₁ and of the detector φₙ₋₁, and the score S of φₙ₋₁."""
+    """For unlabeled images: logits of θₙ₋₁, and of the detector φₙ₋₁ its logits and score S."""
 
-    past: Tensor | None = None
+    past: Tensor
     detector: Tensor | None = None
     score: Tensor | None = None
-
-
-class PseudoLabels(NamedTuple):
-    """The label that θₙ₋₁ gives each unlabeled image, and whether it is accepted."""
-
-    labels: Tensor
-    accepted: Tensor
 
 
 class DistillMatch(Balanced):
@@ -109,7 +98,7 @@ class DistillMatch(Balanced):
 
         Without a detector none is accepted; in the first task there are no images.
         """
-        if outputs is None or outputs.past is None:
+        if outputs is None:
             nothing = self.weights.new_zeros(0)
             return PseudoLabels(nothing.long(), nothing.bool())
         labels = pseudo_labels(outputs.past, task.past)
@@ -137,20 +126,16 @@ class DistillMatch(Balanced):
         They were computed before; or, as the recipe says, the copy normalizes by the step's images,
         as the network that learns does.
         """
-        of_detector = network is not self.classifier
+        of_detector, outputs = network is not self.classifier, batch.unlabeled_outputs
         if self.recipe.statistics.teachers == "batch":
             frozen = self.networks["past detector" if of_detector else "past"]
             return frozen_logits(frozen, [batch.images, batch.unlabeled])
-        outputs = batch.labeled_outputs, batch.unlabeled_outputs
-        return torch.cat([one.detector if of_detector else one.past for one in outputs])
+        of_unlabeled = outputs.detector if of_detector else outputs.past
+        return torch.cat([batch.labeled_outputs.past, of_unlabeled])
 
-    def labeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
-        """Return the logits of θₙ₋₁ for labeled images."""
-        return Outputs(past=self.networks["past"](images))
-
-    def labeled_outputs_of_detector(self, images: Tensor, task: TaskInfo) -> Outputs:
+    def past_detector_outputs(self, images: Tensor, task: TaskInfo) -> Past:
         """Return the logits of φₙ₋₁ for labeled images."""
-        return Outputs(detector=self.networks["past detector"](images))
+        return Past(self.networks["past detector"](images))
 
     def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
         """Return the outputs of the last task's networks for unlabeled images."""
@@ -162,35 +147,30 @@ class DistillMatch(Balanced):
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, fine-tune it, then train the detector for the next task."""
-        before = task.past > 0 and self.recipe.statistics.teachers == "running"
-        both = {
+        beforehand = task.past > 0 and self.recipe.statistics.teachers == "running"
+        both: dict[str, Any] = {
             "unlabeled": task.past > 0,
             "frozen_unlabeled": self.unlabeled_outputs if task.past else None,
             "by_batch": self.by_batch,
         }
-        classifier = fine_tuned_training(
-            self,
+        classifier = self.main_training(
             task,
             strong=task.past > 0 and self.options.consistency_weight > 0,
-            frozen_labeled=self.labeled_outputs if before else None,
+            frozen_labeled=self.past_outputs if beforehand else None,
             before=self.balance,
             **both,
         )
-        tuned = self.fine_tuning(task)
+        tuned = self.head_tuning(task)
         if self.detector is None or task.last:
             return [classifier, *tuned]
-        fine_tuned = is_fine_tuned(self, task)
-        detector = self.training(
-            task,
-            name="detector",
-            network=self.detector.network,
-            loss=self.detector_loss,
-            schedule=detector_schedule(self.config, self.rate, fine_tuned=fine_tuned),
+        detector = Training(
+            "detector",
+            self.networks["detector"],
+            self.detector_loss,
+            detector_schedule(self.config, self.rate, fine_tuned=self.is_fine_tuned(task)),
             labeled="first-half",
-            strong=False,
-            strong_labeled=False,
-            average_decay=None,
-            frozen_labeled=self.labeled_outputs_of_detector if before else None,
+            clip=self.clip,
+            frozen_labeled=self.past_detector_outputs if beforehand else None,
             after=self.calibrate,
             **both,
         )
@@ -207,7 +187,7 @@ class DistillMatch(Balanced):
             self.weights = torch.ones_like(counts)
             return
         images = passes.count("unlabeled")
-        if task.past and images and self.counts_pseudo_labels:
+        if task.past and images and not self.config.coreset:
             outputs = passes.run(self.unlabeled_outputs, "unlabeled", by_batch=self.by_batch)
             pseudo = self.pseudo_labels(outputs, task)
             of_pseudo_labels = count_labels(pseudo.labels, task.seen, pseudo.accepted)
@@ -228,22 +208,11 @@ class DistillMatch(Balanced):
         return ("past", "past detector") if by_batch else ()
 
     @property
-    def counts_pseudo_labels(self) -> bool:
-        """Whether eq. 3 counts pseudo-labels beside labels."""
-        return not self.config.coreset
-
-    @property
     def expected_share(self) -> float:
         """The share of images that is expected to be accepted: δ, or 0 without a detector."""
         if self.detector is None:
             return 0.0
         return true_positive_rate(self.config, self.options.true_positive_rate)
-
-    @property
-    def confidence(self) -> float:
-        """τ_FM, the confidence from which a weak view teaches its strong view."""
-        threshold: float | None = self.options.consistency_threshold
-        return self.recipe.consistency_threshold if threshold is None else threshold
 
     def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels | None:
         """Return the pseudo-labels for the diagnostics, if there is a detector."""

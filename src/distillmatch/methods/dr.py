@@ -5,20 +5,17 @@ from torch import Tensor
 from distillmatch.losses import new_task_distillation, per_task_distillation
 from distillmatch.methods.forward import Batch
 from distillmatch.methods.method import TaskInfo, Training
-from distillmatch.methods.parts import TEMPERATURE, label_loss
-from distillmatch.methods.teacher import Taught, teacher_logits
+from distillmatch.methods.parts import TEMPERATURE, Taught, label_loss, teacher_logits
 
 
 class DistillationAndRetrospection(Taught):
     """Distill the past tasks from the last model, the new task from one trained on it alone."""
 
     def trainings(self, task: TaskInfo) -> list[Training]:
-        """Train the new task's teacher, then the classifier; in the first task the latter alone."""
-        if not task.past:
-            return [self.training(task)]
-        outputs = self.teacher_outputs
+        """Train the new task's teacher, then the classifier."""
+        outputs = self.teacher_outputs if task.past else None
         main = self.training(task, frozen_labeled=outputs, frozen_unlabeled=outputs)
-        return [self.teacher_training(task, calibrated=False), main] if task.new else [main]
+        return [*self.teacher_training(task), main]
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return cross entropy, distillation per past task (eq. 1), and of the new task."""

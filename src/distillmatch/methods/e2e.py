@@ -5,13 +5,7 @@ from torch import Tensor
 from distillmatch.losses import per_task_distillation
 from distillmatch.methods.forward import Batch
 from distillmatch.methods.method import TaskInfo, Training
-from distillmatch.methods.parts import (
-    TEMPERATURE,
-    Baseline,
-    fine_tuned_training,
-    fine_tuning,
-    label_loss,
-)
+from distillmatch.methods.parts import TEMPERATURE, Baseline, label_loss
 
 
 class EndToEnd(Baseline):
@@ -19,11 +13,9 @@ class EndToEnd(Baseline):
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, then fine-tune it where there is a coreset."""
-        main = fine_tuned_training(self, task, before=self.balance_without_coreset)
-        tuned = fine_tuning(
-            self, task, self.labels, self.balance, whole=True, unlabeled=task.past > 0
-        )
-        return [main, *tuned]
+        main = self.main_training(task, before=self.balance_without_coreset)
+        statistics = {"unlabeled": task.past > 0}
+        return [main, *self.fine_tuning(task, self.labels, self.balance, whole=True, **statistics)]
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return cross entropy, and distillation per past task (eq. 1)."""

@@ -15,8 +15,13 @@ from distillmatch.losses import (
 )
 from distillmatch.methods.forward import Batch, Logits
 from distillmatch.methods.method import TaskInfo, Training
-from distillmatch.methods.parts import TEMPERATURE, fine_tuned_training, fine_tuning, label_sum
-from distillmatch.methods.teacher import Taught, TwoTeachers, teacher_logits
+from distillmatch.methods.parts import (
+    TEMPERATURE,
+    Taught,
+    TwoTeachers,
+    label_sum,
+    teacher_logits,
+)
 
 
 class GlobalDistillation(Taught):
@@ -27,18 +32,19 @@ class GlobalDistillation(Taught):
 
         calibration: Switch = Field(True, description="calibrate the new task's teacher")
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether the teacher is calibrated."""
+        return bool(self.options.calibration)
+
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
         frozen: dict[str, Any] = {"frozen_unlabeled": self.ensemble_outputs}
         with_past = {"frozen_labeled": self.teacher_outputs, **frozen} if task.past else {}
-        before = self.balance_without_coreset
-        main = fine_tuned_training(self, task, before=before, **with_past)
-        tuned = fine_tuning(
-            self, task, self.fine_tuning_loss, self.balance, unlabeled=True, **frozen
-        )
-        if not (task.past and task.new):
-            return [main, *tuned]
-        return [self.teacher_training(task, calibrated=self.options.calibration), main, *tuned]
+        main = self.main_training(task, before=self.balance_without_coreset, **with_past)
+        loss, before = self.fine_tuning_loss, self.balance
+        tuned = self.fine_tuning(task, loss, before, unlabeled=True, **frozen)
+        return [*self.teacher_training(task), main, *tuned]
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return cross entropy with Q, distillation of the past, distillation of the new task."""

@@ -72,6 +72,13 @@ class Past(NamedTuple):
     past: Tensor
 
 
+class PseudoLabels(NamedTuple):
+    """The label that each unlabeled image is given, and whether it is accepted."""
+
+    labels: Tensor
+    accepted: Tensor
+
+
 Terms = Tensor | dict[str, Tensor]
 """A loss: one number, or named terms that are added up and logged."""
 Loss = Callable[[Batch, TaskInfo], Terms]
@@ -270,10 +277,8 @@ class Method(ABC):
         """Score how familiar images look after this task, if the method does that."""
         return None
 
-    def judge(
-        self, outputs: Any, task: TaskInfo, truth: Tensor | None
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return the pseudo-label of each unlabeled image and whether it is accepted, if any.
+    def judge(self, outputs: Any, task: TaskInfo, truth: Tensor | None) -> PseudoLabels | None:
+        """Return the pseudo-labels of unlabeled images for the diagnostics, if there are any.
 
         `outputs` are those of `frozen_unlabeled`; `truth` is for methods with `needs_truth`.
         """
@@ -289,13 +294,18 @@ class Method(ABC):
         self.networks[name].load_state_dict(self.networks[of].state_dict())
         return self.networks[name]
 
-    def start_afresh(self, name: str, task: TaskInfo) -> nn.Module:
-        """Give a network new initial weights, other ones in every task."""
+    def start_afresh(self, name: str, task: TaskInfo, *, from_past: bool = False) -> nn.Module:
+        """Give a network new initial weights, other ones in every task, or the past classifier's.
+
+        A run that is resumed inside a task has no past classifier yet; its weights are restored.
+        """
         fresh = self.build(f"{name} of task {task.number + 1}")
         if name not in self.networks:
             self.networks[name] = fresh
         else:
             self.networks[name].load_state_dict(fresh.state_dict())
+        if from_past and "past" in self.networks:
+            self.networks[name].load_state_dict(self.networks["past"].state_dict())
         return self.networks[name]
 
 

@@ -1,13 +1,17 @@
-"""What several methods share: the loss of labels, class weights, fine-tuning, baselines."""
+"""What several methods share: the loss of labels, class weights, fine-tuning, teachers."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
-from distillmatch.losses import class_weights, weighted_cross_entropy_sum
-from distillmatch.methods.forward import Batch, Logits, separate_logits
+from distillmatch.losses import (
+    class_weights,
+    confidence_calibration,
+    weighted_cross_entropy_sum,
+)
+from distillmatch.methods.forward import Batch, Logits, joint_logits, separate_logits
 from distillmatch.methods.method import (
     HIGH_RATE,
     Hook,
@@ -26,6 +30,7 @@ LOW_RATE = 0.005
 """The paper's learning rate of GD, DR and E2E without a coreset."""
 WEIGHT_CAP = 10.0
 """The largest class weight."""
+TEACHER = "teacher"
 
 
 def label_sum(logits: Logits, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -56,59 +61,65 @@ def label_weights(counts: Tensor) -> Tensor:
     return weights
 
 
-def is_fine_tuned(method: Method, task: TaskInfo) -> bool:
-    """Return whether a task ends with fine-tuning: where there is a coreset, and time for it."""
-    stores = task.coreset or (method.fine_tunes_first_task and method.config.coreset > 0)
-    return stores and fine_tuning_schedule(method.config, HIGH_RATE).epochs > 0
+class FineTuned(Method):
+    """A method whose tasks end with fine-tuning, where there is a coreset, and time for it."""
+
+    def is_fine_tuned(self, task: TaskInfo) -> bool:
+        """Return whether a task ends with fine-tuning."""
+        stores = task.coreset or (self.fine_tunes_first_task and self.config.coreset > 0)
+        return stores and fine_tuning_schedule(self.config, HIGH_RATE).epochs > 0
+
+    def main_training(self, task: TaskInfo, **changes: Any) -> Training:
+        """Return the classifier's training, cut short where fine-tuning follows."""
+        tuned = self.is_fine_tuned(task)
+        schedule = main_schedule(self.config, self.rate, fine_tuned=tuned)
+        return self.training(task, schedule=schedule, **changes)
+
+    def fine_tuning(
+        self, task: TaskInfo, loss: Loss, before: Hook, *, whole: bool = False, **changes: Any
+    ) -> list[Training]:
+        """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
+
+        It is on labeled and stored images, of the last layer alone unless `whole`. `before` must
+        set the class weights of the loss.
+        """
+        if not self.is_fine_tuned(task):
+            return []
+        values: dict[str, Any] = {"unlabeled": False, **changes}
+        return [
+            Training(
+                "fine-tuning",
+                self.classifier,
+                loss,
+                fine_tuning_schedule(self.config, self.rate),
+                parameters="all" if whole else "head",
+                head_statistics=self.recipe.statistics.fine_tuning,
+                average_decay=self.config.weight_averaging,
+                before=before,
+                **values,
+            )
+        ]
 
 
-def fine_tuned_training(method: Method, task: TaskInfo, **changes: Any) -> Training:
-    """Return the classifier's training, cut short where fine-tuning follows."""
-    tuned = is_fine_tuned(method, task)
-    schedule = main_schedule(method.config, method.rate, fine_tuned=tuned)
-    return method.training(task, schedule=schedule, **changes)
-
-
-def fine_tuning(
-    method: Method, task: TaskInfo, loss: Loss, before: Hook, *, whole: bool = False, **changes: Any
-) -> list[Training]:
-    """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
-
-    It is on labeled and stored images, of the last layer alone unless `whole`. `before` must set
-    the class weights of the loss.
-    """
-    if not is_fine_tuned(method, task):
-        return []
-    values: dict[str, Any] = {
-        "name": "fine-tuning",
-        "loss": loss,
-        "schedule": fine_tuning_schedule(method.config, method.rate),
-        "unlabeled": False,
-        "strong": False,
-        "strong_labeled": False,
-        "clip": None,
-        "parameters": "all" if whole else "head",
-        "head_statistics": method.recipe.statistics.fine_tuning,
-        "frozen_labeled": None,
-        "frozen_unlabeled": None,
-        "before": before,
-    }
-    return [method.training(task, **(values | changes))]
-
-
-class Balanced(Method):
+class Balanced(FineTuned):
     """A method with class weights, whose last layer is fine-tuned on balanced labels.
 
-    Its options have a switch `class_balancing`.
+    Its options have `class_balancing` and `consistency_threshold`.
     """
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
         self.weights = self.tuning_weights = torch.ones(1)
 
-    def fine_tuning(self, task: TaskInfo) -> list[Training]:
+    @property
+    def confidence(self) -> float:
+        """τ_FM, the confidence from which a weak view teaches its strong view."""
+        chosen: float | None = self.options.consistency_threshold
+        return chosen or self.recipe.consistency_threshold
+
+    def head_tuning(self, task: TaskInfo) -> list[Training]:
         """Return the fine-tuning of the last layer, where there is a coreset."""
-        return fine_tuning(self, task, self.fine_tuning_loss, self.balance_fine_tuning)
+        return self.fine_tuning(task, self.fine_tuning_loss, self.balance_fine_tuning)
 
     def balance_fine_tuning(self, passes: Passes, task: TaskInfo) -> None:
         """Count labels for the class weights of fine-tuning."""
@@ -121,7 +132,7 @@ class Balanced(Method):
         return label_loss(self.forward(batch, task), batch.labels, self.tuning_weights)
 
 
-class Baseline(Method):
+class Baseline(FineTuned):
     """What E2E, DR and GD share: distillation from the past classifier, rates, batch statistics."""
 
     weights: Tensor | None = None
@@ -142,7 +153,7 @@ class Baseline(Method):
         Before that, the few stored images would outweigh all new ones.
         """
         counts = passes.label_counts("labeled")
-        self.weights = None if is_fine_tuned(self, task) else label_weights(counts)
+        self.weights = None if self.is_fine_tuned(task) else label_weights(counts)
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
         """Weigh classes by the labels of the task and the coreset."""
@@ -157,3 +168,72 @@ class Baseline(Method):
         if alone:
             return separate_logits(self.classifier, batch, task.seen)
         return super().forward(batch, task)
+
+
+class TwoTeachers(NamedTuple):
+    """Logits of the past classifier and of the new task's teacher.
+
+    There is no teacher where a task only brings more images of known classes. `target` is GD's Q
+    for unlabeled images.
+    """
+
+    past: Tensor
+    new: Tensor | None = None
+    target: Tensor | None = None
+
+
+class Taught(Baseline):
+    """A baseline with a teacher of the new task beside the past classifier: DR and GD."""
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the teacher also learns to be uncertain about stored and unlabeled images.
+
+        Otherwise unlabeled images take part in its batch statistics alone.
+        """
+        return False
+
+    def teacher_training(self, task: TaskInfo) -> list[Training]:
+        """Return the teacher's training, anew in every task after the first with new classes."""
+        if not (task.past and task.new):
+            return []
+        from_past = self.recipe.teacher_start == "past"
+        return [
+            Training(
+                TEACHER,
+                self.start_afresh(TEACHER, task, from_past=from_past),
+                self.teacher_loss,
+                main_schedule(self.config, self.rate),
+                labeled="labeled" if self.calibrates else "new",
+            )
+        ]
+
+    def teacher_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the teacher's loss over the new classes."""
+        return new_task_loss(self.networks[TEACHER], batch, task, calibrated=self.calibrates)
+
+    def teacher_outputs(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
+        """Return the logits of the past classifier and of the teacher."""
+        new = self.networks[TEACHER](images) if task.new else None
+        return TwoTeachers(self.networks["past"](images), new)
+
+
+def teacher_logits(batch: Batch) -> Tensor:
+    """Return the teacher's logits of labeled and then of unlabeled images."""
+    return torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
+
+
+def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrated: bool) -> Tensor:
+    """Return the cross entropy over the new classes; calibrated, plus KL(uniform ‖ p) on the rest.
+
+    The rest are stored and unlabeled images.
+    """
+    new = batch.labels >= task.past
+    logits = joint_logits(network, batch, task.seen)
+    labeled = logits.labeled[:, task.past :]
+    total = weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
+    supervised = total / new.sum().clamp(min=1)
+    if not calibrated:
+        return supervised
+    others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
+    return supervised + confidence_calibration(logits.weak[:, task.past :], others)

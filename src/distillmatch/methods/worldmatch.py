@@ -6,7 +6,7 @@ and pseudo-labels are learned by strong views as much as by weak ones. It goes b
 its figures stand apart from DM's.
 """
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -19,16 +19,27 @@ from distillmatch.losses import (
     consistency_loss,
     per_task_distillation,
     pseudo_labels,
+    softmax_confidence,
+    threshold_at_fpr,
     weighted_cross_entropy_sum,
     with_pseudo_labels,
 )
+from distillmatch.methods.detector import CALIBRATION_VIEWS, held_out_images
 from distillmatch.methods.forward import Batch
-from distillmatch.methods.method import NetworkBuilder, Passes, TaskInfo, Training, count_labels
-from distillmatch.methods.newness import Newness
-from distillmatch.methods.parts import TEMPERATURE, Balanced, fine_tuned_training
+from distillmatch.methods.method import (
+    NetworkBuilder,
+    Passes,
+    PseudoLabels,
+    TaskInfo,
+    Training,
+    count_labels,
+)
+from distillmatch.methods.parts import TEMPERATURE, Balanced, new_task_loss
+from distillmatch.methods.schedule import detector_schedule
 
 ORACLES = ("truth", "truth-new")
 LEARNED = ("newness", "two-teachers")
+NEWNESS = "newness"
 NEW_ACCEPTED = 0.5
 """Share of held-out images of new classes that `accept newness` lets pass."""
 
@@ -41,11 +52,11 @@ class Outputs(NamedTuple):
     new: Tensor | None = None
 
 
-class PseudoLabels(NamedTuple):
-    """The class that each unlabeled image is taken for, and whether that is learned."""
+class Newness(NamedTuple):
+    """How little an image looks like any new class, and which of them it would be."""
 
-    labels: Tensor
-    accepted: Tensor
+    score: Tensor
+    label: Tensor
 
 
 class WorldMatch(Balanced):
@@ -78,7 +89,6 @@ class WorldMatch(Balanced):
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
-        self.newness = Newness(self) if self.options.accept in LEARNED else None
         self.log_shares = torch.zeros(1)
         self.needs_truth = self.options.accept in ORACLES
 
@@ -98,8 +108,7 @@ class WorldMatch(Balanced):
         of_strong = weighted_cross_entropy_sum(strong + shift, labels, self.weights)
         terms = {"labels": (of_weak + of_strong) / 2 / count}
         if len(logits.strong) and options.consistency_weight:
-            threshold = options.consistency_threshold or self.recipe.consistency_threshold
-            agreement = consistency_loss(logits.unlabeled, logits.strong, threshold)
+            agreement = consistency_loss(logits.unlabeled, logits.strong, self.confidence)
             terms["consistency"] = options.consistency_weight * agreement
         if task.past and options.distillation_weight:
             kept = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
@@ -130,15 +139,38 @@ class WorldMatch(Balanced):
     def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
         """Return the past classifier's logits, and if it is used what the newness network says."""
         past = self.networks["past"](images)
-        if self.newness is None or not self.newness.applies(task):
-            return Outputs(past)
-        return Outputs(past, *self.newness.score(images, task))
+        return (
+            Outputs(past, *self.newness(images, task)) if self.has_newness(task) else Outputs(past)
+        )
+
+    def has_newness(self, task: TaskInfo) -> bool:
+        """Return whether newness is learned in a task.
+
+        There are no images of past classes to learn a score from, but of the new ones there are. So
+        a network that starts as the last classifier learns to distinguish the new classes, and to
+        be uncertain about the environment's images (Lee et al. 2019, as GD's teacher), on half of
+        the labels. Of a single new class it would always be certain.
+        """
+        return self.options.accept in LEARNED and task.past > 0 and task.new > 1
+
+    def newness_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the loss of GD's calibrated teacher."""
+        return new_task_loss(self.networks[NEWNESS], batch, task, calibrated=True)
+
+    def newness(self, images: Tensor, task: TaskInfo) -> Newness:
+        """Score images the higher the less certain the network is of any new class."""
+        logits = self.networks[NEWNESS](images)[:, task.past : task.seen]
+        return Newness(-softmax_confidence(logits, task.new), task.past + logits.argmax(dim=1))
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier and fine-tune it; before that, learn what is new if that counts."""
-        before = [] if self.newness is None else self.newness.training(task)
-        classifier = fine_tuned_training(
-            self,
+        trainings = []
+        if self.has_newness(task):
+            network = self.start_afresh(NEWNESS, task, from_past=True)
+            schedule = detector_schedule(self.config, self.rate)
+            half: dict[str, Any] = {"labeled": "first-half", "clip": self.clip}
+            trainings = [Training(NEWNESS, network, self.newness_loss, schedule, **half)]
+        classifier = self.main_training(
             task,
             unlabeled=task.past > 0,
             strong=task.past > 0,
@@ -146,7 +178,16 @@ class WorldMatch(Balanced):
             frozen_unlabeled=self.unlabeled_outputs if task.past else None,
             before=self.balance,
         )
-        return [*before, classifier, *self.fine_tuning(task)]
+        return [*trainings, classifier, *self.head_tuning(task)]
+
+    def set_threshold(self, passes: Passes, task: TaskInfo) -> None:
+        """Set the threshold that a share of held-out images of the new classes reach."""
+        over = held_out_images(passes)
+        new = passes.labels(over) >= task.past
+        if new.any():
+            scores = passes.run(self.newness, over, CALIBRATION_VIEWS).score
+            threshold = threshold_at_fpr(scores[new.repeat(CALIBRATION_VIEWS)], NEW_ACCEPTED)
+            self.values["threshold"] = float(threshold)
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
         """Set the threshold of newness, then count labels and pseudo-labels.
@@ -154,8 +195,8 @@ class WorldMatch(Balanced):
         The class weights w(k), eq. 3, count each image once; the class shares of the logit
         adjustment count as many as a step meets, smoothed by 1 as the weights are.
         """
-        if self.newness is not None:
-            self.newness.calibrate(passes, task, NEW_ACCEPTED)
+        if self.has_newness(task):
+            self.set_threshold(passes, task)
         counts = in_step = passes.label_counts("labeled")
         if task.past:
             outputs = passes.run(self.unlabeled_outputs, "unlabeled")
