@@ -254,17 +254,18 @@ def make_corpus(root: Path) -> None:
         "title": "Own",
         "metrics": ["A_N", "fgt"],
         "seeds": [1],
-        "common": {**run, "options": {}},
+        "common": {key: value for key, value in run.items() if key not in ("seed", "options")},
         "rows": {"DM": {"method": "dm"}, "Base": {"method": "base"}},
         "columns": {"2 tasks": {"tasks": 2}, "4 tasks": {"tasks": 4}},
         "only": {"Base": ["2 tasks"]},
-        "published": {"DM": {"2 tasks": [30.1, 0.2]}},
+        "published": {"DM": {"A_N": ["30.1 ± 0.2", None]}},
     }
     (root / "suite.yaml").write_text(yaml.safe_dump(suite))
     (root / "space.yaml").write_text("learning_rate: [0.1, 0.2]\nweight_decay: [0.0005]\n")
     save_file(make_weights(), root / "weights.safetensors")
     torch.save(make_weights(), root / "weights.pt")
     must(["stream", "--config", "stream.yaml", "--save", "stream.json"])
+    must(["suite", "list", "suite.yaml", "--ledger", "none"])
     for name in ("run", "bound"):
         must(["run", "--config", f"{name}.yaml", "--out", name, "--quiet"])
     learn, tasks = Trainer.learn, 0
@@ -432,7 +433,7 @@ def judged(words: tuple[str, ...], out: Path) -> Outcome:
             outcome.problems.append(traceback.format_exc())
         for stream in streams:
             stream.flush()
-    printed = [stream.buffer.getvalue().decode() for stream in streams]
+    printed = [stream.buffer.getvalue().decode(errors="surrogateescape") for stream in streams]
     outcome.out, outcome.said = printed
     if outcome.problems:
         return outcome
@@ -442,8 +443,8 @@ def judged(words: tuple[str, ...], out: Path) -> Outcome:
     if outcome.code == 2 and not last[0].startswith("distillmatch: "):
         outcome.problems.append("exit code 2 without a sentence")
     printed[0] = "" if "--csv" in words else printed[0]  # data, names of files as they are
-    if any(sign in text for text in printed for sign in ("\x1b", "Traceback")):
-        outcome.problems.append("a control character or a traceback was printed")
+    if any(sign in text for text in printed for sign in ("\x1b", "\udce9", "Traceback")):
+        outcome.problems.append("a control character, a broken one, or a traceback was printed")
     for file in (path for path in out.rglob("*") if path.is_file() and path.suffix != ".lock"):
         if outcome.code == 2:
             outcome.problems.append(f"{file.name} was left behind")

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from errno import EBUSY, EINVAL
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -119,17 +120,23 @@ def size_shown(size: int) -> str:
     return f"{size} byte{'' if size == 1 else 's'}"
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file.
+def open_file(path: Path) -> BufferedReader:
+    """Open a file to read.
 
     Raises `OSError` for a pipe or a device, which may never end, and for an impossible name.
     """
     if not path.is_dir() and path.exists() and not path.is_file():
         raise OSError(EINVAL, "expected a file, found a pipe or a device", str(path))
     try:
-        return path.read_bytes()
+        return path.open("rb")
     except ValueError:  # a zero byte or a lone surrogate
         raise OSError(EINVAL, "no file can have this name", str(path)) from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; a pipe or device raises `OSError`."""
+    with open_file(path) as file:
+        return file.read()
 
 
 def read_text(path: Path) -> str:

@@ -187,6 +187,12 @@ def test_yaml_whose_aliases_multiply_is_refused(tmp_path: Path) -> None:
         StreamConfig.from_yaml(tmp_path / "bomb.yaml")
 
 
+def test_numbers_that_cannot_be_printed_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text(f"seed: 0x{'f' * 5000}")
+    with pytest.raises(ConfigError, match="line 1: a number of too many digits"):
+        StreamConfig.from_yaml(tmp_path / "long.yaml")
+
+
 def test_the_recipes_have_no_point_in_which_they_agree() -> None:
     one, other = asdict(PAPER), asdict(AS_WRITTEN)
     pairs = [(one.pop("statistics"), other.pop("statistics")), (one, other)]
@@ -201,6 +207,11 @@ def test_the_recipes_have_no_point_in_which_they_agree() -> None:
     [
         ({"stored_share": 0.5}, "stored_share needs a coreset, and coreset is 0"),
         ({"stored_share": 1.5, "coreset": 9}, "stored_share must be at most 1.0, not 1.5"),
+        (
+            {"source": "\udce9", "tree": "t.yaml"},
+            "tree goes with source 'folder' only, not '\\udce9'",
+        ),
+        ({"learning_rate": 1e300}, "learning_rate must be at most 1e+38, not 1e+300"),
         ({"momentum": 2.0}, "momentum must be less than 1.0, not 2.0"),
         ({"weight_averaging": 1.0}, "weight_averaging must be less than 1.0, not 1.0"),
         ({"strong_labels": "labels"}, "strong_labels must be true or false, not 'labels'"),

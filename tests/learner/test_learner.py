@@ -166,6 +166,17 @@ def test_an_environment_that_never_ends_is_taken_up_to_the_limit() -> None:
     assert (learner.history_[0]["seen"], learner.history_[0]["kept"]) == (20, 20)
 
 
+def test_an_environment_that_never_brings_an_image_is_refused() -> None:
+    for empty in (ENVIRONMENT[:0], torch.empty(0, 3, 8, 8)):
+        with pytest.raises(LearnerError, match="1000 empty batches in a row"):
+            small_learner().partial_fit(*task(TROUT, count=2), unlabeled=itertools.repeat(empty))
+    for limit in (10**12, 10**30):
+        with pytest.raises(LearnerError, match="no memory for so many images"):
+            small_learner(unlabeled_limit=limit).partial_fit(
+                *task(TROUT, count=2), unlabeled=iter(ENVIRONMENT)
+            )
+
+
 def test_reports_what_was_accepted_from_the_environment_with_examples() -> None:
     learner = small_learner("dm", options={"true_positive_rate": 1.0}, examples=3)
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=4))
@@ -299,6 +310,9 @@ def test_what_was_learned_with_other_parameters_is_not_mixed(change: dict[str, A
         (images_of(SHARK, count=2), np.array([2**63, 1], np.uint64), f"2.63 - 1, not {2**63}"),
         (images_of(SHARK, count=2), [-(2**63) - 1, 1], "must lie between"),
         (images_of(SHARK, count=2), ["a", "unknown"], "may be called 'unknown'"),
+        (images_of(SHARK, count=2), ["a", "\ud800"], r"written down, not '\\ud800'"),
+        (images_of(SHARK, count=2), ["a", "a\0"], r"written down, not 'a\\x00'"),
+        (images_of(SHARK, count=2), torch.ones(2, device="meta"), "labels must be dense"),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(images: Any, labels: Any, sentence: str) -> None:

@@ -16,6 +16,12 @@ from distillmatch.learner.labels import class_folders, labeled_images
 from distillmatch.sources.images import decode_image
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
+FLOATS = torch.rand(2, 3, 8, 8)
+ODD_TENSORS = (
+    FLOATS.to_sparse(),
+    FLOATS.to("meta"),
+    torch.nested.nested_tensor([*FLOATS], layout=torch.jagged),
+)
 
 
 def read(given: Any, side: int = 16) -> Any:
@@ -41,6 +47,12 @@ def read(given: Any, side: int = 16) -> Any:
 )
 def test_the_same_images_are_read_from_whatever_holds_them(given: Any) -> None:
     np.testing.assert_array_equal(read(given), PIXELS)
+
+
+def test_short_floats_are_read_as_longer_ones() -> None:
+    for kind in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
+        short = FLOATS.to(kind)
+        np.testing.assert_array_equal(read(short, 8), read(short.float(), 8))
 
 
 def test_files_are_read_by_path(tmp_path: Path) -> None:
@@ -136,6 +148,8 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         (np.full((1, 9, 9, 3), np.nan), "no NaN"),
         (np.full((1, 9, 9, 3), 256), "from 0 to 255"),
         (np.zeros((1, 9, 9, 3), bool), "whole numbers or floats"),
+        *((tensor, "must be dense tensors of numbers, not") for tensor in ODD_TENSORS),
+        *(([tensor], "must be dense tensors of numbers, not") for tensor in ODD_TENSORS[:2]),
         (7, "not an int"),
         ([7], "the list has an int"),
         ("no such place", "found nothing"),

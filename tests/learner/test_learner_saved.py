@@ -194,6 +194,15 @@ def test_a_learner_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "x" * 300, "~no such user/it", None, 3])
+def test_what_names_no_folder_is_refused(path: Any, folder: Path) -> None:
+    learner = ContinualLearner.load(folder)
+    for use in (ContinualLearner.load, learner.save):
+        with pytest.raises(LearnerError, match=r"must be a path, not|File name too long") as error:
+            use(path)
+        assert "\n" not in str(error.value)
+
+
 def test_other_places_hold_no_learner(tmp_path: Path) -> None:
     with pytest.raises(
         LearnerError, match=r"expected a learner there \(learner.json\), found none"

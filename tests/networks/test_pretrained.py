@@ -1,5 +1,6 @@
 """Weights to start from: read from a file, checked against the network, and part of the run."""
 
+import os
 import warnings
 from collections.abc import Callable
 from hashlib import sha256
@@ -76,7 +77,11 @@ BAD_WEIGHTS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
         lambda t: {**t, "first.weight": torch.ones(8, 3, 3, 3)},
         r"'first.weight' has shape \(8, 3, 3, 3\) there and \(16, 3, 3, 3\) here$",
     ),
-    "no names": (lambda t: [1, 2], "must hold tensors by name$"),
+    "no names": (lambda t: [1, 2], "must hold dense tensors by name$"),
+    "sparse": (
+        lambda t: {**t, "first.weight": t["first.weight"].to_sparse()},
+        "must hold dense tensors by name$",
+    ),
     "code": (lambda t: {"a": Path("/")}, "is damaged, or holds more than tensors by name$"),
 }
 
@@ -108,6 +113,14 @@ def test_a_file_without_weights_is_refused_before_anything_is_made(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=sentence):
         run(tiny(pretrained=tmp_path / name), dataset=six_classes())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_a_pipe_instead_of_weights_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match="found a pipe or a device"):
+        PretrainedWeights.read(tmp_path / name)
 
 
 def test_the_weights_are_part_of_what_a_run_is(tmp_path: Path) -> None:

@@ -74,6 +74,10 @@ def test_a_damaged_cache_is_not_used(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert read_cache(path, "key") is None
     path.unlink()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(path)
+        assert read_cache(path, "key") is None
+        path.unlink()
     path.mkdir()
     assert read_cache(path, "key") is None
     with pytest.raises(DiskError, match=r"cache: .* while testing"):

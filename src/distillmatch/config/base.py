@@ -29,16 +29,17 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1)]
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=1e38, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=1e38, allow_inf_nan=False)]
 Switch = Annotated[bool, Field(strict=True)]
 Place = Annotated[Path, BeforeValidator(_refuse_impossible)]
 
 
 def impossible(key: str, sentence: str) -> PydanticCustomError:
     """Make the error for a combination that cannot be run; `key` is the one to change."""
+    writable = sentence.encode("utf-8", "backslashreplace").decode()  # pydantic takes no other
     return PydanticCustomError(
-        "impossible", "{key}: {sentence}", {"key": key, "sentence": sentence}
+        "impossible", "{key}: {sentence}", {"key": key, "sentence": writable}
     )
 
 
@@ -129,12 +130,12 @@ def _sentence(error: ErrorDetails, config: type[Config]) -> str:
         return f"unknown key '{key}'{hint}; the keys are {', '.join(config.model_fields)}"
     if error["type"] == "missing":
         return f"{key} is missing"
-    came = error["input"]
+    came = f"{error['input']!r:.200}"
     field = config.model_fields.get(key)
     choices = allowed_values(field.annotation) if field else ()
     if choices:
-        return f"{key} must be one of {', '.join(map(repr, choices))}, not {came!r}"
+        return f"{key} must be one of {', '.join(map(repr, choices))}, not {came}"
     expected = _EXPECTED.get(error["type"])
     if expected is None:
-        return f"{key}: {error['msg']}, not {came!r}"
-    return f"{key} must be {expected.format(**context)}, not {came!r}"
+        return f"{key}: {error['msg']}, not {came}"
+    return f"{key} must be {expected.format(**context)}, not {came}"

@@ -11,6 +11,8 @@ from distillmatch.files import read_text
 
 MOST_VALUES = 100_000
 """The most values of a file, those of an alias counted each time; more are meant to harm."""
+MOST_BITS = 1000
+"""The most bits of a whole number."""
 
 
 def read_yaml(path: Path) -> object:
@@ -54,6 +56,12 @@ class _Loader(yaml.SafeLoader):
             raise _Refused(problem="far too many values", problem_mark=node.start_mark)
         return node
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > MOST_BITS:  # which Python would refuse to print
+            raise _Refused(problem="a number of too many digits", problem_mark=node.start_mark)
+        return value
+
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
@@ -70,6 +78,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),

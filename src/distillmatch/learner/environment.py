@@ -25,6 +25,8 @@ from distillmatch.sources.walk import shown
 WHAT = "unlabeled images"
 AT_ONCE = 8
 """Images of a stream that are held as they came; they may be large."""
+MOST_EMPTY = 1000
+"""Batches without an image that may come one after another: a stream of them never ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +99,18 @@ def _chosen(items: Items, reader: Reader, limit: int, seed: int, task: int) -> E
 def _first(stream: Iterator[Any], reader: Reader, limit: int) -> Environment:
     """Take images, or batches of them, until so many were seen or no more come."""
     # Untouched memory costs nothing: only what is filled is ever there.
-    images = reader.room(limit)
-    count = seen = unreadable = 0
+    try:
+        images = reader.room(limit)
+    except (MemoryError, ValueError):
+        raise LearnerError(
+            f"unlabeled_limit is {limit}, and there is no memory for so many images"
+        ) from None
+    count = seen = unreadable = empty = 0
     while seen < limit:
         given = _next_of(stream, min(AT_ONCE, limit - seen))
         if not given:
             break
+        before = seen
         for items in given:
             read, problems = reader.read(open_images(items, WHAT), WHAT)
             kept = read[: limit - count]
@@ -110,6 +118,9 @@ def _first(stream: Iterator[Any], reader: Reader, limit: int) -> Environment:
             count += len(kept)
             seen += len(read) + len(problems)
             unreadable += len(problems)
+        empty = 0 if seen > before else empty + 1
+        if empty > MOST_EMPTY:
+            raise LearnerError(f"{WHAT} came as {MOST_EMPTY} empty batches in a row")
         del given, items, read  # before more of them come
     return Environment(images[:count], seen, unreadable)
 

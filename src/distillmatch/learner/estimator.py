@@ -34,7 +34,7 @@ from distillmatch.learner.labels import (
 )
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.parameters import Parameters, not_fitted
-from distillmatch.learner.saved import alone_in, read_learned, write_learned
+from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
 from distillmatch.learner.settings import check_accept, lasting, plain, run_config
 from distillmatch.learner.task import Given, Keeper
 from distillmatch.learner.trained import Trained
@@ -234,7 +234,7 @@ class ContinualLearner(Parameters):
 
         A folder in which another process learns is refused.
         """
-        folder = Path(path).expanduser()
+        folder = folder_at(path)
         self._fitted()
         with alone_in(folder, lambda sentence: None):
             self.write(folder)
@@ -255,7 +255,7 @@ class ContinualLearner(Parameters):
         only if `allow_import` names it.
         """
         allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
-        settings, learned = read_learned(Path(path).expanduser(), device, allowed)
+        settings, learned = read_learned(folder_at(path), device, allowed)
         try:
             learner = cls(**settings)
         except TypeError as error:

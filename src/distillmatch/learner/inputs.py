@@ -40,7 +40,7 @@ def open_images(given: Any, what: str = "images") -> Items:
     if isinstance(given, str | Path):
         return _from_path(Path(given), what)
     if isinstance(given, torch.Tensor):
-        return _batch(given.detach().cpu().numpy(), what, channels_first=True)
+        return _batch(array_of(given, what), what, channels_first=True)
     if isinstance(given, np.ndarray) and given.dtype.kind not in "OUS":
         return _batch(given, what, channels_first=False)
     if isinstance(given, list | tuple | np.ndarray):
@@ -49,6 +49,21 @@ def open_images(given: Any, what: str = "images") -> Items:
         f"{what} must be an array or tensor, a list of images or paths, or a folder, "
         f"not {kind_of(given)}"
     )
+
+
+def array_of(tensor: torch.Tensor, what: str) -> NDArray[Any]:
+    """Return the values of a tensor, those of short floats such as bfloat16 as float32."""
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        tensor = tensor.float()
+    try:
+        array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError):
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise LearnerError(
+            f"{what} must be dense tensors of numbers, not {kind} ones of {tensor.dtype} on "
+            f"{tensor.device}"
+        ) from None
+    return array
 
 
 class Reader(Protocol):
@@ -210,7 +225,7 @@ def _item(one: Any, what: str) -> Any:
     if isinstance(one, Image.Image | ImageFile):
         return one
     if isinstance(one, torch.Tensor):
-        return _single(one.detach().cpu().numpy(), what, channels_first=True)
+        return _single(array_of(one, what), what, channels_first=True)
     if isinstance(one, np.ndarray):
         return _single(one, what, channels_first=False)
     raise LearnerError(

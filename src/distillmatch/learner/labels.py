@@ -1,21 +1,25 @@
 """Labels: strings or whole numbers, the same kind in every task, numbered as they come."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Items, is_folder, open_images
+from distillmatch.learner.inputs import Items, array_of, is_folder, open_images
 from distillmatch.sources.folder import find_classes
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 
 UNKNOWN = "unknown"
 """What is answered for an image that looks like no class; no class may be called so."""
+_UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
+"""Zero bytes, which NumPy drops at the end of text, and halves of characters."""
 
 
 def labeled_images(images: Any, labels: Any) -> tuple[Items, list[Label]]:
@@ -76,6 +80,8 @@ def label_array(labels: Sequence[Label]) -> NDArray[Any]:
 
 
 def _labels(given: Any) -> list[Label]:
+    if isinstance(given, torch.Tensor):
+        given = array_of(given, "labels")
     array = (
         np.asarray(given, dtype=object) if isinstance(given, list | tuple) else np.asarray(given)
     )
@@ -91,6 +97,8 @@ def _labels(given: Any) -> list[Label]:
 def _label(one: Any) -> Label:
     plain = one.item() if hasattr(one, "item") else one
     if isinstance(plain, str):
+        if _UNWRITABLE.search(plain):
+            raise LearnerError(f"a label must be text that can be written down, not {plain!r:.60}")
         return str(plain)
     if isinstance(plain, float) and not plain.is_integer():
         raise LearnerError(

@@ -4,15 +4,14 @@ import warnings
 from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from distillmatch.errors import ConfigError
+from distillmatch.files import open_file
 from distillmatch.networks.foreign import CLASSIFIERS
 
 WRAPPERS = ("state_dict", "model")
@@ -22,7 +21,7 @@ WRAPPERS = ("state_dict", "model")
 def weights_digest(path: Path) -> str:
     """Return the hash of a file of weights, or refuse one that is missing."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ConfigError(f"pretrained: {path}: {error.strerror or error}") from None
@@ -48,7 +47,9 @@ class PretrainedWeights:
                 found: Any = load_file(path)
             else:
                 found = torch.load(path, map_location="cpu", weights_only=True)
-        except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+        except (MemoryError, OSError):
+            raise
+        except Exception:  # a damaged pickle raises many kinds
             raise ConfigError(
                 f"pretrained: {path} is damaged, or holds more than tensors by name"
             ) from None
@@ -56,7 +57,7 @@ class PretrainedWeights:
             if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
                 found = found[wrapper]
         if not _is_state(found):
-            raise ConfigError(f"pretrained: {path} must hold tensors by name")
+            raise ConfigError(f"pretrained: {path} must hold dense tensors by name")
         return cls(path, digest, dict(found))
 
     def load_into(self, backbone: nn.Module, name: str) -> None:
@@ -92,8 +93,13 @@ class PretrainedWeights:
 
 def _is_state(found: object) -> bool:
     return isinstance(found, dict) and all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in found.items()
+        isinstance(key, str) and isinstance(value, Tensor) and _is_dense(value)
+        for key, value in found.items()
     )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
 
 
 def _is_counter(key: str) -> bool:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
-from distillmatch.files import atomic_file, locked_file, user_cache
+from distillmatch.files import atomic_file, locked_file, open_file, user_cache
 from distillmatch.sources.dataset import PIECE_BYTES, ClassTree, Dataset, Part, fingerprint
 from distillmatch.sources.decoding import JOURNAL, Decoded, decode_resumably
 from distillmatch.sources.images import ImageFile
@@ -116,7 +116,7 @@ def read_cache(path: Path, key: str) -> Dataset | None:
     """Return the cached data set, its images mapped from disk, or None if it cannot be used."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(size - _FOOTER.size)
             digest, length, mark = _FOOTER.unpack(file.read(_FOOTER.size))
             if mark != _MARK or length > size - _FOOTER.size:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from distillmatch.errors import SourceError, explain_disk_errors
-from distillmatch.files import locked_file
+from distillmatch.files import locked_file, open_file
 from distillmatch.terminal import show_progress
 
 TIMEOUT = 30.0
@@ -21,7 +21,7 @@ _RANGE_NOT_SATISFIABLE = 416
 
 def file_md5(path: Path) -> str:
     """Return the md5 of a file's bytes."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 

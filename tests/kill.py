@@ -1,0 +1,275 @@
+"""Kills commands at random moments, again and again; what they end with must be as if undisturbed.
+
+    python tests/kill.py --kind run --seconds 600 --seed 7
+
+`run` is DM by the paper's recipe with a coreset, `learn` a learner's second task, `suite` two
+processes that share the runs of an experiment, and `ray` the same experiment on a Ray cluster of
+this machine. Each round starts afresh, sends up to `KILLS` signals, and lets the command end.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import torch._dynamo  # the first optimizer would import it, in every fork
+import yaml
+from learner_folders import SMALL, make_world
+from small_runs import SOURCE, TESTS, without_times
+
+from distillmatch.cli import main
+from distillmatch.runs import read_result
+
+KILLS = 5
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+RUN = {
+    "source": "shapes",
+    "method": "dm",
+    "recipe": "paper",
+    "image_size": 16,
+    "tasks": 3,
+    "labels_per_class": 5,
+    "unlabeled_per_task": 60,
+    "coreset": 20,
+    "network": "wrn-10-1",
+    "epochs": 2,
+    "batch": 8,
+    "unlabeled_batch": 8,
+    "device": "cpu",
+}
+SUITE: dict[str, Any] = {
+    "title": "Small",
+    "metrics": ["A_N", "fgt"],
+    "seeds": [1, 2],
+    "common": {
+        **{key: RUN[key] for key in ("network", "epochs", "batch", "unlabeled_batch", "device")},
+        "source": SOURCE,
+        "tasks": 3,
+        "coreset": 6,
+    },
+    "rows": {"Base": {"method": "base"}, "DM": {"method": "dm"}},
+    "columns": {"3 tasks": {}},
+}
+Round = Callable[[Random, Path], None]
+counts: Counter[str] = Counter()
+
+
+class Process:
+    """A command in a fork of this process, which has imported everything."""
+
+    def __init__(self, words: Sequence[str], said: Path) -> None:
+        self.code: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = 1
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, usual)
+            descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            for file, name in ((1, "stdout"), (2, "stderr")):
+                os.dup2(descriptor, file)
+                setattr(sys, name, open(file, "w", buffering=1, closefd=False))  # noqa: SIM115
+            code = main(words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def poll(self) -> bool:
+        """Return whether it has ended."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def wait(self, seconds: float = 600) -> bool:
+        """Wait so long; return whether it has ended."""
+        until = time.monotonic() + seconds
+        while not self.poll() and time.monotonic() < until:
+            time.sleep(0.005)
+        return self.code is not None
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal and wait for the end, which it must bring unless all is done."""
+        if self.poll():
+            return
+        os.kill(self.pid, number)
+        counts[number.name] += 1
+        assert self.wait(), "it does not end"
+        codes = (0, -number, 128 + number)  # by the signal itself before a command listens for it
+        assert self.code in codes, f"exit code {self.code} after {number.name}"
+
+
+def kill_until_done(random: Random, words: list[str], said: Path, seconds: float) -> None:
+    """Kill a command at moments up to so many seconds after its start, and let it end."""
+    for _ in range(KILLS):
+        process = Process(words, said)
+        if not process.wait(seconds * random.random() * random.random()):
+            process.kill(random.choice(SIGNALS))
+    process = Process(words, said)
+    assert process.wait() and process.code == 0, f"exit code {process.code}"
+
+
+def timed(words: list[str], said: Path) -> float:
+    """Run a command to its end; return how long it took."""
+    begun, process = time.monotonic(), Process(words, said)
+    assert process.wait() and process.code == 0, said.read_text()
+    return time.monotonic() - begun
+
+
+def run_rounds(root: Path) -> Round:
+    """Return what kills runs."""
+    (root / "run.yaml").write_text(yaml.safe_dump(RUN))
+    words = ["run", "--config", str(root / "run.yaml"), "--quiet", "--checkpoint-seconds", "0.2"]
+    seconds = timed([*words, "--out", str(root / "whole")], root / "said")
+    whole = without_times(read_result(root / "whole"))
+
+    def one(random: Random, work: Path) -> None:
+        kill_until_done(random, [*words, "--out", str(work / "run")], work / "said", seconds)
+        assert without_times(read_result(work / "run")) == whole, "another result"
+        assert {path.name for path in (work / "run").iterdir()} == {"result.json", "log.jsonl"}
+
+    return one
+
+
+def learn_rounds(root: Path) -> Round:
+    """Return what kills a learner's second task."""
+    make_world(root / "world")
+    words = ["--labeled", str(root / "world" / "april"), "--checkpoint-seconds", "0.02"]
+    words += ["--unlabeled", str(root / "world" / "camera"), *SMALL, "--epochs", "20"]
+    words += ["--test", str(root / "world" / "test")]
+    shutil.copytree(root / "world" / "state", root / "whole")
+    seconds = timed(["learn", str(root / "whole"), *words], root / "said")
+    whole = _learned(root / "whole")
+
+    def one(random: Random, work: Path) -> None:
+        shutil.copytree(root / "world" / "state", work / "state")
+        kill_until_done(random, ["learn", str(work / "state"), *words], work / "said", seconds)
+        assert _learned(work / "state") == whole, "another learner"
+        names = {"learner.json", whole["weights"], "report.html"}
+        assert {path.name for path in (work / "state").iterdir()} == names, "files are left"
+
+    return one
+
+
+def _learned(state: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((state / "learner.json").read_text())
+    for task in record["learner"]["history"]:
+        task["seconds"] = sorted(task["seconds"])
+    record["learner"]["snapshot"]["seconds"] = None
+    return {**record, "checksum": ""}
+
+
+def suite_rounds(root: Path, engine: str = "local") -> Round:
+    """Return what kills the processes of a suite: those that hand out runs, and their workers."""
+    (root / "own.yaml").write_text(yaml.safe_dump(SUITE))
+    words = ["suite", "run", str(root / "own.yaml"), "--allow-import", SOURCE]
+    words += ["--checkpoint-seconds", "0.05", "--engine", engine]
+    words += ["--jobs", "1"] if engine == "local" else []
+    at = ["--ledger", str(root / "ledger"), "--work", str(root / "work")]
+    seconds = timed([*words, *at], root / "said")
+    whole = _ledger(root / "ledger")
+    together = 2 if engine == "local" else 1
+
+    def one(random: Random, work: Path) -> None:
+        command = [*words, "--ledger", str(work / "ledger"), "--work", str(work / "work")]
+        for _ in range(KILLS):
+            processes = [Process(command, work / "said") for _ in range(together)]
+            time.sleep(seconds * random.random())
+            if random.random() < 0.5:
+                _kill_a_worker(random, work / "work", [process.pid for process in processes])
+            else:
+                random.choice(processes).kill(random.choice(SIGNALS))
+            for process in processes:
+                if random.random() < 0.5:
+                    process.kill(random.choice(SIGNALS))
+                assert process.wait(), "it does not end"
+                assert process.code in (0, 2, 130, 143, -signal.SIGKILL, -signal.SIGTERM), (
+                    process.code
+                )
+        process = Process(command, work / "said")
+        assert process.wait() and process.code == 0, f"exit code {process.code}"
+        assert _ledger(work / "ledger") == whole, "another result"
+        left = sorted(path.name for path in work.glob("work/*/run.lock"))
+        assert not left, "locks are left"
+
+    return one
+
+
+def _kill_a_worker(random: Random, work: Path, drivers: list[int]) -> None:
+    """Kill a process that holds the lock of a run."""
+    locks = sorted(work.glob("*/run.lock"))
+    random.shuffle(locks)
+    for lock in locks:
+        try:
+            holder = int(lock.read_text().split()[0])
+            os.kill(holder, signal.SIGKILL)
+        except (OSError, ValueError, IndexError):
+            continue
+        assert holder not in drivers
+        counts["SIGKILL of a worker"] += 1
+        return
+
+
+def _ledger(folder: Path) -> list[dict[str, Any]]:
+    results = [read_result(path) for path in sorted(folder.rglob("*.json"))]
+    return sorted(
+        (without_times(one) for one in results), key=lambda one: json.dumps(one["config"])
+    )
+
+
+KINDS: dict[str, Callable[[Path], Round]] = {
+    "run": run_rounds,
+    "learn": learn_rounds,
+    "suite": suite_rounds,
+    "ray": lambda root: suite_rounds(root, "ray"),
+}
+
+
+def kill_by_hand() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=sorted(KINDS), default="run")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ["PYTHONPATH"] = f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    failures = rounds = 0
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "whole").mkdir()
+        one = KINDS[given.kind](Path(folder) / "whole")
+        end = time.monotonic() + given.seconds
+        while time.monotonic() < end:
+            work = Path(folder) / str(rounds)
+            work.mkdir()
+            try:
+                one(Random(f"{given.seed}/{rounds}"), work)
+            except AssertionError as error:
+                failures += 1
+                print(
+                    f"round {given.seed}/{rounds}: {error}\n{(work / 'said').read_text()[-3000:]}"
+                )
+            shutil.rmtree(work, ignore_errors=True)
+            rounds += 1
+    print(f"{given.kind}: {rounds} rounds, {dict(counts)}, {failures} failures", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(kill_by_hand())
