@@ -8,7 +8,7 @@ from PIL import Image
 from rich.console import Console
 from small_runs import TESTS
 
-from distillmatch.report.comparison import comparison_table, draw_comparison, grouped, with_omega
+from distillmatch.report.comparison import comparison_table, draw_comparison, grouped
 from distillmatch.runs import read_result
 
 
@@ -50,37 +50,43 @@ RUNS = [
 ]
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_kept_apart() -> None:
-    groups = grouped(RUNS)
-    assert [(group.name, len(group.results)) for group in groups] == [
-        ("UB", 1),
-        ("WorldMatch (accept newness)", 2),
-        ("WorldMatch (accept truth) (oracle)", 1),
-    ]
-
-
-def test_runs_by_both_recipes_are_told_apart() -> None:
-    runs = [made_up("dm", [60.0, 30.0]), made_up("dm", [50.0, 35.0], recipe="as-written")]
-    names = [group.name for group in grouped(runs)]
-    assert names == ["DM (recipe paper)", "DM (recipe as-written)"]
-
-
-def test_an_archived_result_is_compared_with_those_of_today() -> None:
-    old, new = read_result(TESTS / "fixtures" / "version1.json"), made_up("dm", [60.0, 30.0])
-    text = shown([old, new])
-    assert "UB" in text and "DM" in text
-
-
-def test_the_number_of_tasks_need_not_have_been_said() -> None:
-    said, unsaid = made_up("gd", [60.0, 30.0]), made_up("gd", [50.0, 35.0], seed=2, tasks=None)
-    assert [len(group.results) for group in grouped([said, unsaid])] == [2]
-
-
 def shown(results: list[dict[str, Any]]) -> str:
     console = Console(width=160)
     with console.capture() as captured:
         console.print(comparison_table(results))
     return captured.get()
+
+
+GD = made_up("gd", [60.0, 30.0])
+DM, AGAIN = made_up("dm", [80.0, 40.0]), made_up("dm", [80.0, 41.0], device="cuda")
+ONE, TWO = "WorldMatch (accept newness)", "WorldMatch (accept truth) (oracle)"
+
+
+@pytest.mark.parametrize(
+    ("results", "groups"),
+    [
+        (RUNS, {"UB": 1, ONE: 2, TWO: 1}),
+        (
+            [DM, made_up("dm", [50.0, 35.0], recipe="as-written")],
+            {"DM (recipe paper)": 1, "DM (recipe as-written)": 1},
+        ),
+        ([GD, made_up("gd", [50.0, 35.0], seed=2, tasks=None)], {"GD": 2}),
+        ([DM, DM], {"DM": 1}),
+        ([DM, {**DM, "metrics": {**DM["metrics"], "omega": 75.0}}], {"DM": 1}),
+        ([DM, AGAIN], {"DM": 1, "DM (run 2 of the same seed)": 1}),
+        ([DM, {**AGAIN, "stream": {**DM["stream"], "fingerprint": "another fold"}}], {"DM": 2}),
+    ],
+)
+def test_runs_that_differ_in_more_than_the_seed_are_kept_apart(
+    results: list[dict[str, Any]], groups: dict[str, int]
+) -> None:
+    assert {group.name: len(group.results) for group in grouped(results)} == groups
+
+
+def test_an_archived_result_is_compared_with_those_of_today() -> None:
+    old = read_result(TESTS / "fixtures" / "version1.json")
+    text = shown([old, DM])
+    assert "UB" in text and "DM" in text
 
 
 def test_unfinished_runs_are_marked_and_stay_out_of_the_means_of_finished_ones() -> None:
@@ -92,33 +98,6 @@ def test_unfinished_runs_are_marked_and_stay_out_of_the_means_of_finished_ones()
     assert "16.0" in text
     (line,) = [line for line in text.splitlines() if "unfinished" in line]
     assert "GD (unfinished: 1 of 3 tasks)" in line and "54.0" in line
-
-
-def test_a_run_that_is_given_twice_counts_once() -> None:
-    run = made_up("dm", [80.0, 40.0])
-    with_omega_of_ledger = {**run, "metrics": {**run["metrics"], "omega": 75.0}}
-    for again in (run, with_omega_of_ledger):
-        (group,) = grouped([run, again])
-        assert len(group.results) == 1
-
-
-def test_a_seed_that_was_run_again_is_no_second_seed() -> None:
-    first, again = made_up("dm", [80.0, 40.0]), made_up("dm", [80.0, 41.0], device="cuda")
-    groups = grouped([first, again])
-    assert [(group.name, len(group.results)) for group in groups] == [
-        ("DM", 1),
-        ("DM (run 2 of the same seed)", 1),
-    ]
-    other_fold = {**again, "stream": {**again["stream"], "fingerprint": "made up/fold"}}
-    assert [len(group.results) for group in grouped([first, other_fold])] == [2]
-
-
-def test_omega_is_filled_in_from_the_bound_of_the_same_stream() -> None:
-    filled = with_omega(RUNS)
-    expected = [100.0, 100 * (1 + 40 / 60) / 2, None, 100 * (1 + 20 / 60) / 2]
-    for result, omega in zip(filled, expected, strict=True):
-        assert result["metrics"]["omega"] == (None if omega is None else pytest.approx(omega))
-    assert RUNS[0]["metrics"]["omega"] is None, "the results themselves are left as they are"
 
 
 def test_the_table_gives_mean_and_deviation_over_seeds() -> None:

@@ -30,26 +30,15 @@ def test_omega_comes_from_the_bound_of_the_same_stream_whatever_is_unlabeled() -
     assert without["metrics"]["omega"] is None, "seed 2 has no bound here"
 
 
-def test_of_two_bounds_the_one_trained_alike_counts() -> None:
-    long, short, learner = run("offline"), run("offline", epochs=20), run("dm", epochs=20)
-    short["metrics"]["accuracies"] = [value / 2 for value in long["metrics"]["accuracies"]]
-    for bounds in ([long, short], [short, long]):
-        filled = with_omega([*bounds, learner])[2]
-        first = learner["metrics"]["accuracies"][0] / short["metrics"]["accuracies"][0]
-        assert filled["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
-
-
-def test_runs_by_another_recipe_have_a_bound_by_it_too() -> None:
-    other: dict[str, Any] = {"recipe": "as-written"}
-    bounds = [run("offline"), run("offline", **other)]
+@pytest.mark.parametrize("changed", [{"epochs": 20}, {"recipe": "as-written"}])
+def test_of_two_bounds_the_one_trained_alike_counts(changed: dict[str, Any]) -> None:
+    bounds, learners = ([run(name), run(name, **changed)] for name in ("offline", "dm"))
     bounds[1]["metrics"]["accuracies"] = [v / 2 for v in bounds[0]["metrics"]["accuracies"]]
-    learners = [run("dm"), run("dm", **other)]
     for given in (bounds, bounds[::-1]):
         filled = with_omega([*given, *learners])[2:]
         for learner, bound in zip(filled, bounds, strict=True):
-            pairs = (r["metrics"]["accuracies"][0] for r in (learner, bound))
-            first = next(pairs) / next(pairs)
-            assert learner["metrics"]["omega_curve"][0] == pytest.approx(100 * first)
+            own, offline = (one["metrics"]["accuracies"][0] for one in (learner, bound))
+            assert learner["metrics"]["omega_curve"][0] == pytest.approx(100 * own / offline)
 
 
 @pytest.mark.parametrize("strong_labels", [False, True])

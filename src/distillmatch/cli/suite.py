@@ -289,7 +289,7 @@ def print_cells(model: "TableModel", names: Collection[str] | None = None) -> No
             between.join((published_shown(figure), shown(figure))) if compared else shown(figure)
             for figure in row.figures.values()
         ]
-        done = f"{len(row.results)} of {len(row.seeds)}"
+        done = f"{len(row.runs)} of {len(row.seeds)}"
         table.add_row(row.cell.row, row.cell.column, *figures, done)
     plain_console(highlight=False).print(table)
 

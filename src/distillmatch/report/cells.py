@@ -6,6 +6,7 @@ that nothing is lost between two versions. Archived figures are never judged.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from distillmatch.metrics import (
 )
 from distillmatch.runs import read_result
 from distillmatch.suite.catalogue import Cell, Experiment, Published
-from distillmatch.suite.ledger import Archived, Ledger
+from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.names import BOUND, bound_config
 
 Result = dict[str, Any]
@@ -35,6 +36,7 @@ METRICS = {
     "equivalent_coreset": "stored images",
     "memory_saving": "saved per image",
 }
+MEMORY = ("equivalent_coreset", "memory_saving")
 DECIMALS = {"equivalent_coreset": 0, "memory_saving": 2}
 NOT_OF_BOUNDS = ("bwt", "fgt")
 """A bound learns every stage from nothing: differences between stages say nothing about it."""
@@ -57,24 +59,17 @@ class Figure:
     """Whether a value lies beyond all that was measured, so that it is the least it can be."""
     is_target: bool = True
 
-    @property
+    @cached_property
     def mean(self) -> float | None:
         """The mean over seeds."""
         return mean_and_deviation(self.values)[0] if self.values else None
 
-    @property
+    @cached_property
     def deviation(self) -> float | None:
         """The standard deviation over seeds, if there are several."""
         return mean_and_deviation(self.values)[1] if self.values and not self.at_least else None
 
-    @property
-    def difference(self) -> float | None:
-        """How much more the runs gave than was published."""
-        if self.mean is None or self.published is None:
-            return None
-        return self.mean - self.published.mean
-
-    @property
+    @cached_property
     def verdict(self) -> Verdict | None:
         """Whether it agrees with what was published; nothing where that cannot be judged."""
         published = self.published
@@ -86,12 +81,39 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A result, with the bound's accuracy after each of its tasks if there is a bound.
+
+    An archived one has the preset that it was made by.
+    """
+
+    seed: int
+    result: Result
+    bound: Sequence[float] | None
+    preset: str | None = None
+
+    def metric(self, name: str) -> float | None:
+        """Return a figure by the name that experiments use."""
+        metrics = self.result["metrics"]
+        if name == "auroc":
+            known = [task["detector"]["auroc"] for task in self.result["tasks"]]
+            known = [value for value in known if value is not None]
+            return sum(known) / len(known) if known else None
+        if name == "omega":
+            return None if self.bound is None else omega(metrics["accuracies"], self.bound)
+        if self.result["method"] == BOUND and name in NOT_OF_BOUNDS:
+            return None
+        value: float | None = metrics.get(name)
+        return value
+
+
+@dataclass(frozen=True)
 class Row:
-    """A cell of an experiment with its runs, by seed."""
+    """A cell of an experiment with its runs, or the archived ones that stand in for them."""
 
     cell: Cell
-    results: dict[int, Result]
-    archived: list[Archived]
+    runs: tuple[Run, ...]
+    archived: tuple[Run, ...]
     figures: dict[str, Figure]
     seeds: tuple[int, ...]
 
@@ -112,33 +134,57 @@ class TableModel:
         """All figures of the table."""
         return [figure for row in self.rows for figure in row.figures.values()]
 
-    def count(self, *verdicts: Verdict | None) -> int:
-        """Count the published figures with one of the verdicts."""
-        published = [figure for figure in self.figures if figure.published is not None]
-        return sum(figure.verdict in verdicts for figure in published if figure.values)
-
     @property
     def cells_run(self) -> int:
         """The number of cells with at least one run by today's recipes."""
-        return sum(bool(row.results) for row in self.rows)
+        return sum(bool(row.runs) for row in self.rows)
 
 
 @dataclass
 class Results:
-    """The ledger's results, each read once, with Ω by the bound of the same recipe and seed."""
+    """The ledger's results, each read once, with the bound of the same recipe and seed."""
 
     ledger: Ledger
-    _found: dict[str, Result | None] = field(default_factory=dict)
-    _archived: dict[Path, Result] = field(default_factory=dict)
+    _found: dict[Path, Result | None] = field(default_factory=dict)
 
     def find(self, config: RunConfig) -> Result | None:
         """Return the result of a run, if the ledger has it."""
         path = self.ledger.path_of(config)
-        if path.name not in self._found:
-            self._found[path.name] = self.ledger.find(config)
-        return self._found[path.name]
+        if path not in self._found:
+            self._found[path] = self.ledger.find(config)
+        return self._found[path]
 
-    def bound_accuracies(self, config: RunConfig, sizes: Sequence[int]) -> list[float] | None:
+    def runs(self, config: RunConfig, seeds: Iterable[int]) -> tuple[Run, ...]:
+        """Return the runs of a cell with these seeds that the ledger has."""
+        wanted = {seed: config.replace(seed=seed) for seed in seeds}
+        found = {seed: self.find(one) for seed, one in wanted.items()}
+        return tuple(
+            Run(seed, result, self._bound(wanted[seed], result["task_sizes"]))
+            for seed, result in found.items()
+            if result is not None
+        )
+
+    def archived(self, config: RunConfig) -> tuple[Run, ...]:
+        """Return the archived runs that are nearest to a cell, each with its nearest bound."""
+        archive = self.ledger.archive
+        bounds = {one.seed: one.path for one in archive.nearest(bound_config(config))}
+        runs = []
+        for one in archive.nearest(config):
+            result, offline = self._read(one.path), None
+            if one.seed in bounds:
+                offline = self._read(bounds[one.seed])["metrics"]["accuracies"]
+                if len(offline) != len(result["metrics"]["accuracies"]):
+                    offline = None
+            runs.append(Run(one.seed, result, offline, one.preset))
+        return tuple(runs)
+
+    def _read(self, path: Path) -> Result:
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = read_result(path)
+        return found
+
+    def _bound(self, config: RunConfig, sizes: Sequence[int]) -> list[float] | None:
         """Return the bound's accuracy after each task of a run, if the bound was run.
 
         A stage learns the labeled images of all classes so far, however they are cut into tasks: a
@@ -158,66 +204,23 @@ class Results:
                 return [after[end] for end in ends]
         return None
 
-    def of_archived(
-        self, archived: Sequence[Archived], config: RunConfig, metric: str
-    ) -> tuple[float, ...]:
-        """Return a figure of archived runs, Ω by the archived bound that is nearest."""
-        bounds = {one.seed: one for one in self.ledger.archive.nearest(bound_config(config))}
-        values = []
-        for one in archived:
-            result, value = self._read(one.path), None
-            if metric == "omega" and one.seed in bounds:
-                bound = self._read(bounds[one.seed].path)["metrics"]["accuracies"]
-                own = result["metrics"]["accuracies"]
-                value = omega(np.array(own), np.array(bound)) if len(own) == len(bound) else None
-            elif metric not in ("omega", *MEMORY):
-                value = self.metric(result, config, metric)
-            values += [] if value is None else [value]
-        return tuple(values)
-
-    def _read(self, path: Path) -> Result:
-        if path not in self._archived:
-            self._archived[path] = read_result(path)
-        return self._archived[path]
-
-    def metric(self, result: Result, config: RunConfig, metric: str) -> float | None:
-        """Return a figure of a run by the name that experiments use."""
-        if metric == "auroc":
-            known = [task["detector"]["auroc"] for task in result["tasks"]]
-            known = [value for value in known if value is not None]
-            return sum(known) / len(known) if known else None
-        if config.method == BOUND and metric in NOT_OF_BOUNDS:
-            return None
-        if metric == "omega":
-            bound = self.bound_accuracies(config, result["task_sizes"])
-            if bound is None:
-                return None
-            return omega(np.array(result["metrics"]["accuracies"]), np.array(bound))
-        value: float | None = result["metrics"].get(metric)
-        return value
-
 
 def table_of(experiment: Experiment, results: Results, seeds: Iterable[int] = ()) -> TableModel:
     """Return an experiment with the ledger's runs of these seeds, or of its own."""
-    wanted, ledger = tuple(seeds) or experiment.seeds, results.ledger
-    found = {
-        cell.name: {
-            seed: result
-            for seed in wanted
-            if (result := results.find(cell.config.replace(seed=seed))) is not None
-        }
-        for cell in experiment.cells
-    }
-    budget = _base_budget(experiment, found, results)
+    wanted = tuple(seeds) or experiment.seeds
+    runs = {cell.name: results.runs(cell.config, wanted) for cell in experiment.cells}
+    budget = _budget_of_base(experiment, runs)
     rows = []
     for cell in experiment.cells:
-        runs = found[cell.name]
-        archived = [] if runs else ledger.archive.nearest(cell.config)
+        own = runs[cell.name]
+        archived = () if own else results.archived(cell.config)
         figures = {
-            metric: _figure(cell, metric, runs, archived, results, budget)
+            metric: _memory_figure(cell, metric, own, budget)
+            if metric in MEMORY
+            else _figure(cell, metric, own or archived)
             for metric in experiment.metrics
         }
-        rows.append(Row(cell, runs, archived, figures, wanted))
+        rows.append(Row(cell, own, archived, figures, wanted))
     return TableModel(experiment, tuple(rows))
 
 
@@ -246,72 +249,43 @@ def number_shown(mean: float, deviation: float | None, decimals: int = 1) -> str
     return text.replace("-", "−")
 
 
-def _figure(
-    cell: Cell,
-    metric: str,
-    runs: dict[int, Result],
-    archived: list[Archived],
-    results: Results,
-    budget: list[tuple[int, float]],
-) -> Figure:
-    published = cell.published.get(metric)
+def _figure(cell: Cell, metric: str, runs: Sequence[Run]) -> Figure:
+    values = _known(run.metric(metric) for run in runs)
+    preset = runs[0].preset if runs else None
     is_target = (cell.config.method, metric) != IS_NO_TARGET
-    if archived:
-        preset = archived[0].preset
-        values = results.of_archived(archived, cell.config, metric)
-        return Figure(metric, published, values, preset, is_target=is_target)
-    if metric in MEMORY:
-        found = [
-            _worth(metric, result, cell, seed, results, budget) for seed, result in runs.items()
-        ]
-        known = [one for one in found if one is not None]
-        values = tuple(value for value, _ in known)
-        return Figure(metric, published, values, at_least=any(least for _, least in known))
-    measured = [
-        results.metric(result, cell.config.replace(seed=seed), metric)
-        for seed, result in runs.items()
-    ]
-    values = tuple(value for value in measured if value is not None)
-    return Figure(metric, published, values, is_target=is_target)
+    return Figure(metric, cell.published.get(metric), values, preset, is_target=is_target)
 
 
-MEMORY = ("equivalent_coreset", "memory_saving")
-
-
-def _base_budget(
-    experiment: Experiment, found: dict[str, dict[int, Result]], results: Results
+def _budget_of_base(
+    experiment: Experiment, runs: dict[str, tuple[Run, ...]]
 ) -> list[tuple[int, float]]:
     """Return the Ω of Base at each coreset size that was run."""
     budget = []
     for cell in experiment.cells if set(MEMORY) & set(experiment.metrics) else ():
-        omegas = [
-            results.metric(result, cell.config.replace(seed=seed), "omega")
-            for seed, result in found[cell.name].items()
-        ]
-        known = [value for value in omegas if value is not None]
-        if cell.config.method == "base" and known:
-            budget.append((cell.config.coreset, mean_and_deviation(known)[0]))
+        omegas = _known(run.metric("omega") for run in runs[cell.name])
+        if cell.config.method == "base" and omegas:
+            budget.append((cell.config.coreset, mean_and_deviation(omegas)[0]))
     return sorted(budget)
 
 
-def _worth(
-    metric: str,
-    result: Result,
-    cell: Cell,
-    seed: int,
-    results: Results,
-    budget: list[tuple[int, float]],
-) -> tuple[float, bool] | None:
-    """Return a figure of memory, and whether it is only known to be larger.
+def _memory_figure(
+    cell: Cell, metric: str, runs: Sequence[Run], budget: list[tuple[int, float]]
+) -> Figure:
+    """Return the images that Base must store to reach as much as the runs.
 
-    It is where Base reaches less than the run with every coreset that was measured; the figure is
-    then that of the largest one. With a single size there is nothing to measure by.
+    Where Base reaches less with every coreset that was measured, it is the largest one, and the
+    figure only known to be larger. With a single size there is nothing to measure by.
     """
-    reached = results.metric(result, cell.config.replace(seed=seed), "omega")
-    if cell.config.method == "base" or reached is None or len(budget) < 2:
-        return None
-    stored = equivalent_coreset([size for size, _ in budget], [y for _, y in budget], reached)
-    images = float(budget[-1][0]) if stored is None else stored
-    if metric == "memory_saving":
-        images = memory_saving(images, UNLABELED_PER_TASK)
-    return images, stored is None
+    values, at_least = [], False
+    measurable = cell.config.method != "base" and len(budget) > 1
+    for reached in _known(run.metric("omega") for run in runs if measurable):
+        stored = equivalent_coreset([size for size, _ in budget], [y for _, y in budget], reached)
+        at_least |= stored is None
+        images = float(budget[-1][0]) if stored is None else stored
+        saved = metric == "memory_saving"
+        values.append(memory_saving(images, UNLABELED_PER_TASK) if saved else images)
+    return Figure(metric, cell.published.get(metric), tuple(values), at_least=at_least)
+
+
+def _known(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(value for value in values if value is not None)

@@ -1,6 +1,6 @@
 """Several results side by side: a table in the terminal and one picture of accuracy over tasks."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ Result = dict[str, Any]
 BOUNDS = ("offline", "offline-unlabeled")
 CUT_KEYS = ("tasks", "task_sizes")
 """What cuts the classes of a stream into tasks, in whatever order they come."""
-
+SHOWN = {"A_N": "A_N", "omega": "Ω", "bwt": "BWT", "fgt": "FGT"}
 NAMES = {
     "base": "Base",
     "e2e": "E2E",
@@ -47,6 +47,14 @@ STYLES = {
 }
 FALLBACK = ("#999933", "h", "-")
 FURTHER_LINES = ("-", ":", "-.")
+DETECTOR = {
+    "accepted": "taken",
+    "accepted_past": "past",
+    "pseudo_labels_right": "right",
+    "auroc": "AUROC",
+    "tpr": "TPR",
+    "fpr": "FPR",
+}
 
 
 @dataclass(frozen=True)
@@ -56,16 +64,6 @@ class Group:
     method: str
     name: str
     results: tuple[Result, ...]
-
-
-DETECTOR = {
-    "accepted": "taken",
-    "accepted_past": "past",
-    "pseudo_labels_right": "right",
-    "auroc": "AUROC",
-    "tpr": "TPR",
-    "fpr": "FPR",
-}
 
 
 def recorded(result: Result) -> dict[str, Any]:
@@ -85,29 +83,36 @@ def grouped(results: Sequence[Result]) -> list[Group]:
     that are not finished stand apart, as do those that learned with a seed once more: neither is
     one more seed of the finished ones.
     """
+    once = {}
+    for result in results:  # a ledger may have filled in Ω, so the metrics are not compared
+        config = repr(sorted(_compared(result).items()))
+        # The folds of a tuning share a seed, not the fingerprint.
+        learned = f"{config} {result['seed']} {result['stream']['fingerprint']}"
+        measured = f"{result['metrics']['accuracies']} {result['seconds']['total']}"
+        once[learned, measured] = config, learned, result
     by_config: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    times_learned: dict[str, int] = defaultdict(int)
-    for result in _once(results):
-        config, apart = repr(sorted(_compared(result).items())), _unfinished(result)
-        learned = f"{config} {apart} {_seed_and_data(result)}"
-        times_learned[learned] += 1
-        if times_learned[learned] > 1:
-            apart += f" (run {times_learned[learned]} of the same seed)"
+    times_learned: Counter[str] = Counter()
+    for config, learned, result in once.values():
+        apart = ""
+        if not result["complete"]:
+            apart = f" (unfinished: {len(result['tasks'])} of {len(result['task_sizes'])} tasks)"
+        times_learned[learned + apart] += 1
+        if times_learned[learned + apart] > 1:
+            apart += f" (run {times_learned[learned + apart]} of the same seed)"
         by_config[config, apart].append(result)
     groups = []
-    for (_, apart), members in by_config.items():
+    every = [_compared(members[0]) for members in by_config.values()]
+    for (_, remark), members in by_config.items():
         method: str = members[0]["method"]
         own = _compared(members[0])
-        others = [_compared(other[0]) for other in by_config.values()]
-        alike = [other for other in others if other["method"] == method]
-        differing = [
-            key
+        alike = [other for other in every if other["method"] == method]
+        said = ", ".join(
+            f"{key} {own[key]}"
             for key in own
-            if _differs(key, own, others if key in StreamConfig.model_fields else alike)
-        ]
-        said = ", ".join(f"{key} {own[key]}" for key in differing)
+            if _differs(key, own, every if key in StreamConfig.model_fields else alike)
+        )
         oracle = " (oracle)" if members[0]["uses_truth"] else ""
-        name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle + apart
+        name = NAMES.get(method, method) + (f" ({said})" if said else "") + oracle + remark
         groups.append(Group(method, name, tuple(members)))
     return groups
 
@@ -115,34 +120,8 @@ def grouped(results: Sequence[Result]) -> list[Group]:
 def _differs(key: str, own: dict[str, Any], others: Sequence[dict[str, Any]]) -> bool:
     """Return whether a value tells configurations apart; some methods see no unlabeled images."""
     if key == "unlabeled":
-        others = [other for other in (own, *others) if "none" not in (own[key], other.get(key))]
+        others = [other for other in others if "none" not in (own[key], other.get(key))]
     return any(other.get(key) != own[key] for other in others)
-
-
-def _once(results: Sequence[Result]) -> list[Result]:
-    """Leave out runs that are given twice, as by their folder and by the ledger."""
-    runs = {
-        repr((_compared(result), _seed_and_data(result), _measured(result))): result
-        for result in results
-    }
-    return list(runs.values())
-
-
-def _seed_and_data(result: Result) -> tuple[int, str]:
-    """Return what tells the runs of one configuration apart: the folds of a tuning share a seed."""
-    return result["seed"], result["stream"]["fingerprint"]
-
-
-def _measured(result: Result) -> tuple[list[float], float]:
-    """Return what two runs do not share; a ledger may have filled in Ω since."""
-    return result["metrics"]["accuracies"], result["seconds"]["total"]
-
-
-def _unfinished(result: Result) -> str:
-    """Return the remark on a run of which tasks are missing."""
-    if result["complete"]:
-        return ""
-    return f" (unfinished: {len(result['tasks'])} of {len(result['task_sizes'])} tasks)"
 
 
 def _compared(result: Result) -> dict[str, Any]:
@@ -208,7 +187,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
         title="percent, mean ± standard deviation over seeds" if several else "percent, one seed"
     )
     table.add_column("method")
-    for name in ("seeds", "A_N", "Ω", "BWT", "FGT", "stored", "seconds"):
+    for name in ("seeds", *SHOWN.values(), "stored", "seconds"):
         table.add_column(name, justify="right")
     for group in grouped(with_omega(results)):
         runs = group.results
@@ -220,9 +199,6 @@ def comparison_table(results: Sequence[Result]) -> Table:
             f"{np.mean([result['seconds']['total'] for result in runs]):.1f}",
         )
     return table
-
-
-SHOWN = ("A_N", "omega", "bwt", "fgt")
 
 
 def metrics_shown(result: Result) -> dict[str, float | None]:
@@ -275,16 +251,11 @@ def task_table(result: Result) -> Table:
 
 def draw_comparison(results: Sequence[Result], path: Path) -> None:
     """Draw the accuracy over all classes seen so far, after each task, a line a method."""
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes = empty_figure(8, 5).add_subplot()
     place = {method: number for number, method in enumerate(STYLES)}
-    drawn: dict[str, int] = defaultdict(int)
+    drawn: Counter[str] = Counter()
     highest = max(max(result["metrics"]["accuracies"]) for result in results)
     for group in sorted(grouped(results), key=lambda group: place.get(group.method, 99)):
         color, marker, line = STYLES.get(group.method, FALLBACK)
@@ -293,8 +264,7 @@ def draw_comparison(results: Sequence[Result], path: Path) -> None:
         drawn[group.method] += 1
         lines = [result["metrics"]["accuracies"] for result in group.results]
         curves = np.array([one[: min(map(len, lines))] for one in lines])
-        tasks = np.arange(1, curves.shape[1] + 1)
-        mean = curves.mean(axis=0)
+        tasks, mean = np.arange(1, curves.shape[1] + 1), curves.mean(axis=0)
         axes.plot(
             tasks, mean, line, color=color, marker=marker, label=f"{group.name}: {mean[-1]:.1f}"
         )
@@ -309,15 +279,31 @@ def draw_comparison(results: Sequence[Result], path: Path) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, title="after the last task")
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=150, format=path.suffix[1:])
-    write_atomically(path, buffer.getvalue(), "drawing the results")
+    save_figure(axes.figure, path, "drawing the results")
 
 
 def require_matplotlib() -> None:
     """Say that the extra is missing, before any work is done that would need it."""
     if find_spec("matplotlib") is None:
         raise ConfigError("drawing results needs matplotlib: pip install 'distillmatch[report]'")
+
+
+def empty_figure(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: Path, doing: str) -> None:
+    """Write a figure of matplotlib in the format that the file's name ends in."""
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=150, format=path.suffix[1:])
+    write_atomically(path, buffer.getvalue(), doing)
 
 
 def _title(result: Result) -> str:

@@ -102,7 +102,7 @@ def _curves(results: Sequence[Result]) -> str:
         "tasks learned",
         "%",
         series,
-        (0, min(100, 10 * (highest // 10 + 1))),
+        min(100, 10 * (highest // 10 + 1)),
     )
 
 

@@ -116,11 +116,11 @@ def _chart(history: Sequence[Record]) -> str:
         found = [(number, measured(record, figure)) for number, record in enumerate(history, 1)]
         points = [(float(number), value) for number, value in found if value is not None]
         if points:
-            series.append(Series(name, figure, points, look=look))
+            series.append(Series(name, look, points))
     if not series:
         return ""
     tasks = " · ".join(f"{n} {shown(record['name'])}" for n, record in enumerate(history, 1))
-    drawn = line_figure("Accuracy over tasks", tasks, "task", "percent", series, (0.0, 100.0))
+    drawn = line_figure("Accuracy over tasks", tasks, "task", "percent", series, 100.0)
     return f"<figure>{drawn}</figure>"
 
 

@@ -5,14 +5,13 @@ import io
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from statistics import fmean
 from string import Template
 
 from distillmatch.metrics import Verdict
-from distillmatch.report.cells import METRICS, Row, TableModel, published_shown, shown
+from distillmatch.report.cells import METRICS, Figure, Row, TableModel, published_shown, shown
 from distillmatch.report.glance import glance_svg
 from distillmatch.report.svg import DARK, LIGHT
 
@@ -32,65 +31,49 @@ MEANINGS = {
     "equivalent_coreset": "images that Base must store for the same Ω",
     "memory_saving": "the same for each unlabeled image of a task",
 }
+HEADLINE = ("A_N", "omega")
+"""The metrics that the headline counts."""
 Groups = Sequence[tuple[str, Sequence[TableModel]]]
 """Tables by recipe."""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Counts over some tables, in which a cell that they share counts once."""
-
-    cells: int
-    run: int
-    archived: int
-    agree: int
-    judged: int
-    difference: dict[str, float]
-    """The mean absolute difference by metric, of runs by today's recipes."""
-
-
-def summary_of(models: Sequence[TableModel], metrics: Sequence[str] = ("A_N", "omega")) -> Summary:
-    """Count the cells of some tables and the verdicts on some of their metrics."""
-    rows: dict[str, Row] = {}
-    for model in models:
-        for row in model.rows:
-            key = repr(sorted(row.cell.config.identity().items()))
-            rows.setdefault(key, row)
-    figures = [
-        row.figures[metric] for row in rows.values() for metric in metrics if metric in row.figures
-    ]
-    verdicts = [figure.verdict for figure in figures if figure.verdict is not None]
-    differences = {
-        metric: [
-            abs(figure.difference)
-            for figure in figures
-            if figure.metric == metric and figure.verdict is not None and figure.difference
-        ]
-        for metric in metrics
-    }
-    return Summary(
-        cells=len(rows),
-        run=sum(bool(row.results) for row in rows.values()),
-        archived=sum(bool(row.archived) for row in rows.values()),
-        agree=verdicts.count("agrees"),
-        judged=len(verdicts),
-        difference={metric: fmean(values) for metric, values in differences.items() if values},
-    )
-
-
 def headline(models: Sequence[TableModel], recipe: str) -> str:
-    """Return in a sentence what of the paper is reproduced by a recipe."""
-    summary = summary_of(models)
-    text = f"{summary.run} of {summary.cells} cells have a run by the recipe `{recipe}`"
-    if summary.archived:
-        text += f", {summary.archived} show the nearest archived run (†), which is not judged"
-    if summary.judged:
-        text += f"; {summary.agree} of {summary.judged} figures of A_N and Ω agree"
-    if summary.difference:
-        names = {"A_N": "A_N", "omega": "Ω"}
-        parts = [f"{value:.1f} points of {names[m]}" for m, value in summary.difference.items()]
-        text += f", the mean absolute difference is {' and '.join(parts)}"
+    """Return in a sentence what of the paper is reproduced by a recipe.
+
+    A cell that tables share counts once. Differences are of runs by today's recipes.
+    """
+    rows: dict[str, Row] = {}
+    for row in (row for model in models for row in model.rows):
+        rows.setdefault(repr(sorted(row.cell.config.identity().items())), row)
+    run = sum(bool(row.runs) for row in rows.values())
+    archived = sum(bool(row.archived) for row in rows.values())
+    judged = [
+        figure
+        for row in rows.values()
+        for name, figure in row.figures.items()
+        if name in HEADLINE and figure.verdict is not None
+    ]
+    text = f"{run} of {len(rows)} cells have a run by the recipe `{recipe}`"
+    if archived:
+        text += f", {archived} show the nearest archived run (†), which is not judged"
+    if judged:
+        agree = sum(figure.verdict == "agrees" for figure in judged)
+        text += f"; {agree} of {len(judged)} figures of A_N and Ω agree"
+        text += f", the mean absolute difference is {' and '.join(_differences(judged))}"
     return f"{text}."
+
+
+def _differences(judged: Sequence[Figure]) -> list[str]:
+    said = []
+    for name in HEADLINE:
+        differences = [
+            abs(one.mean - one.published.mean)
+            for one in judged
+            if one.metric == name and one.mean is not None and one.published is not None
+        ]
+        if differences:
+            said.append(f"{fmean(differences):.1f} points of {METRICS[name]}")
+    return said
 
 
 def markdown(groups: Groups) -> str:
@@ -159,41 +142,26 @@ def table_rows(model: TableModel, clean: Callable[[str], str]) -> tuple[list[str
             figure = row.figures[metric]
             ours = f"{shown(figure)} {MARKS[figure.verdict]}".strip()
             cells += [published_shown(figure), ours] if compared else [ours]
-        rows.append([*cells, ", ".join(map(str, row.results)) or "–"])
+        rows.append([*cells, ", ".join(str(run.seed) for run in row.runs) or "–"])
     return header, rows
 
 
 def latex(groups: Groups) -> str:
     """Return all tables as LaTeX, for booktabs."""
     parts = []
-    for _, models in groups:
-        for model in models:
-            header, rows = table_rows(model, _tex)
-            aligned = "ll" + "r" * (len(header) - 2)
-            body = " \\\\\n".join(" & ".join(map(_tex_number, row)) for row in rows)
-            parts.append(
-                f"% {model.experiment.name}\n\\begin{{tabular}}{{{aligned}}}\n\\toprule\n"
-                + " & ".join(map(_tex, header))
-                + f" \\\\\n\\midrule\n{body} \\\\\n\\bottomrule\n\\end{{tabular}}\n"
-            )
+    for model in (model for _, models in groups for model in models):
+        header, rows = table_rows(model, str)
+        head, *body = (" & ".join(map(_tex, row)) + r" \\" for row in (header, *rows))
+        lines = [f"% {model.experiment.name}", rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}"]
+        lines += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
+        parts.append("\n".join(lines))
     return "\n".join(parts)
 
 
 COLUMNS = (
-    "experiment",
-    "row",
-    "column",
-    "recipe",
-    "metric",
-    "published",
-    "published_deviation",
-    "mean",
-    "deviation",
-    "seeds",
-    "verdict",
-    "archived",
-    "rerun",
-)
+    "experiment", "row", "column", "recipe", "metric", "published", "published_deviation", "mean",
+    "deviation", "seeds", "verdict", "archived", "rerun",
+)  # fmt: skip
 
 
 def csv_text(groups: Groups) -> str:
@@ -201,11 +169,24 @@ def csv_text(groups: Groups) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(COLUMNS)
-    for _, models in groups:
-        for model in models:
-            for row in model.rows:
-                for cells in _csv_rows(model, row):
-                    writer.writerow(map(safe_cell, cells))
+    for model in (model for _, models in groups for model in models):
+        for row in model.rows:
+            cell, seeds = row.cell, " ".join(str(run.seed) for run in row.runs)
+            where = [model.experiment.name, cell.row, cell.column, cell.config.recipe]
+            for one in row.figures.values():
+                theirs = one.published
+                figures = [theirs and theirs.mean, theirs and theirs.deviation]
+                figures += [one.mean, one.deviation]
+                cells = [
+                    *where,
+                    one.metric,
+                    *figures,
+                    seeds,
+                    one.verdict,
+                    one.archived,
+                    rerun(model, row),
+                ]
+                writer.writerow(map(safe_cell, cells))
     return out.getvalue()
 
 
@@ -216,40 +197,13 @@ def safe_cell(value: object) -> object:
     return value
 
 
-def _csv_rows(model: TableModel, row: Row) -> list[list[object]]:
-    cell, seeds = row.cell, " ".join(map(str, row.results))
-    rows: list[list[object]] = []
-    for figure in row.figures.values():
-        published = figure.published
-        where = [model.experiment.name, cell.row, cell.column, cell.config.recipe, figure.metric]
-        theirs = [None, None] if published is None else [published.mean, published.deviation]
-        ours = [figure.mean, figure.deviation, seeds, figure.verdict, figure.archived]
-        rows.append([*where, *theirs, *ours, rerun(model, row)])
-    return rows
-
-
 def html(groups: Groups, heading: str) -> str:
     """Return the page: what is reproduced, all cells at a glance, and every table."""
     template = (files("distillmatch.report") / "report.html").read_text(encoding="utf-8")
-    sections = []
-    for recipe, models in groups:
-        shown_models = [model for model in models if any(f.published for f in model.figures)]
-        figures = "".join(
-            f"<figure>{glance_svg(shown_models, [metric])}</figure>"
-            for metric in ("A_N", "omega")
-            if shown_models
-        )
-        tables = "\n".join(_html_table(model) for model in models)
-        sections.append(
-            f'<section id="{escape(recipe)}"><h2>Recipe <code>{escape(recipe)}</code></h2>'
-            f"<p>{_code(escape(headline(models, recipe)))}</p>"
-            f'<div class="pair">{figures}</div>{tables}</section>'
-        )
     links = " · ".join(
-        f'<a href="#{escape(model.experiment.name)}-{escape(recipe)}">'
+        f'<a href="#{escape(model.experiment.name)}-{escape(groups[0][0])}">'
         f"{escape(model.experiment.name)}</a>"
-        for recipe, models in groups[:1]
-        for model in models
+        for model in groups[0][1]
     )
     meanings = "".join(
         f"<dt>{METRICS[name]}</dt><dd>{escape(text)}</dd>" for name, text in MEANINGS.items()
@@ -260,15 +214,27 @@ def html(groups: Groups, heading: str) -> str:
         dark=DARK,
         links=links,
         legend=escape(LEGEND),
-        sections="\n".join(sections),
+        sections="\n".join(_section(recipe, models) for recipe, models in groups),
         meanings=meanings,
     )
 
 
-def _html_table(model: TableModel) -> str:
+def _section(recipe: str, models: Sequence[TableModel]) -> str:
+    compared = [model for model in models if any(f.published for f in model.figures)]
+    figures = "".join(
+        f"<figure>{glance_svg(compared, [metric])}</figure>" for metric in HEADLINE if compared
+    )
+    tables = "\n".join(_html_table(model, recipe) for model in models)
+    return (
+        f'<section id="{escape(recipe)}"><h2>Recipe <code>{escape(recipe)}</code></h2>'
+        f"<p>{_code(escape(headline(models, recipe)))}</p>"
+        f'<div class="pair">{figures}</div>{tables}</section>'
+    )
+
+
+def _html_table(model: TableModel, recipe: str) -> str:
     experiment = model.experiment
     header, rows = table_rows(model, escape)
-    recipe = model.rows[0].cell.config.recipe if model.rows else "paper"
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     commands = "\n".join(escape(rerun(model, row)) for row in model.rows if row.cell.published)
@@ -278,8 +244,7 @@ def _html_table(model: TableModel) -> str:
         f'<h3 id="{escape(experiment.name)}-{escape(recipe)}">{escape(experiment.title)}</h3>'
         f"<p class='source'>{escape(experiment.name)} · {escape(experiment.source)}</p>"
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
-        f"{note}{details if commands else ''}"
+        f"</div>{note}{details if commands else ''}"
     )
 
 
@@ -296,31 +261,20 @@ def _plain(text: str) -> str:
 
 _TEX = {
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "Ω": r"$\Omega$",
     "ℓ": r"$\ell$",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "●": r"$\bullet$",
+    "▲": r"$\blacktriangle$",
+    "▼": r"$\blacktriangledown$",
+    "†": r"$\dagger$",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
 
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(letter, letter) for letter in text)
-
-
-def _tex_number(text: str) -> str:
-    signs = {
-        "±": r"$\pm$",
-        "−": "$-$",
-        "●": r"$\bullet$",
-        "▲": r"$\blacktriangle$",
-        "†": r"$\dagger$",
-    }
-    signs |= {"▼": r"$\blacktriangledown$", "–": "--"}
-    return "".join(signs.get(letter, letter) for letter in text)

@@ -1,8 +1,7 @@
 """Figures as SVG text: lines over tasks, in colors that have names.
 
 Colors are CSS variables, so that one figure reads in light and dark and on paper; `STYLE` gives
-them their values, in the page and in a file of its own alike. Whatever belongs to one method is a
-group that carries its name, so that the method can be switched off.
+them their values, in the page and in a file of its own alike.
 """
 
 import re
@@ -11,41 +10,33 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from distillmatch.report.comparison import FALLBACK, STYLES
-
 WIDTH = 360
 LEFT, RIGHT, TOP, PLOT_HEIGHT = 44, 14, 62, 190
 LINE_HEIGHT = 19
-LEGEND_LETTERS = 34
 
-# After Okabe and Ito, each with a lighter twin for dark pages: variable, name, light, dark.
+# After Okabe and Ito, apart for color-blind readers, each with a lighter twin for dark pages.
 COLORS = {
-    "#000000": ("ink", "black or white", "#1b1f24", "#f0f3f6"),
-    "#D55E00": ("vermilion", "vermilion", "#D55E00", "#ff8a47"),
-    "#0072B2": ("blue", "blue", "#0072B2", "#4fa8e6"),
-    "#CC79A7": ("pink", "pink", "#c2679a", "#eaa0c8"),
-    "#009E73": ("green", "green", "#008a64", "#33c99c"),
-    "#777777": ("gray", "gray", "#6e7681", "#9aa4af"),
-    "#56B4E9": ("sky", "sky blue", "#3d9fd6", "#a5dcff"),
-    "#E69F00": ("orange", "orange", "#c98a00", "#ffc44d"),
+    "ink": ("#1b1f24", "#f0f3f6"),
+    "vermilion": ("#D55E00", "#ff8a47"),
+    "blue": ("#0072B2", "#4fa8e6"),
+    "green": ("#008a64", "#33c99c"),
+    "gray": ("#6e7681", "#9aa4af"),
+    "muted": ("#59636e", "#a3adb8"),
+    "paper": ("#ffffff", "#161b22"),
+    "rule": ("#d1d9e0", "#39424c"),
+    "page": ("#f6f8fa", "#0d1117"),
 }
-SHAPES = {
-    "s": "square",
-    "o": "circle",
-    "^": "triangle",
-    "D": "diamond",
-    "v": "triangle down",
-    "x": "cross",
-    "P": "plus",
-    "*": "star",
+LIGHT, DARK = (
+    " ".join(f"--{name}: {pair[number]};" for name, pair in COLORS.items()) for number in (0, 1)
+)
+LOOKS = {
+    "offline": ("ink", "square", "6 4"),
+    "dm": ("vermilion", "circle", ""),
+    "gd": ("blue", "triangle", ""),
+    "base": ("gray", "cross", ""),
+    "e2e": ("green", "triangle down", ""),
 }
-DASHES = {"-": "", "--": "6 4", ":": "2 4", "-.": "7 3 2 3"}
-
-
-LIGHT = " ".join(f"--{color[0]}: {color[2]};" for color in COLORS.values())
-LIGHT += " --paper: #ffffff; --muted: #59636e; --rule: #d1d9e0; --page: #f6f8fa;"
-DARK = " ".join(f"--{color[0]}: {color[3]};" for color in COLORS.values())
-DARK += " --paper: #161b22; --muted: #a3adb8; --rule: #39424c; --page: #0d1117;"
+"""The color, the marker and the dashes of a method's line."""
 
 STYLE = f"""
 .plot {{ {LIGHT} color: var(--ink); }}
@@ -57,99 +48,21 @@ STYLE = f"""
 .plot .rule {{ stroke: var(--rule); stroke-width: 1; fill: none; }}
 .plot .axis {{ stroke: var(--muted); stroke-width: 1; fill: none; }}
 .plot .line {{ fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }}
-.plot .band {{ fill: currentColor; opacity: .16; stroke: none; }}
 .plot .mark {{ fill: currentColor; stroke: currentColor; stroke-width: 1.6; }}
-.plot .bar {{ stroke: currentColor; stroke-width: 1.4; }}
 .plot .ground {{ fill: var(--paper); }}
 """
 STYLE += "\n".join(
-    f".plot .{color[0]} {{ color: var(--{color[0]}); }}" for color in COLORS.values()
+    f".plot .{name} {{ color: var(--{name}); }}" for name, _, _ in sorted(LOOKS.values())
 )
 
 
 @dataclass(frozen=True)
-class Look:
-    """The color, the marker and the dashes of one line."""
-
-    color: str
-    marker: str
-    dashes: str
-
-    @property
-    def name(self) -> str:
-        """The color and the marker in words."""
-        color = next(c[1] for c in COLORS.values() if c[0] == self.color)
-        return f"{color}, {SHAPES[self.marker]}"
-
-
-@dataclass(frozen=True)
 class Series:
-    """One line of a figure; a point may have the lowest and the highest of its seeds.
-
-    It looks as its method's lines do, or as those of another method that `look` names.
-    """
+    """One line of a figure, which looks as the lines of the method `look` do."""
 
     name: str
-    method: str
+    look: str
     points: Sequence[tuple[float, float]]
-    spread: Sequence[tuple[float, float]] = ()
-    look: str = ""
-
-
-def looks(methods: Sequence[str]) -> list[Look]:
-    """Give each line its method's look, and further lines of a method one that is still free."""
-    # Looks of methods that most figures have come last, so that they keep their meaning.
-    every = [FALLBACK, *reversed(STYLES.values())]
-    wanted = [STYLES.get(method, FALLBACK) for method in methods]
-    free = [style for style in every if style not in wanted]
-    taken: set[tuple[str, str, str]] = set()
-    given = []
-    for number, style in enumerate(wanted):
-        color, marker, line = style
-        if style in taken and free:
-            color, marker, line = free.pop(0)
-        elif style in taken:
-            color, marker, _ = every[number % len(every)]
-            line = (":", "-.")[number // len(every) % 2]
-        taken.add((color, marker, line))
-        given.append(Look(COLORS[color][0], marker, DASHES[line]))
-    return given
-
-
-class Axes:
-    """The rectangle of a figure in which values have places."""
-
-    def __init__(
-        self, x: tuple[float, float], y: tuple[float, float], top: float = TOP, left: float = LEFT
-    ) -> None:
-        self.x_range, self.y_range = x, y
-        self.left, self.right = left, WIDTH - RIGHT
-        self.top, self.bottom = top, top + PLOT_HEIGHT
-
-    def x(self, value: float) -> float:
-        """Return how far from the left a value lies."""
-        low, high = self.x_range
-        return self.left + (value - low) / ((high - low) or 1) * (self.right - self.left)
-
-    def y(self, value: float) -> float:
-        """Return how far from the top a value lies."""
-        low, high = self.y_range
-        return self.bottom - (value - low) / ((high - low) or 1) * (self.bottom - self.top)
-
-    def drawn(self, x_label: str, y_label: str, x_ticks: Sequence[float]) -> str:
-        """Return the grid, the ticks and the labels."""
-        parts = []
-        for tick in ticks(*self.y_range):
-            y = self.y(tick)
-            parts.append(f'<path class="rule" d="M{self.left} {y:.1f}H{self.right}"/>')
-            parts.append(words(self.left - 6, y + 4, f"{tick:g}", "small", "end"))
-        for tick in x_ticks:
-            parts.append(words(self.x(tick), self.bottom + 16, f"{tick:g}", "small", "middle"))
-        parts.append(f'<path class="axis" d="M{self.left} {self.bottom}H{self.right}"/>')
-        middle = (self.left + self.right) / 2
-        parts.append(words(middle, self.bottom + 33, x_label, "small", "middle"))
-        parts.append(words(self.left - 30, self.top - 9, y_label, "small"))
-        return "".join(parts)
 
 
 def line_figure(
@@ -158,76 +71,60 @@ def line_figure(
     x_label: str,
     y_label: str,
     series: Sequence[Series],
-    y_range: tuple[float, float] | None = None,
+    highest: float,
 ) -> str:
-    """Return lines over tasks, with the spread over seeds and a legend that names the colors."""
+    """Return lines over tasks, from 0 to `highest`, and a legend that names the colors."""
     xs = [x for one in series for x, _ in one.points]
-    ys = [y for one in series for _, y in one.points] + [
-        y for one in series for pair in one.spread for y in pair
+    first, last = (min(xs), max(xs)) if min(xs) < max(xs) else (xs[0] - 1, xs[0] + 1)
+    right, bottom = WIDTH - RIGHT, TOP + PLOT_HEIGHT
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (x - first) / (last - first) * (right - LEFT)
+        return across, bottom - y / highest * PLOT_HEIGHT
+
+    parts = [
+        f'<text x="12" y="20" class="title">{with_indices(shortened(title, 42))}</text>',
+        words(12, 37, shortened(place, 62), "small"),
+        words(LEFT - 30, TOP - 9, y_label, "small"),
+        words((LEFT + right) / 2, bottom + 33, x_label, "small", "middle"),
     ]
-    low, high = y_range or padded(min(ys), max(ys))
-    axes = Axes((min(xs), max(xs)), (low, high))
-    if min(xs) == max(xs):
-        axes.x_range = (xs[0] - 1, xs[0] + 1)
-    parts = [heading(title, place)]
-    parts.append(axes.drawn(x_label, y_label, whole_ticks(min(xs), max(xs))))
-    given = looks([one.look or one.method for one in series])
-    entries = [(one.method, one.name, look) for one, look in zip(series, given, strict=True)]
-    placed, height = legend(entries, axes.bottom + 46)
-    for one, look, entry in zip(series, given, placed, strict=True):
-        drawn = _line(axes, one, look) + entry
-        parts.append(f'<g data-method="{escape(one.method)}" class="{look.color}">{drawn}</g>')
-    return svg(
-        "".join(parts), axes.bottom + 46 + height, f"{title}, {place}: {y_label} over {x_label}"
-    )
+    for tick in ticks(0, highest):
+        _, y = at(first, tick)
+        parts.append(f'<path class="rule" d="M{LEFT} {y:.1f}H{right}"/>')
+        parts.append(words(LEFT - 6, y + 4, f"{tick:g}", "small", "end"))
+    for tick in [tick for tick in ticks(min(xs), max(xs), 8) if tick == int(tick)] or [xs[0]]:
+        parts.append(words(at(tick, 0)[0], bottom + 16, f"{tick:g}", "small", "middle"))
+    parts.append(f'<path class="axis" d="M{LEFT} {bottom}H{right}"/>')
+    entries = [f"{one.name} ({', '.join(LOOKS[one.look][:2])})" for one in series]
+    columns = 2 if max(map(len, entries)) <= 27 else 1
+    for number, one in enumerate(series):
+        color, shape, dashes = LOOKS[one.look]
+        places = [at(x, y) for x, y in one.points]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        parts.append(f'<g class="{color}"><path class="line"{dashed} d="M{path}"/>')
+        for place_of, (x, y) in zip(places, one.points, strict=True):
+            parts.append(marker(*place_of, shape, f"{one.name}, {x:g}: {y:.1f}"))
+        x, y = 16 + number % columns * 180, bottom + 54 + number // columns * LINE_HEIGHT
+        name = with_indices(shortened(one.name, 22 if columns == 2 else 34))
+        said = f'{name} <tspan class="small">({color}, {shape})</tspan>'
+        parts.append(marker(x, y - 4, shape) + f'<text x="{x + 12}" y="{y}">{said}</text></g>')
+    height = bottom + 54 + ceil(len(series) / columns) * LINE_HEIGHT
+    return svg("".join(parts), height, f"{title}, {place}: {y_label} over {x_label}")
 
 
-def _line(axes: Axes, series: Series, look: Look) -> str:
-    places = [(axes.x(x), axes.y(y)) for x, y in series.points]
-    parts = []
-    if series.spread and any(low != high for low, high in series.spread):
-        xs = [place[0] for place in places]
-        up = [f"{x:.1f} {axes.y(high):.1f}" for x, (_, high) in zip(xs, series.spread, strict=True)]
-        low = [f"{x:.1f} {axes.y(low):.1f}" for x, (low, _) in zip(xs, series.spread, strict=True)]
-        parts.append(f'<path class="band" d="M{"L".join([*up, *reversed(low)])}Z"/>')
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    dashes = f' stroke-dasharray="{look.dashes}"' if look.dashes else ""
-    parts.append(f'<path class="line"{dashes} d="M{path}"/>')
-    for (x, y), (value_x, value_y) in zip(places, series.points, strict=True):
-        said = f"{series.name}, {value_x:g}: {value_y:.1f}"
-        parts.append(marker(x, y, look.marker, said))
-    return "".join(parts)
-
-
-def legend(entries: Sequence[tuple[str, str, Look]], top: float) -> tuple[list[str], float]:
-    """Return the entries of a legend, each with its color and marker in words, and its height."""
-    longest = max(len(f"{name} ({look.name})") for _, name, look in entries)
-    columns = 2 if longest <= 27 else 1
-    drawn = []
-    for number, (_, name, look) in enumerate(entries):
-        x = 16 + (number % columns) * 180
-        y = top + number // columns * LINE_HEIGHT + 8
-        text = shortened(name, 22 if columns == 2 else LEGEND_LETTERS)
-        said = f'{with_indices(text)} <tspan class="small">({look.name})</tspan>'
-        drawn.append(marker(x, y - 4, look.marker) + f'<text x="{x + 12}" y="{y}">{said}</text>')
-    return drawn, ceil(len(entries) / columns) * LINE_HEIGHT + 8
-
-
-def marker(x: float, y: float, shape: str, title: str = "", size: float = 3.6) -> str:
+def marker(x: float, y: float, shape: str, title: str = "") -> str:
     """Return one marker; its title is what a pointer over it shows."""
-    r = size
-    paths = {
-        "s": f"M{x - r:.1f} {y - r:.1f}h{2 * r}v{2 * r}h{-2 * r}z",
-        "o": f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z",
-        "^": f"M{x:.1f} {y - r:.1f}l{r} {2 * r}h{-2 * r}z",
-        "v": f"M{x:.1f} {y + r:.1f}l{r} {-2 * r}h{-2 * r}z",
-        "D": f"M{x:.1f} {y - r - 1:.1f}l{r + 1} {r + 1}l{-r - 1} {r + 1}l{-r - 1} {-r - 1}z",
-        "x": f"M{x - r:.1f} {y - r:.1f}l{2 * r} {2 * r}m0 {-2 * r}l{-2 * r} {2 * r}",
-        "P": f"M{x - r - 1:.1f} {y:.1f}h{2 * r + 2}m{-r - 1} {-r - 1}v{2 * r + 2}",
-        "*": f"M{x - r:.1f} {y:.1f}h{2 * r}m{-1.5 * r} {-r}l{r} {2 * r}m0 {-2 * r}l{-r} {2 * r}",
-    }
+    r = 3.6
+    path = {
+        "square": f"M{x - r:.1f} {y - r:.1f}h{2 * r}v{2 * r}h{-2 * r}z",
+        "circle": f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z",
+        "triangle": f"M{x:.1f} {y - r:.1f}l{r} {2 * r}h{-2 * r}z",
+        "triangle down": f"M{x:.1f} {y + r:.1f}l{r} {-2 * r}h{-2 * r}z",
+        "cross": f"M{x - r:.1f} {y - r:.1f}l{2 * r} {2 * r}m0 {-2 * r}l{-2 * r} {2 * r}",
+    }[shape]
     said = f"<title>{escape(title)}</title>" if title else ""
-    return f'<path class="mark" d="{paths[shape]}">{said}</path>'
+    return f'<path class="mark" d="{path}">{said}</path>'
 
 
 def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
@@ -235,13 +132,6 @@ def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
     named = f' class="{kind}"' if kind else ""
     placed = f' text-anchor="{anchor}"' if anchor != "start" else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{named}{placed}>{escape(text)}</text>'
-
-
-def heading(title: str, place: str) -> str:
-    """Return the title of a figure, and below it what it is of."""
-    said = with_indices(shortened(title, 42))
-    below = words(12, 37, shortened(place, 62), "small")
-    return f'<text x="12" y="20" class="title">{said}</text>{below}'
 
 
 def with_indices(text: str) -> str:
@@ -268,17 +158,6 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
     first = ceil(low / step - 1e-9)
     return [round(n * step, 10) for n in range(first, floor(high / step + 1e-9) + 1)]
-
-
-def whole_ticks(low: float, high: float) -> list[float]:
-    """Return whole numbers along an axis that counts something."""
-    return [tick for tick in ticks(low, high, 8) if tick == int(tick)] or [low]
-
-
-def padded(low: float, high: float) -> tuple[float, float]:
-    """Return a range of percentages around the values, ending on multiples of five."""
-    top = 5.0 * ceil((high + 1) / 5)
-    return max(0.0, 5.0 * floor((low - 1) / 5)), min(100.0, top) if high <= 100 else top
 
 
 def shortened(text: str, count: int) -> str:

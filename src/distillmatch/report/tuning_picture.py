@@ -1,11 +1,9 @@
 """A picture of a tuning: the metric against each hyperparameter."""
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from distillmatch.files import write_atomically
-from distillmatch.report.comparison import require_matplotlib
+from distillmatch.report.comparison import empty_figure, save_figure
 
 ACCENT, MUTED = "#0072B2", "#777777"
 LABELS = {
@@ -20,13 +18,8 @@ def draw_tuning(record: dict[str, Any], path: Path) -> None:
 
     A bar is the deviation over the folds. Trials that failed are crosses at the bottom.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     space: dict[str, list[Any]] = record["space"]
-    figure = Figure(figsize=(max(5.0, 3.6 * len(space)), 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty_figure(max(5.0, 3.6 * len(space)), 4)
     panels = figure.subplots(1, len(space), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(panels, space.items(), strict=True):
         _draw_panel(axes, record, name, values)
@@ -38,9 +31,7 @@ def draw_tuning(record: dict[str, Any], path: Path) -> None:
         f"{config['method']} on {config['source']}, unlabeled {config['unlabeled']}: "
         f"{len(record['trials'])} trials, {record['folds']} folds, search {record['search']}"
     )
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=150, format=path.suffix[1:])
-    write_atomically(path, buffer.getvalue(), "drawing the trials")
+    save_figure(figure, path, "drawing the trials")
 
 
 def _draw_panel(axes: Any, record: dict[str, Any], name: str, values: list[Any]) -> None:
@@ -49,33 +40,23 @@ def _draw_panel(axes: Any, record: dict[str, Any], name: str, values: list[Any])
 
     done = [trial for trial in record["trials"] if trial["failed"] is None]
     failed = [trial for trial in record["trials"] if trial["failed"] is not None]
-    axes.plot(
-        [place(t) for t in done], [t["mean"] for t in done], "o", color=MUTED, alpha=0.4, ms=5
-    )
-    axes.lines[-1].set_label("a trial")
-    line = sorted(longest_sweep(done, name), key=place)
+    line, best = sorted(longest_sweep(done, name), key=place), done[0]
+    means = [trial["mean"] for trial in done]
+    axes.plot(list(map(place, done)), means, "o", color=MUTED, alpha=0.4, ms=5, label="a trial")
     axes.errorbar(
-        [place(t) for t in line],
-        [t["mean"] for t in line],
-        yerr=[t["deviation"] or 0.0 for t in line],
+        list(map(place, line)),
+        [trial["mean"] for trial in line],
+        yerr=[trial["deviation"] or 0.0 for trial in line],
         color=ACCENT,
         marker="s",
         capsize=3,
         label="this one alone changed",
     )
-    best = done[0]
     axes.plot(place(best), best["mean"], "*", color="#D55E00", ms=16, zorder=3, label="the best")
     if failed:
-        bottom = axes.get_xaxis_transform()
-        axes.plot(
-            [place(t) for t in failed],
-            [0.02] * len(failed),
-            "x",
-            color="#000000",
-            transform=bottom,
-            clip_on=False,
-            label="failed",
-        )
+        at_bottom = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        places = list(map(place, failed))
+        axes.plot(places, [0.02] * len(failed), "x", color="#000000", label="failed", **at_bottom)
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlabel(name.replace("_", " "))
     axes.grid(alpha=0.3)
