@@ -245,3 +245,22 @@ def show_progress(
         yield progress.update
     finally:
         progress.stop()
+
+
+@contextmanager
+def shown_progress(given: Any, verbose: bool, title: str) -> Iterator[Any]:
+    """Yield the progress to tell: the one given, one on the terminal if `verbose`, or none.
+
+    Without any, nothing is shown within the block, of reading and downloading either.
+    """
+    if given is not None:
+        yield given
+    elif verbose:
+        progress = LiveProgress(title)
+        try:
+            yield progress
+        finally:
+            progress.stop()
+    else:
+        with without_progress():
+            yield None

@@ -1,10 +1,12 @@
 """The commands for a learner of one's own images: learn, inspect, demo own."""
 
+import io
 import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from learner_folders import COLORS, ODD, SMALL, content_of, make_world, picture, write_class
@@ -93,6 +95,29 @@ def test_an_empty_unlabeled_folder_is_learned_without(
     assert read_state(tmp_path / "state")["history"][0]["seen"] == 0
 
 
+def test_unlabeled_images_may_be_named_by_patterns_and_on_standard_input(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_class(tmp_path / "may", "white", 6)
+    (tmp_path / "may" / "white" / "notes.txt").write_text("rain")
+    (tmp_path / "may" / "white" / ".DS_Store").write_text("x")
+    names = sorted((world / "camera" / "green").iterdir())[:4]
+    listed = "".join(f"{name}\r\n" for name in names).encode()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(listed)))
+    words = ["learn", str(tmp_path / "state"), "--labeled", str(tmp_path / "may"), *SMALL]
+    words += ["--unlabeled", str(world / "camera" / "r*" / "**"), "-", "--epochs", "1"]
+    assert main([*words, "--held-out", "0"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "10 unlabeled images seen" in said
+    assert "1 file in the labeled folder, 1 hidden entry. For example: " in said
+    assert "notes.txt: not an image" in said
+    record = read_state(tmp_path / "state")["history"][0]
+    assert (record["labeled"], record["seen"], record["unreadable"]) == (6, 10, 0)
+
+
 def test_inspect_shows_what_is_known(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(world / "state"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == read_state(world / "state")
@@ -115,7 +140,8 @@ def empty_class_folder(world: Path, made: Path) -> list[str]:
 
 
 def broken_label(world: Path, made: Path) -> list[str]:
-    write_class(made / "torn", "white", 3)
+    write_class(made / "torn", "red", 3)
+    (made / "torn" / "white").mkdir()
     (made / "torn" / "white" / "torn\nup.png").write_bytes(b"no image")
     return ["--labeled", str(made / "torn")]
 

@@ -120,10 +120,13 @@ def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
         read(tmp_path)
     (tmp_path / "boat").mkdir()
     (tmp_path / "00.ppm").rename(tmp_path / "boat" / "00.ppm")
+    reason = str(error.value).replace("00.ppm", "boat/00.ppm")
     for size in (None, 16):
-        with pytest.raises(LearnerError) as other:
+        with pytest.raises(
+            LearnerError, match=r"boat.*: expected an image, found one file"
+        ) as other:
             small_learner(image_size=size).partial_fit(tmp_path)
-        assert str(other.value) == str(error.value).replace("00.ppm", "boat/00.ppm")
+        assert reason in str(other.value)
 
 
 def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> None:
@@ -164,7 +167,7 @@ def test_what_is_no_image_is_refused(given: Any, sentence: str) -> None:
 def test_a_folder_of_class_folders_brings_its_labels(tmp_path: Path) -> None:
     write_images(tmp_path / "boat", PIXELS[2:])
     write_images(tmp_path / "gold\nfish", PIXELS[:2])
-    files, labels = labeled_images(tmp_path, None)
+    files, labels, *_ = labeled_images(tmp_path, None)
     assert labels == ["boat", "boat", "gold�fish", "gold�fish"]
     np.testing.assert_array_equal(read_images(files, 16), PIXELS[[2, 3, 0, 1]])
     with pytest.raises(LearnerError, match="labels cannot be given beside a folder"):
@@ -172,11 +175,30 @@ def test_a_folder_of_class_folders_brings_its_labels(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_image_is_named_on_one_line(tmp_path: Path) -> None:
-    write_images(tmp_path / "boat", PIXELS[2:])
+    (tmp_path / "boat").mkdir()
     (tmp_path / "boat" / "a\nb.png").write_bytes(b"nothing")
     with pytest.raises(LearnerError, match=r"a�b\.png: not an image") as error:
         small_learner().partial_fit(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_what_lies_among_labeled_images_and_is_none_is_left_out(tmp_path: Path) -> None:
+    """Notes, hidden files and a picture cut short, which only decoding tells."""
+    whole = write_images(tmp_path / "boat", PIXELS[2:]) / "0.png"
+    write_images(tmp_path / "goldfish", PIXELS[:2])
+    (tmp_path / "goldfish" / "2.png").write_bytes(whole.read_bytes()[:200])
+    (tmp_path / "boat" / "00.txt").write_text("rain")
+    (tmp_path / "notes.txt").write_text("sun")
+    (tmp_path / "boat" / ".DS_Store").write_bytes(b"x")
+    write_images(tmp_path / ".thumbnails", PIXELS)
+    learner = small_learner(image_size=None, epochs=1).partial_fit(tmp_path)
+    assert (learner.image_size_, learner.classes_.tolist()) == (16, ["boat", "goldfish"])
+    record = learner.history_[-1]
+    assert record["labeled_by_class"] == {"boat": 2, "goldfish": 2}
+    left_out = record["left_out"]
+    assert (left_out["labeled"], left_out["test"], left_out["hidden"]) == (3, 0, 2)
+    assert any("00.txt: not an image" in said for said in left_out["for_example"])
+    assert learner.score(tmp_path) == learner.score(PIXELS, ["goldfish"] * 2 + ["boat"] * 2)
 
 
 def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:

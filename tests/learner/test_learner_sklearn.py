@@ -29,36 +29,28 @@ NOT_FOR_IMAGES = {
 class RowsAsImages(ContinualLearner):
     """A learner that draws each row of a table as a picture; scikit-learn checks the table."""
 
-    def fit(self, table: Any, y: Any = None, unlabeled: Any = None) -> Self:
-        table, y = validate_data(self, table, y, dtype=np.float64)
+    def fit(self, X: Any, y: Any = None, unlabeled: Any = None, **others: Any) -> Self:
+        table, y = validate_data(self, X, y, dtype=np.float64)
         return super().fit(drawn(table), y)
 
-    def partial_fit(  # type: ignore[override]
-        self, table: Any, y: Any = None, unlabeled: Any = None, **others: Any
-    ) -> Self:
-        # scikit-learn wants to say which classes will come; a learner is never told.
-        others.pop("classes", None)
-        if np.ndim(table) == 2:
-            table, y = validate_data(
-                self, table, y, dtype=np.float64, reset=not self.__sklearn_is_fitted__()
+    def partial_fit(self, X: Any, y: Any = None, *others: Any, **named: Any) -> Self:
+        if np.ndim(X) == 2:
+            X, y = validate_data(
+                self, X, y, dtype=np.float64, reset=not self.__sklearn_is_fitted__()
             )
-            table = drawn(table)
-        return super().partial_fit(table, y, unlabeled, **others)
+            X = drawn(X)
+        return super().partial_fit(X, y, *others, **named)
 
-    def predict(
-        self, table: Any, reject: bool = False, accept: float | None = None
-    ) -> NDArray[Any]:
+    def predict(self, X: Any, reject: bool = False, accept: float | None = None) -> NDArray[Any]:
         check_is_fitted(self)
-        return super().predict(drawn(validate_data(self, table, reset=False, dtype=np.float64)))
+        return super().predict(drawn(validate_data(self, X, reset=False, dtype=np.float64)))
 
-    def predict_proba(self, table: Any) -> NDArray[np.float32]:
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
         check_is_fitted(self)
-        return super().predict_proba(
-            drawn(validate_data(self, table, reset=False, dtype=np.float64))
-        )
+        return super().predict_proba(drawn(validate_data(self, X, reset=False, dtype=np.float64)))
 
-    def score(self, table: Any, y: Any = None) -> float:
-        return super().score(drawn(validate_data(self, table, reset=False, dtype=np.float64)), y)
+    def score(self, X: Any, y: Any = None) -> float:
+        return super().score(drawn(validate_data(self, X, reset=False, dtype=np.float64)), y)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

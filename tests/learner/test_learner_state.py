@@ -253,12 +253,13 @@ def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({"labeled": world / "nowhere"}, "expected a folder with one folder for each class"),
         ({"labeled": world / "empty"}, "found none"),
-        ({"labeled": world / "camera"}, "not in the folder of a class"),
+        ({"labeled": world / "camera"}, "one folder of images for each class, found none"),
         ({"labeled": world / "march", "unlabeled": [world / "nowhere"]}, "found nothing"),
         ({"labeled": world / "march", "test": world / "nowhere"}, "expected a folder"),
         ({"labeled": world / "march", "test": world / "march"}, "apart from the label+ed"),
         ({**overlapping, "unlabeled": [world / "camera", world]}, "apart from the unlabel+ed"),
         ({**overlapping, "unlabeled": [world / "april" / "trout"]}, "apart from the unlabel+ed"),
+        ({**overlapping, "unlabeled": [world / "ap*" / "**"]}, "apart from the unlabel+ed"),
         ({"labeled": world / "march", "held_out": 1.0}, "held_out must be"),
         ({"labeled": world / "march", "settings": {"method": "offline"}}, "keeps none"),
     ]

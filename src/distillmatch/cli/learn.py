@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from distillmatch.cli.options import (
     allowed_imports,
 )
 from distillmatch.cli.parser import Commands
+from distillmatch.cli.predict import names_on
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.files import size_shown
@@ -22,6 +24,8 @@ from distillmatch.terminal import LiveProgress, plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.explanation import Explanation
+    from distillmatch.learner.places import Place
+    from distillmatch.learner.video import Camera
 
 OF_A_RUN = (
     "method",
@@ -64,12 +68,19 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--unlabeled",
-        type=Path,
         nargs="+",
         action="extend",
         default=[],
-        metavar="DIR",
-        help="folders of unlabeled images, nested as they come",
+        metavar="PLACE",
+        help="unlabeled images: folders, files, patterns ('camera/**/*.jpg'), videos, a camera "
+        "(camera:0, rtsp://...), or - for paths on standard input, one a line",
+    )
+    parser.add_argument(
+        "--camera-minutes",
+        type=float,
+        default=10.0,
+        metavar="X",
+        help="how long a camera is watched, one frame a second (default: 10)",
     )
     parser.add_argument("--name", metavar="NAME", help="what to call the task")
     parser.add_argument(
@@ -113,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
         learn_task(
             arguments.state,
             labeled=arguments.labeled,
-            unlabeled=arguments.unlabeled,
+            unlabeled=_unlabeled(arguments.unlabeled, arguments.camera_minutes),
             name=arguments.name,
             test=arguments.test,
             held_out=arguments.held_out,
@@ -129,11 +140,26 @@ def run(arguments: argparse.Namespace) -> None:
         end_process(stop)
 
 
+def _unlabeled(given: Sequence[str], minutes: float) -> list["Place | Camera"]:
+    """Return the places of unlabeled images; - stands for the paths on standard input."""
+    from distillmatch.learner.video import Camera, is_camera
+
+    found: list[Place | Camera] = []
+    for name in given:
+        if not name:
+            raise ConfigError("expected files or folders of unlabeled images, not an empty name")
+        if name == "-":
+            found += [Path(path) for path in names_on(sys.stdin.buffer, b"\n") if path]
+        else:
+            found.append(Camera(name, minutes=minutes) if is_camera(name) else Path(name))
+    return found
+
+
 def learn_task(
     state: Path,
     *,
     labeled: Path,
-    unlabeled: Sequence[Path],
+    unlabeled: Sequence["Place | Camera"],
     name: str | None,
     test: Path | None = None,
     held_out: float | None = None,
@@ -153,6 +179,7 @@ def learn_task(
         forgotten_sentence,
         history_table,
         lead_sentence,
+        left_out_sentence,
         test_sentence,
     )
 
@@ -189,6 +216,7 @@ def learn_task(
         test_sentence(record),
         forgotten_sentence(record),
         environment_sentence(record),
+        left_out_sentence(record),
         f"report: {page}",
     ):
         if sentence:

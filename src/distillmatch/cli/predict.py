@@ -102,7 +102,7 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
     """
     for name in given or ["-"]:
         if name == "-":
-            yield from _from(sys.stdin.buffer, end)
+            yield from names_on(sys.stdin.buffer, end)
         elif Path(name).is_dir():
             found = list_files(Path(name))
             yield from found.files
@@ -116,7 +116,7 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
             yield name
 
 
-def _from(stream: BinaryIO, end: bytes) -> Iterator[str | None]:
+def names_on(stream: BinaryIO, end: bytes) -> Iterator[str | None]:
     """Yield names as they come, and None where a slow writer is to be answered meanwhile."""
     rest = b""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)

@@ -20,13 +20,15 @@ On = Literal["test", "held-out"]
 
 @dataclass(frozen=True, eq=False)
 class TestImages:
-    """Images to measure with, as the learner's reader read them, and where they are from."""
+    """Images to measure with, as the learner's reader read them, and what was left out there."""
 
     __test__ = False  # not one of pytest's
 
     on: On
     rows: NDArray[Any]
     labels: Sequence[Label]
+    problems: Sequence[str] = ()
+    hidden: int = 0
 
 
 def hold_out(

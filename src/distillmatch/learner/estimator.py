@@ -22,14 +22,17 @@ from distillmatch.learner.inputs import (
     Reader,
     natural_side,
     open_images,
-    read_all,
     read_in_chunks,
 )
 from distillmatch.learner.labels import (
     UNKNOWN,
+    check_classes,
     label_array,
     labeled_images,
+    left_out,
     new_classes,
+    read_labeled,
+    read_labeled_chunks,
     slots_of,
 )
 from distillmatch.learner.learned import Learned
@@ -42,6 +45,7 @@ from distillmatch.learner.trained_task import learn_task
 from distillmatch.methods import Method
 from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
+from distillmatch.terminal import shown_progress
 from distillmatch.views import Normalization
 
 _starting = Lock()
@@ -92,21 +96,25 @@ class ContinualLearner(Parameters):
 
     def partial_fit(
         self,
-        images: Any,
-        labels: Any = None,
+        X: Any,
+        y: Any = None,
         unlabeled: Any = None,
+        classes: Any = None,
         *,
         name: str | None = None,
+        verbose: bool = False,
         progress: Progress | None = None,
         checkpoint: Keeper | None = None,
     ) -> Self:
         """Learn one task: new classes, more of known ones, or both.
 
-        A folder with a folder for each class needs no `labels`. Should anything go wrong, the
-        learner is as it was before. With `checkpoint` the task can be continued.
+        A folder with a folder for each class needs no `y`. Should anything go wrong, the learner is
+        as it was before. Classes are learned as they come: if `classes` are given, labels must be
+        among them. `verbose` shows progress with the time left. With `checkpoint` the task can be
+        continued.
         """
-        with self._alone():
-            self._learned = self._after(images, labels, unlabeled, name, progress, checkpoint)
+        with self._alone(), shown_progress(progress, verbose, name or "learning") as shown_as:
+            self._learned = self._after(X, y, unlabeled, classes, name, shown_as, checkpoint)
         return self
 
     def _after(
@@ -114,6 +122,7 @@ class ContinualLearner(Parameters):
         images: Any,
         labels: Any,
         unlabeled: Any,
+        classes: Any,
         name: str | None,
         progress: Progress | None,
         checkpoint: Keeper | None,
@@ -121,24 +130,29 @@ class ContinualLearner(Parameters):
         """Return what is learned after a task."""
         before = self._learned_or_none()
         config, parameters = self._config(before), plain(self.get_params())
-        items, found = labeled_images(images, labels)
-        if not len(items):
+        labeled = labeled_images(images, labels)
+        if not len(labeled.items):
             raise LearnerError("images must be at least one, not none")
-        new_classes(() if before is None else before.labels, found)
-        reader = self.reader_for(items)
+        check_classes(classes, labeled.labels)
+        new_classes(() if before is None else before.labels, labeled.labels)
+        reader = self.reader_for(labeled.items)
         number = 0 if before is None else len(before.sizes)
+        rows, labeled = read_labeled(labeled, reader)
+        environment = look_around(
+            unlabeled, reader, parameters["unlabeled_limit"], config.seed, number
+        )
         given = Given(
             name=f"task {number + 1}" if name is None else name,
-            images=read_all(items, reader),
-            labels=found,
-            environment=look_around(
-                unlabeled, reader, parameters["unlabeled_limit"], config.seed, number
-            ),
+            images=rows,
+            labels=labeled.labels,
+            environment=environment,
             accept=parameters["accept"],
             examples=parameters["examples"],
         )
         assert before is None or isinstance(before, Trained)
-        return _measured(learn_task(before, config, given, progress, checkpoint), given)
+        learned = _measured(learn_task(before, config, given, progress, checkpoint), given)
+        learned.history[-1]["left_out"] = left_out(labeled, environment)
+        return learned
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -154,11 +168,18 @@ class ContinualLearner(Parameters):
         finally:
             _learning.discard(id(self))
 
-    def fit(self, images: Any, labels: Any = None, unlabeled: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        unlabeled: Any = None,
+        *,
+        verbose: bool = False,
+    ) -> Self:
         """Forget everything, and learn a first task."""
         kept = self.__dict__.pop("_learned", None)
         try:
-            return self.partial_fit(images, labels, unlabeled)
+            return self.partial_fit(X, y, unlabeled, verbose=verbose)
         except BaseException:
             if kept is not None:
                 self._learned = kept
@@ -171,9 +192,7 @@ class ContinualLearner(Parameters):
             return before.reader
         return PixelReader(self._config(None).image_size or natural_side(items))
 
-    def predict(
-        self, images: Any, reject: bool = False, accept: float | None = None
-    ) -> NDArray[Any]:
+    def predict(self, X: Any, reject: bool = False, accept: float | None = None) -> NDArray[Any]:
         """Return the label of each image; with `reject`, "unknown" where it looks like no class.
 
         The threshold is such that a share `accept` of known images, by default the learner's own,
@@ -182,7 +201,7 @@ class ContinualLearner(Parameters):
         reader = self._fitted().reader
         threshold = self._threshold(accept) if reject else None
         answers = [self._answers(reader.room(0), threshold)]
-        for rows in read_in_chunks(open_images(images), reader):
+        for rows in read_in_chunks(open_images(X), reader):
             answers.append(self._answers(rows, threshold))
         return np.concatenate(answers)
 
@@ -190,15 +209,15 @@ class ContinualLearner(Parameters):
         """Return what `predict` does, for images that the learner's reader has read."""
         return self._answers(rows, self._threshold(None) if reject else None)
 
-    def predict_proba(self, images: Any) -> NDArray[np.float32]:
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probability of each class, in the order of `classes_`."""
         learned = self._fitted()
         found = [np.empty((0, len(learned.labels)), np.float32)]
-        for rows in read_in_chunks(open_images(images), learned.reader):
+        for rows in read_in_chunks(open_images(X), learned.reader):
             found.append(probabilities(learned, rows))
         return np.concatenate(found)
 
-    def predict_familiarity(self, images: Any) -> NDArray[np.float32]:
+    def predict_familiarity(self, X: Any) -> NDArray[np.float32]:
         """Return how familiar each image looks: the higher, the more like what was learned.
 
         Images that look less familiar than a threshold are what `predict(reject=True)` rejects.
@@ -206,24 +225,24 @@ class ContinualLearner(Parameters):
         learned = self._fitted()
         self._refuse_without_scores(learned)
         found = [np.empty(0, np.float32)]
-        for rows in read_in_chunks(open_images(images), learned.reader):
+        for rows in read_in_chunks(open_images(X), learned.reader):
             found.append(learned.familiarity(rows))
         return np.concatenate(found)
 
-    def score(self, images: Any, labels: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Return the share of images whose label is predicted; one never learned counts as wrong.
 
-        A folder with a folder for each class needs no `labels`.
+        A folder with a folder for each class needs no `y`.
         """
         learned = self._fitted()
-        items, found = labeled_images(images, labels)
-        if not len(items):
+        labeled = labeled_images(X, y)
+        if not len(labeled.items):
             raise LearnerError("images must be at least one, not none")
-        slots = slots_of(learned.labels, found)
-        guesses = [
-            learned.logits(rows).argmax(axis=1) for rows in read_in_chunks(items, learned.reader)
+        right = [
+            learned.logits(rows).argmax(axis=1) == slots_of(learned.labels, labels)
+            for rows, labels in read_labeled_chunks(labeled, learned.reader)
         ]
-        return float(np.mean(np.concatenate(guesses) == slots))
+        return float(np.concatenate(right).mean())
 
     def explain(self) -> Explanation:
         """Return what was accepted from the environment in the last task."""

@@ -8,6 +8,7 @@ to 1. One image alone goes in a list.
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from distillmatch.errors import LearnerError, kind_of
+from distillmatch.learner.video import VideoFrame, decode_frames
 from distillmatch.sources.decoding import decode_in_pieces
 from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_file, square
 from distillmatch.sources.walk import list_files, shown
@@ -130,25 +132,38 @@ def read_usable(items: Items, side: int, what: str = "images") -> tuple[Pixels, 
 def problem(items: Items, number: int, reason: str, what: str) -> str:
     """Say which image cannot be read, and why."""
     item = items[number]
-    where = item.where if isinstance(item, ImageFile) else f"{what}, number {number + 1}"
+    named = isinstance(item, ImageFile | VideoFrame)
+    where = item.where if named else f"{what}, number {number + 1}"
     return f"{where}: {reason}"
 
 
 def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
-    """Yield each image of a list, or the reason why there is none; files are decoded at once."""
-    if not all(isinstance(item, ImageFile) for item in items):
+    """Yield each image of a list, or the reason why there is none; files are decoded in threads."""
+    done = 0
+    with show_progress(f"decoding the {what}", len(items)) as progress:
+        for kind, run in groupby(items, _kind_of):
+            for piece in _decoded(kind, list(run), side, what):
+                yield from piece
+                done += len(piece)
+                progress(done)
+
+
+def _kind_of(item: Any) -> Any:
+    """Return what items have in common that are decoded together."""
+    return item.video if isinstance(item, VideoFrame) else type(item) is ImageFile
+
+
+def _decoded(kind: Any, items: list[Any], side: int, what: str) -> Iterator[list[Pixels | str]]:
+    """Yield the results of items of one kind, some at a time."""
+    if kind is True:
+        with decode_in_pieces(items, side) as pieces:
+            yield from pieces
+    elif kind is False:
         for item in items:
-            yield _one(item, side, what)
-        return
-    with (
-        show_progress(f"decoding the {what}", len(items)) as progress,
-        decode_in_pieces(list(items), side) as pieces,
-    ):
-        done = 0
-        for piece in pieces:
-            yield from piece
-            done += len(piece)
-            progress(done)
+            yield [_one(item, side, what)]
+    else:
+        for result in decode_frames(items, side):
+            yield [result]
 
 
 def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
@@ -159,16 +174,19 @@ def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
 
 def natural_side(items: Items) -> int:
     """Return the side that the first image suggests for all: its short one, within reason."""
-    first = items[0]
-    if isinstance(first, ImageFile):
-        try:
-            with first.open() as file, Image.open(file, formats=FORMATS) as image:
-                short = min(image.size)
-        except Exception:  # of whatever kind: reading it will say what is wrong with it
-            short = SMALLEST
-    else:
-        short = min(first.size if isinstance(first, Image.Image) else first.shape[:2])
+    short = next(filter(None, map(_short_side, items)), SMALLEST)
     return min(LARGEST, max(SMALLEST, round(short / STEP) * STEP))
+
+
+def _short_side(item: Any) -> int | None:
+    """Return the short side of an image, if it can be read."""
+    if isinstance(item, ImageFile):
+        try:
+            with item.open() as file, Image.open(file, formats=FORMATS) as image:
+                return min(image.size)
+        except Exception:  # of whatever kind: reading it will say what is wrong with it
+            return None
+    return min(item.size if isinstance(item, Image.Image) else item.shape[:2])
 
 
 def is_folder(given: Any) -> bool:
@@ -191,18 +209,12 @@ def file_at(path: Path) -> ImageFile:
     return file._replace(open=_refuse) if is_special(path) else file
 
 
-def files_below(folder: Path, *, with_strangers: bool = False) -> list[ImageFile]:
-    """Return all files below a folder, or refuse one of which a part cannot be read.
-
-    `with_strangers`, links to nothing and the like are files that cannot be read, and folders that
-    can be reached in two ways are taken once; a folder that cannot be listed is refused even so.
-    """
+def files_below(folder: Path) -> list[ImageFile]:
+    """Return all files below a folder, or refuse one of which a part cannot be read."""
     listing = list_files(folder)
-    refused = listing.unlisted if with_strangers else listing.problems
-    if refused:
-        raise LearnerError(refused[0])
-    files = [ImageFile.at(path) for path in listing.files]
-    return files + [file_at(Path(path)) for path in listing.special]
+    if listing.problems:
+        raise LearnerError(listing.problems[0])
+    return [ImageFile.at(path) for path in listing.files]
 
 
 def _from_path(path: Path, what: str) -> list[ImageFile]:

@@ -1,19 +1,28 @@
 """Labels: strings or whole numbers, the same kind in every task, numbered as they come."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError
+from distillmatch.learner.environment import FOR_EXAMPLE, Environment
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Items, array_of, is_folder, open_images
+from distillmatch.learner.inputs import (
+    CHUNK,
+    Items,
+    Reader,
+    array_of,
+    is_folder,
+    open_images,
+    read_all,
+)
 from distillmatch.sources.folder import find_classes
-from distillmatch.sources.images import ImageFile
+from distillmatch.sources.images import ImageFile, problem_with
 from distillmatch.sources.walk import shown
 
 UNKNOWN = "unknown"
@@ -22,8 +31,34 @@ _UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 """Zero bytes, which NumPy drops at the end of text, and halves of characters."""
 
 
-def labeled_images(images: Any, labels: Any) -> tuple[Items, list[Label]]:
+class Labeled(NamedTuple):
+    """Opened images with a label each.
+
+    Attributes:
+        items: the images, yet to be read.
+        labels: the label of each.
+        found: they were found in folders, so what cannot be read is left out and counted; what a
+            person named is refused.
+        problems: a sentence about everything that was left out.
+        hidden: how many hidden files and folders were ignored.
+    """
+
+    items: Items
+    labels: list[Label]
+    found: bool = False
+    problems: tuple[str, ...] = ()
+    hidden: int = 0
+
+    def part(self, places: Sequence[int]) -> "Labeled":
+        """Return the images at some places, and nothing that was left out."""
+        items = [self.items[place] for place in places]
+        return Labeled(items, [self.labels[place] for place in places], self.found)
+
+
+def labeled_images(images: Any, labels: Any) -> Labeled:
     """Return opened images with a label each, of arrays or of a folder with a folder a class."""
+    if isinstance(images, Labeled):
+        return images
     if labels is None:
         if not is_folder(images):
             raise LearnerError(
@@ -35,25 +70,113 @@ def labeled_images(images: Any, labels: Any) -> tuple[Items, list[Label]]:
     items, found = open_images(images), _labels(labels)
     if len(items) != len(found):
         raise LearnerError(f"there are {len(items)} images, but {len(found)} labels")
-    return items, found
+    return Labeled(items, found)
 
 
-def class_folders(root: Path) -> tuple[list[ImageFile], list[Label]]:
-    """Return every image of a folder with one folder a class, and its label."""
+def class_folders(root: Path, *, may_lack: bool = False) -> Labeled:
+    """Return every image of a folder with one folder a class, and its label.
+
+    What is no image is left out, except that a class without any is refused unless it `may_lack`
+    them.
+    """
     if not root.is_dir():
         raise LearnerError(f"{shown(root)}: expected a folder with one folder for each class there")
-    groups, problems = find_classes(root.absolute())
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise LearnerError(f"{problems[0]}{more}")
+    groups, problems, refused, hidden = find_classes(root.absolute())
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        raise LearnerError(f"{refused[0]}{more}")
     if not groups:
         raise LearnerError(
             f"{shown(root)}: expected one folder of images for each class, found none"
         )
-    files = [ImageFile.at(path) for group in groups for path in group.files]
-    labels: list[Label] = [group.name for group in groups for _ in group.files]
+    files: list[ImageFile] = []
+    labels: list[Label] = []
+    for group in groups:
+        strays: list[str] = []
+        for file in map(ImageFile.at, group.files):
+            problem = problem_with(file)
+            if problem is None:
+                files.append(file)
+                labels.append(group.name)
+            else:
+                strays.append(f"{file.where}: {problem}")
+        if len(strays) == len(group.files) and not may_lack:
+            raise LearnerError(_no_image(shown(group.path), strays))
+        problems += strays
+    if not files:
+        raise LearnerError(_no_image(shown(root), problems))
     _refuse_unknown(labels)
-    return files, labels
+    return Labeled(files, labels, True, tuple(problems), hidden)
+
+
+def read_labeled(given: Labeled, reader: Reader, what: str = "images") -> tuple[Any, Labeled]:
+    """Return the rows of the images that can be read, and what is left of what was given.
+
+    A class of which none can be read is refused.
+    """
+    if not given.found:
+        return read_all(given.items, reader, what), given
+    rows, problems = reader.read(given.items, what)
+    if not problems:
+        return rows, given
+    # Which ones have none is not said, so each class is read alone.
+    parts, labels = [], []
+    for label, places in _places_by_label(given.labels):
+        some, wrong = reader.read([given.items[place] for place in places], what)
+        if not len(some):
+            raise LearnerError(_no_image(f"class '{label}'", wrong))
+        parts.append(some)
+        labels += [label] * len(some)
+    left = given._replace(labels=labels, problems=(*given.problems, *problems))
+    return np.concatenate(parts), left
+
+
+def read_labeled_chunks(
+    given: Labeled, reader: Reader
+) -> Iterator[tuple[NDArray[Any], list[Label]]]:
+    """Read labeled images a chunk at a time, those of one label beside each other."""
+    order = [place for _, places in _places_by_label(given.labels) for place in places]
+    for start in range(0, len(order), CHUNK):
+        rows, left = read_labeled(given.part(order[start : start + CHUNK]), reader)
+        yield rows, left.labels
+
+
+def left_out(
+    labeled: Labeled, environment: Environment, tests: Labeled | None = None
+) -> dict[str, Any]:
+    """Return what was left out, as a task's record has it."""
+    problems = [*labeled.problems, *(tests.problems if tests else ()), *environment.problems]
+    return {
+        "labeled": len(labeled.problems),
+        "test": len(tests.problems) if tests else 0,
+        "hidden": labeled.hidden + environment.hidden + (tests.hidden if tests else 0),
+        "for_example": problems[:FOR_EXAMPLE],
+    }
+
+
+def check_classes(classes: Any, labels: Sequence[Label]) -> None:
+    """Refuse labels that are not among the classes that were announced, if any were."""
+    if classes is None:
+        return
+    announced = set(_labels(classes))
+    strange = next((label for label in labels if label not in announced), None)
+    if strange is not None:
+        raise LearnerError(
+            f"labels must be among the classes that were given, but {strange!r} came"
+        )
+
+
+def _places_by_label(labels: Sequence[Label]) -> Iterator[tuple[Label, list[int]]]:
+    for label in dict.fromkeys(labels):
+        yield label, [place for place, one in enumerate(labels) if one == label]
+
+
+def _no_image(where: str, problems: Sequence[str]) -> str:
+    """Say that a place has no image that can be read."""
+    if not problems:
+        return f"{where}: a class without images"
+    came = "one file" if len(problems) == 1 else f"{len(problems)} files"
+    return f"{where}: expected an image, found {came} that cannot be read ({problems[0]})"
 
 
 def new_classes(known: Sequence[Label], labels: Sequence[Label]) -> list[Label]:

@@ -23,6 +23,13 @@ class _Test(BaseModel):
     unknown: dict[str, Count]
 
 
+class _LeftOut(BaseModel):
+    labeled: Count = 0
+    test: Count = 0
+    hidden: Count = 0
+    for_example: list[Text] = []
+
+
 class _Record(BaseModel):
     """A task, as `distillmatch.learner.state` describes it."""
 
@@ -49,6 +56,7 @@ class _Record(BaseModel):
     rejected: Count | None = None
     known_threshold: Number | None
     test: _Test | None
+    left_out: _LeftOut = _LeftOut()
 
 
 class _Normalization(BaseModel):

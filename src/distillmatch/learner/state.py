@@ -16,6 +16,8 @@ they are; the keys of mappings are strings):
           accepted (images of known classes that `reject` accepts)
           (percent, or points, or None where nothing could be measured), by_class,
           unknown: {label the learner never saw: images}}
+    left_out: {labeled, test (files that are no image), hidden (files that were ignored),
+          for_example: sentences about some of them, of unlabeled ones too}
 """
 
 import hashlib
@@ -25,20 +27,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distillmatch.engine import Progress, Snapshot
 from distillmatch.errors import LearnerError
-from distillmatch.learner.accuracy import TestImages, accuracy_by_class, hold_out, measure
+from distillmatch.learner.accuracy import On, TestImages, accuracy_by_class, hold_out, measure
 from distillmatch.learner.estimator import ContinualLearner
-from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import read_all
-from distillmatch.learner.labels import class_folders
+from distillmatch.learner.inputs import Reader
+from distillmatch.learner.labels import Labeled, class_folders, read_labeled
+from distillmatch.learner.places import Place, paths_at, roots_of
 from distillmatch.learner.saved import HEAD, Tell, alone_in, read_head, sweep
+from distillmatch.learner.video import Camera, Video
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.schema import LearnerCheckpoint
-from distillmatch.sources.images import ImageFile
-from distillmatch.sources.walk import list_files, name_below, shown
+from distillmatch.sources.walk import name_below, shown
 
 HELD_OUT = 0.1
 """Share of each class that is measured with where there is no test folder."""
@@ -50,7 +54,7 @@ def learn(
     state: Path,
     *,
     labeled: Path,
-    unlabeled: Sequence[Path] = (),
+    unlabeled: Sequence[Place | Camera] = (),
     name: str | None = None,
     test: Path | None = None,
     held_out: float | None = None,
@@ -96,7 +100,7 @@ def learn(
                 "nothing was changed"
             )
             return done
-        files, labels, tests = _read_folders(learner, labeled, test, held_out)
+        images, tests = _read_folders(learner, labeled, test, held_out)
         before = {}
         if learner.__sklearn_is_fitted__() and tests is not None:
             before = accuracy_by_class(learner, tests)
@@ -108,9 +112,8 @@ def learn(
                 state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished, reading.close
             )
             learner.partial_fit(
-                files,
-                labels,
-                list(unlabeled),
+                images,
+                unlabeled=list(unlabeled),
                 name=shown(name),
                 progress=progress,
                 checkpoint=keeper,
@@ -119,6 +122,8 @@ def learn(
             record["fingerprint"] = fingerprint
             if tests is not None:
                 record["test"] = measure(learner, tests, record["added"], before)
+                record["left_out"]["test"] = len(tests.problems)
+                record["left_out"]["hidden"] += tests.hidden
             learner.write(state)
         checkpoints.clear()
         return record
@@ -214,11 +219,12 @@ def task_name(labeled: Path) -> str:
     return folder.parent.name if folder.name in GENERIC and folder.parent.name else folder.name
 
 
-def _fingerprint(labeled: Path, unlabeled: Sequence[Path]) -> str:
+def _fingerprint(labeled: Path, unlabeled: Sequence[Place | Camera]) -> str:
     """Return what identifies a task: labeled files by content, unlabeled ones by name and size."""
     digest = hashlib.sha256()
-    files, labels = class_folders(labeled.expanduser())
-    for file, label in sorted(zip(files, labels, strict=True), key=lambda pair: pair[0].where):
+    found = class_folders(labeled.expanduser())
+    pairs = zip(found.items, found.labels, strict=True)
+    for file, label in sorted(pairs, key=lambda pair: pair[0].where):
         try:
             with file.open() as opened:
                 content = hashlib.sha256(opened.read()).hexdigest()
@@ -226,12 +232,19 @@ def _fingerprint(labeled: Path, unlabeled: Sequence[Path]) -> str:
             raise LearnerError(f"{file.where}: {error.strerror or error}") from None
         digest.update(repr((label, content)).encode("utf-8", "surrogateescape"))
     for place in unlabeled:
-        root = place.expanduser()
-        if root.is_dir():
-            files_below = list_files(root).files
-            found = [(name_below(root, file), Path(file).stat().st_size) for file in files_below]
-            digest.update(repr(sorted(found)).encode("utf-8", "surrogateescape"))
+        digest.update(repr(_named(place)).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
+
+
+def _named(place: Place | Camera) -> Any:
+    """Return what identifies unlabeled images: names and sizes of files, a camera by its name."""
+    if isinstance(place, Camera):
+        return place.name
+    files = paths_at(place).files
+    root = None if isinstance(place, Video) else Path(place).expanduser()
+    if root is None or not root.is_dir():
+        return sorted((Path(file).name, Path(file).lstat().st_size) for file in files)
+    return sorted((name_below(root, file), Path(file).stat().st_size) for file in files)
 
 
 def _learned_before(
@@ -287,36 +300,37 @@ def _forget_finished(state: Path, tasks: int) -> None:
 
 def _read_folders(
     learner: ContinualLearner, labeled: Path, test: Path | None, held_out: float
-) -> tuple[list[ImageFile], list[Label], TestImages | None]:
+) -> tuple[Labeled, TestImages | None]:
     """Return what to learn from, and decoded already what to measure with, if anything."""
-    files, labels = class_folders(labeled.expanduser())
-    if not files:
-        raise LearnerError(
-            f"{shown(labeled)}: expected images in the folders of classes, found none"
-        )
-    reader = learner.reader_for(files)
+    images = class_folders(labeled.expanduser())
+    reader = learner.reader_for(images.items)
     if test is not None:
-        test_files, test_labels = class_folders(test.expanduser())
-        rows = read_all(test_files, reader, "test images")
-        return files, labels, TestImages("test", rows, test_labels)
-    held = hold_out(files, labels, held_out)
-    kept = [place for place, one in enumerate(held) if not one]
-    tests = None
-    if held.any():
-        places = [place for place, one in enumerate(held) if one]
-        rows = read_all([files[place] for place in places], reader, "images held out")
-        tests = TestImages("held-out", rows, [labels[place] for place in places])
-    return [files[place] for place in kept], [labels[place] for place in kept], tests
+        found = class_folders(test.expanduser(), may_lack=True)
+        return images, _tests("test", found, reader)
+    held = hold_out(list(images.items), images.labels, held_out)
+    if not held.any():
+        return images, None
+    kept = images.part(np.flatnonzero(~held).tolist())
+    tests = _tests("held-out", images.part(np.flatnonzero(held).tolist()), reader)
+    return kept._replace(problems=images.problems, hidden=images.hidden), tests
 
 
-def _refuse_overlap(test: Path, labeled: Path, unlabeled: Sequence[Path]) -> None:
+def _tests(on: On, given: Labeled, reader: Reader) -> TestImages:
+    what = "test images" if on == "test" else "images held out"
+    rows, left = read_labeled(given, reader, what)
+    return TestImages(on, rows, left.labels, left.problems, left.hidden)
+
+
+def _refuse_overlap(test: Path, labeled: Path, unlabeled: Sequence[Place | Camera]) -> None:
     """Refuse a test folder whose images would be learned from."""
     tested = test.expanduser().resolve()
-    others = [("labeled", labeled), *(("unlabeled", place) for place in unlabeled)]
+    on_disk = [place for place in unlabeled if not isinstance(place, Camera)]
+    others: list[tuple[str, Place]] = [("labeled", labeled)]
+    others += [("unlabeled", place) for place in on_disk]
     for kind, place in others:
-        learned = place.expanduser().resolve()
-        if tested.is_relative_to(learned) or learned.is_relative_to(tested):
-            raise LearnerError(
-                f"the test folder must lie apart from the {kind} one, or images that are learned "
-                f"from would be tested with: {shown(tested)} and {shown(learned)}"
-            )
+        for learned in roots_of(place):
+            if tested.is_relative_to(learned) or learned.is_relative_to(tested):
+                raise LearnerError(
+                    f"the test folder must lie apart from the {kind} one, or images that are "
+                    f"learned from would be tested with: {shown(tested)} and {shown(learned)}"
+                )

@@ -78,6 +78,25 @@ def environment_sentence(record: Record) -> str:
     return f"{seen}; {_use_of_unlabeled(record)}."
 
 
+def left_out_sentence(record: Record) -> str:
+    """Say which files were left out, if any were."""
+    left_out = record.get("left_out") or {}
+    parts = [
+        f"{plural(left_out[kind], 'file')} {where}"
+        for kind, where in (("labeled", "in the labeled folder"), ("test", "in the test folder"))
+        if left_out.get(kind)
+    ]
+    if record["unreadable"]:
+        parts.append(f"{plural(record['unreadable'], 'unlabeled file')}")
+    if left_out.get("hidden"):
+        parts.append(plural(left_out["hidden"], "hidden entry", "hidden entries"))
+    if not parts:
+        return ""
+    examples = "; ".join(shown(said) for said in left_out.get("for_example", []))
+    named = f" For example: {examples}." if examples else ""
+    return f"Left out, because they are no images that can be read: {', '.join(parts)}.{named}"
+
+
 def _use_of_unlabeled(record: Record) -> str:
     """Say whether unlabeled images were taken for known classes, and else what they were for."""
     if record["accepted"]:

@@ -128,15 +128,31 @@ class _Found(NamedTuple):
         return [stamp for group in self.groups for stamp in group.stamps]
 
 
+class FoundClasses(NamedTuple):
+    """The class folders of a folder.
+
+    Attributes:
+        groups: the classes in order of their names.
+        problems: a sentence about everything that cannot be used.
+        refused: those of the problems that no class can be learned with.
+        hidden: how many hidden entries were ignored.
+    """
+
+    groups: list[Group]
+    problems: list[str]
+    refused: list[str]
+    hidden: int
+
+
 def _find(folders: _Folders) -> _Found:
-    labeled, problems = find_classes(folders.labeled)
+    labeled, problems, *_ = find_classes(folders.labeled)
     if not labeled:
         raise SourceError(
             f"{folders.labeled}: expected one folder of images for each class, found none"
         )
     test: list[Group] = []
     if folders.test:
-        test, more = find_classes(folders.test)
+        test, more, *_ = find_classes(folders.test)
         problems += more
         known = {_same(group.name) for group in labeled}
         for group in test:
@@ -156,13 +172,13 @@ def _find(folders: _Folders) -> _Found:
     return _Found(labeled, test, unlabeled, problems)
 
 
-def find_classes(root: Path) -> tuple[list[Group], list[str]]:
+def find_classes(root: Path) -> FoundClasses:
     """Return the class folders in order of their names, and what is wrong in them.
 
     Names that differ only in letter case or in how accents are encoded are the same name.
     """
     listing = list_files(root)
-    problems = listing.problems
+    problems, refused = listing.problems, [*listing.unlisted]
     groups: dict[str, Group] = {}
     for folder in listing.folders:
         first = Path(folder.path).relative_to(root).parts[:1]
@@ -178,10 +194,11 @@ def find_classes(root: Path) -> tuple[list[Group], list[str]]:
     for group in sorted(groups.values(), key=lambda group: (group.name, group.path)):
         twin = classes.setdefault(_same(group.name), group)
         if twin is not group:
-            problems.append(f"{shown(group.path)}: the same class name as {shown(twin.path)}")
+            refused.append(f"{shown(group.path)}: the same class name as {shown(twin.path)}")
+            problems.append(refused[-1])
         elif not group.files:
             problems.append(f"{shown(group.path)}: a class without images")
-    return list(classes.values()), problems
+    return FoundClasses(list(classes.values()), problems, refused, listing.hidden)
 
 
 def _arrange(

@@ -25,6 +25,8 @@ FORMATS = tuple(name for name in _READABLE if name in Image.OPEN)
 
 _SIXTEEN_BIT_GRAY = ("I;16", "I;16B", "I;16L", "I;16N")
 _CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+EMPTY = "the file is empty (zero bytes)"
+UNKNOWN_FORMAT = "not an image in a format that can be read"
 
 
 class BadImageError(Exception):
@@ -46,7 +48,7 @@ class ImageFile(NamedTuple):
 def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
     """Return one image as uint8 of shape (side, side, 3), or raise `BadImageError`."""
     if file.seek(0, io.SEEK_END) == 0:
-        raise BadImageError("the file is empty (zero bytes)")
+        raise BadImageError(EMPTY)
     file.seek(0)
     try:
         with Image.open(file, formats=FORMATS) as image:
@@ -54,7 +56,7 @@ def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
     except BadImageError:
         raise
     except UnidentifiedImageError:
-        raise BadImageError("not an image in a format that can be read") from None
+        raise BadImageError(UNKNOWN_FORMAT) from None
     except Image.DecompressionBombError:
         raise BadImageError(_too_large()) from None
     except Exception as error:  # Pillow lets all kinds of exceptions through for damaged files
@@ -77,6 +79,22 @@ def decode_file(file: ImageFile | str, side: int) -> NDArray[np.uint8] | str:
         return str(error)
     except OSError as error:
         return error.strerror or str(error)
+
+
+def problem_with(file: ImageFile) -> str | None:
+    """Return why a file is no image, as far as its head says, or nothing."""
+    try:
+        with file.open() as opened:
+            if not opened.read(1):
+                return EMPTY
+            with Image.open(opened, formats=FORMATS):
+                return None
+    except UnidentifiedImageError:
+        return UNKNOWN_FORMAT
+    except OSError as error:
+        return error.strerror or str(error)
+    except Exception:  # of whatever kind: decoding it will say what is wrong with it
+        return None
 
 
 def _open(path: str) -> BinaryIO:

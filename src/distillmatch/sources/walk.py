@@ -35,12 +35,14 @@ class Listing(NamedTuple):
         problems: a sentence about each entry that cannot be used.
         unlisted: those of the problems that are folders that could not be listed.
         special: paths of entries that are neither files nor folders.
+        hidden: how many entries were ignored: hidden ones, and what desktops leave behind.
     """
 
     folders: list[Folder]
     problems: list[str]
     unlisted: list[str]
     special: list[str]
+    hidden: int = 0
 
     @property
     def files(self) -> list[str]:
@@ -55,6 +57,7 @@ def list_files(root: Path, only: str = "") -> Listing:
     after all real folders; no folder is entered twice, so links may form loops.
     """
     found = Listing([], [], [], [])
+    hidden = 0
     entered: dict[tuple[int, int], str] = {}
     waiting = [(str(root / only), f"{only}/" if only else "")]
     links: deque[tuple[str, str]] = deque()
@@ -67,11 +70,13 @@ def list_files(root: Path, only: str = "") -> Listing:
                 found.problems.append(f"{shown(path)}: {_second_way(path, first)}")
                 continue
             with os.scandir(path) as entries:
-                inside = [entry for entry in entries if not _is_ignored(entry.name)]
+                everything = list(entries)
         except OSError as error:
             found.unlisted.append(f"{shown(path)}: {error.strerror or error}")
             found.problems.append(found.unlisted[-1])
             continue
+        inside = [entry for entry in everything if not _is_ignored(entry.name)]
+        hidden += len(everything) - len(inside)
         files, below = [], []
         for entry in inside:
             name = unicodedata.normalize("NFC", entry.name)
@@ -98,7 +103,7 @@ def list_files(root: Path, only: str = "") -> Listing:
         for name, place in sorted(below, reverse=True):
             (links if Path(place).is_symlink() else waiting).append((place, name))
     found.folders.sort(key=lambda folder: (folder.prefix, folder.path))
-    return found
+    return found._replace(hidden=hidden)
 
 
 def name_below(root: Path, path: str) -> str:

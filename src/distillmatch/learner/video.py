@@ -1,0 +1,213 @@
+"""Frames of a video file or a camera, thinned: one a second, unless another interval is given."""
+
+import math
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from distillmatch.errors import ConfigError, LearnerError
+from distillmatch.sources.images import BadImageError, square
+from distillmatch.sources.walk import shown
+
+SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".ts", ".3gp")
+"""Of files that are taken for videos."""
+CAMERA, STREAMS = "camera:", ("rtsp://", "rtmp://")
+"""How the name of a camera begins, here or in the network."""
+SEEK_SECONDS = 20.0
+"""Frames further apart than this are jumped to; those in between need not be decoded."""
+DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
+"""The format and the name of the camera with a number, by platform; elsewhere it is named."""
+
+
+@dataclass(frozen=True)
+class Video:
+    """A video file, of which one frame every so many seconds is used."""
+
+    path: Path
+    every: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).expanduser())
+        _check_positive("every", self.every)
+
+
+class VideoFrame(NamedTuple):
+    """What a video shows at a time, in seconds from its beginning; not decoded yet."""
+
+    video: Video
+    at: float
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return f"{shown(self.video.path)}, second {self.at:g}"
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A camera that is watched for some minutes; iterating over it gives its frames.
+
+    `name` is `camera:0` for the first camera of this machine, or an address such as `rtsp://…`.
+    """
+
+    name: str = "camera:0"
+    every: float = 1.0
+    minutes: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check_positive("every", self.every)
+        _check_positive("minutes", self.minutes)
+
+    @property
+    def frames(self) -> int:
+        """How many frames it gives, if it is as fast as that."""
+        return math.ceil(60 * self.minutes / self.every)
+
+    def __iter__(self) -> Iterator[Image.Image]:
+        """Yield a frame every so many seconds; those in between are thrown away."""
+        with _opened(*self._source(), what=f"the camera {self.name}") as (container, stream):
+            began = monotonic()
+            due = began
+            for frame in container.decode(stream):
+                now = monotonic()
+                if now - began >= 60 * self.minutes:
+                    return
+                if now >= due:
+                    due = max(due + self.every, now)
+                    yield _upright(frame)
+
+    def _source(self) -> tuple[str, str | None]:
+        if self.name.startswith(STREAMS):
+            return self.name, None
+        number = self.name.removeprefix(CAMERA)
+        format_name, place = DEVICES.get(sys.platform, ("dshow", "video={}"))
+        return place.format(number), format_name
+
+
+def is_video(path: Path) -> bool:
+    """Tell whether a file's name is that of a video."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def is_camera(name: str) -> bool:
+    """Tell whether this names a camera rather than a place on the disk."""
+    return name.startswith((CAMERA, *STREAMS))
+
+
+def has_reader() -> bool:
+    """Tell whether videos can be read here."""
+    return find_spec("av") is not None
+
+
+def frames_of(video: Video) -> list[VideoFrame]:
+    """Return the frames of a video that are used, none of them decoded yet."""
+    if not video.path.is_file():
+        raise LearnerError(f"{shown(video.path)}: expected a video there, found nothing")
+    with _opened(str(video.path), None, what=shown(video.path)) as (container, stream):
+        seconds = _length(container, stream)
+    count = max(1, math.ceil(seconds / video.every - 1e-6))
+    return [VideoFrame(video, number * video.every) for number in range(count)]
+
+
+def decode_frames(frames: Sequence[VideoFrame], side: int) -> Iterator[NDArray[np.uint8] | str]:
+    """Yield frames of one video, in the order of time, as squares, or the reason why not."""
+    waiting, video = deque(frames), frames[0].video
+    reason = "the video ends before"
+    try:
+        with _opened(str(video.path), None, what=shown(video.path)) as (container, stream):
+            for frame in _visited(container, stream, waiting):
+                while waiting and waiting[0].at <= frame[0]:
+                    waiting.popleft()
+                    yield _squared(frame[1], side)
+    except (LearnerError, OSError) as error:
+        reason = f"the video is damaged ({error})"
+    yield from [reason] * len(waiting)
+
+
+def _visited(
+    container: Any, stream: Any, waiting: "deque[VideoFrame]"
+) -> Iterator[tuple[float, Image.Image]]:
+    """Yield the frames that are waited for with their times; jump over long waits.
+
+    The last frame stands for whatever is still waited for shortly after it.
+    """
+    start = float((stream.start_time or 0) * stream.time_base)
+    last, jumped = None, False
+    while waiting:
+        for frame in container.decode(stream):
+            at = 0.0 if frame.time is None else frame.time - start
+            last = frame
+            if at >= waiting[0].at - 1e-6:
+                yield at + 1e-6, _upright(frame)
+                jumped = False
+            if not waiting:
+                return
+            if not jumped and waiting[0].at - at > SEEK_SECONDS:
+                target = (waiting[0].at + start) / stream.time_base
+                container.seek(int(target), stream=stream)
+                jumped = True
+                break
+        else:
+            if last is not None and last.time is not None:
+                yield last.time - start + waiting[0].video.every, _upright(last)
+            return
+
+
+def _length(container: Any, stream: Any) -> float:
+    """Return how many seconds a video lasts; where its head does not say, its packets do."""
+    if stream.duration is not None:
+        return float(stream.duration * stream.time_base)
+    if container.duration is not None:
+        return float(container.duration / 1e6)
+    times = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
+    return float((max(times) - min(times)) * stream.time_base) if times else 0.0
+
+
+@contextmanager
+def _opened(place: str, format_name: str | None, what: str) -> Iterator[tuple[Any, Any]]:
+    """Open a video or a camera; say what is wrong with one that is none."""
+    if not has_reader():
+        raise ConfigError(
+            f"{what}: reading videos and cameras needs av, not installed here: "
+            "pip install 'distillmatch[video]'"
+        )
+    import av  # noqa: PLC0415  an extra
+
+    try:
+        with av.open(place, format=format_name) as container:
+            if not container.streams.video:
+                raise LearnerError(f"{what}: expected a video, found no pictures in it")
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            yield container, stream
+    except av.FFmpegError as error:
+        raise LearnerError(f"{what}: {error.strerror or error}") from None
+
+
+def _upright(frame: Any) -> Image.Image:
+    """Return a frame as a camera that was turned should have shown it."""
+    image: Image.Image = frame.to_image()
+    turn = getattr(frame, "rotation", 0) % 360
+    return image.rotate(turn, expand=True) if turn else image
+
+
+def _squared(image: Image.Image, side: int) -> NDArray[np.uint8] | str:
+    try:
+        return square(image, side)
+    except BadImageError as error:
+        return str(error)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise LearnerError(f"{name} must be more than 0, not {value}")
