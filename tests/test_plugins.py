@@ -122,14 +122,6 @@ def test_an_installed_package_adds_a_source_and_a_method_by_name(
     assert (result["method"], result["stream"]["source"]) == ("their-base", "their-stripes")
 
 
-def test_an_installed_packages_names_are_among_those_on_offer(
-    installed: Path, tmp_path: Path
-) -> None:
-    done = in_a_process(["stream", "--source", "nothing"], tmp_path, installed)
-    assert done.returncode == 2
-    assert "their-stripes" in done.stderr and "cifar100" in done.stderr
-
-
 METHODS = "base, dm, dr, e2e, gd, offline, offline-unlabeled, worldmatch"
 
 

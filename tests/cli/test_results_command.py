@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_up import made_up_ledger, made_up_result
@@ -12,8 +11,7 @@ from small_runs import ROOT, TESTS
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
-from distillmatch.errors import ResultError
-from distillmatch.runs.result import config_of, recorded_config
+from distillmatch.runs.result import recorded_config
 from distillmatch.suite.catalogue import at_scale, experiment_names, load_experiment
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.plan import plan
@@ -174,31 +172,6 @@ def test_foreign_files_are_named_and_the_others_checked(
     for name in named:
         assert re.search(rf"{name}(\.json)?: wrong", shown), name
     assert "half.json: expected a result of a run in JSON" in shown
-
-
-@pytest.mark.parametrize("config", [None, [1], "dm"])
-def test_a_result_without_a_configuration_is_one_sentence(
-    config: Any, tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps({**base, "config": config}))
-    for words in (
-        ["results", str(file), "--experiment", "table-2a"],
-        ["results", "add", str(file)],
-    ):
-        assert "x.json: expected a result of a run, but config: " in said(words, capsys, 2)
-
-
-def test_options_that_no_run_has_today_are_one_sentence(
-    tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = {**base, "config": {**base["config"], "gate": "energy"}}
-    with pytest.raises(ResultError, match=r"x.json: config: unknown key 'gate'"):
-        config_of(wrong, Path("x.json"))
-    (tmp_path / "x.json").write_text(json.dumps(wrong))
-    assert "config: unknown key 'gate'" in said(
-        ["results", "add", str(tmp_path / "x.json")], capsys, 2
-    )
 
 
 def test_results_of_small_runs_are_where_the_suite_puts_them(

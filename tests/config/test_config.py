@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distillmatch.cli import main, make_parser
+from distillmatch.cli import make_parser
 from distillmatch.cli.options import config_from
 from distillmatch.config import AS_WRITTEN, PAPER, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
@@ -118,11 +118,6 @@ def test_what_cannot_be_run_is_refused_with_the_key_and_what_it_may_be(
     assert "\n" not in str(refusal.value)
 
 
-def test_the_object_is_frozen() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        StreamConfig().seed = 2  # type: ignore[misc]
-
-
 def test_streams_by_super_class_imply_tasks_by_parent() -> None:
     assert StreamConfig(unlabeled="negative").order == "parent"
     assert StreamConfig().order == "random"
@@ -229,17 +224,6 @@ def test_a_training_that_cannot_be_run_is_refused(options: dict[str, Any], sente
     assert str(refusal.value).startswith(sentence)
 
 
-def test_a_wrong_value_on_the_command_line_ends_with_one_sentence_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words in (["--momentum", "2"], ["--batch", "1e29"]):
-        assert main(["run", *words, "--out", str(tmp_path / "out")]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"distillmatch: error: {words[0][2:]} must be ")
-        assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -260,11 +244,6 @@ def test_a_wrong_option_of_a_method_is_refused_and_the_nearest_named(
     with pytest.raises(ConfigError) as refusal:
         with_options(RunConfig(method="dm", options=options))
     assert str(refusal.value).startswith(sentence)
-
-
-def test_a_method_without_options_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"method 'base' has no option 'a'; its options are none"):
-        with_options(RunConfig(method="base", options={"a": 1}))
 
 
 def test_options_that_are_the_methods_defaults_are_left_out() -> None:

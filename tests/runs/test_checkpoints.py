@@ -28,7 +28,6 @@ from small_runs import SOURCE, as_words, six_classes, without_times
 from torch import Tensor
 
 from distillmatch.cli import main
-from distillmatch.engine import Engine
 from distillmatch.engine.optimizer import AdamW, Descent
 from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
@@ -113,39 +112,6 @@ def test_a_run_killed_in_any_step_ends_in_the_same_result(
         kills += 1
     assert kills
     assert without_times(result) == without_times(never_killed)
-
-
-def test_weights_momentum_values_and_coreset_are_kept_to_the_last_bit(tmp_path: Path) -> None:
-    config, dataset = interrupted(epochs=5), six_classes()
-    assert session(config, tmp_path, epochs=10) is None
-    kept, _ = Checkpoints(tmp_path).load()
-    assert kept is not None
-    engine = kept.values["engine"]
-    assert (engine["task"], engine["trainings"], engine["epochs"]) == (1, 0, 2)
-    session_at: list[Engine] = []
-    inner = Engine.run
-
-    def watched(self: Engine) -> Iterator[Any]:
-        session_at.append(self)
-        return inner(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "run", watched)
-        assert session(config, tmp_path, epochs=2, dataset=dataset) is None
-    newest = decode(checkpoint_files(tmp_path)[-1])
-    assert newest.values["engine"]["epochs"] == 3
-    method = session_at[0].method
-    names = {name.split("/")[1] for name in newest.tensors if name.startswith("network/")}
-    assert names == {"classifier", "past", "detector", "past detector"} == set(method.networks)
-    momentum = [name for name in newest.tensors if name.startswith("optimizer/")]
-    assert len(momentum) == len(list(method.classifier.parameters()))
-    assert set(newest.values["engine"]["values"]) == {"epsilon", "threshold"}
-    assert newest.values["engine"]["values"] == engine["values"] == method.values
-    assert len(newest.tensors["coreset"]) == sum(newest.values["engine"]["coreset"]) == 4
-    for name, tensor in newest.tensors.items():
-        if name.startswith(("network/past", "coreset", "judgement")):
-            assert torch.equal(tensor, kept.tensors[name]), f"{name} is frozen in a task"
-    assert "judgement/accepted" in newest.tensors
 
 
 def test_checkpoints_are_as_rare_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,15 +123,6 @@ def test_what_was_lost_with_a_killed_process_is_noted_again_but_is_history_once(
     assert len(history(read_log(tmp_path))) <= 2, "a run that starts over has a history of its own"
 
 
-def test_what_a_checkpoint_holds_is_noted_before_it_is_written(tmp_path: Path) -> None:
-    config = interrupted(method="gd")
-    for epochs in (3, 9, 5):
-        assert session(config, tmp_path, epochs=epochs, checkpoint_seconds=1e-9) is None
-    result = session(config, tmp_path, checkpoint_seconds=1e-9)
-    assert result is not None
-    assert losses_in(history(read_log(tmp_path))) == losses_of(result)
-
-
 def test_half_a_line_is_passed_over_and_the_next_begins_on_its_own(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.note("begun", method="dm")
@@ -147,22 +138,6 @@ def test_half_a_line_is_passed_over_and_the_next_begins_on_its_own(tmp_path: Pat
     assert all(isinstance(entry, dict) for entry in read_log(path))
     with pytest.raises(DiskError, match="reading the log"):
         read_log(tmp_path / "nothing")
-
-
-def test_epochs_are_written_together_at_most_once_a_second_and_before_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("distillmatch.runs.log.time.monotonic", lambda: now[0])
-    log = RunLog(tmp_path)
-    sizes = []
-    for number in range(50):
-        now[0] += 0.05
-        log.note_soon("epoch", epoch=number)
-        sizes.append(log.path.stat().st_size)
-    assert len(set(sizes)) <= 3, "2.5 seconds"
-    log.note("task", task=1)
-    assert [e.get("epoch") for e in read_log(log.path)] == [*range(50), None]
 
 
 def test_a_name_that_is_no_text_stops_no_log(tmp_path: Path) -> None:
@@ -222,30 +197,6 @@ def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(
         path.unlink()
     assert main(command(out, "--tensorboard")) == 0, "a finished run"
     check_events(out)
-
-
-def test_terms_of_a_loss_are_among_the_events(tmp_path: Path) -> None:
-    with TensorBoard(tmp_path):
-        result = run(interrupted(epochs=2, coreset=0), tmp_path, dataset=six_classes())
-    points = scalars_in(tmp_path)
-    means = [task["losses"]["classifier"].get("distillation") for task in result["tasks"]]
-    expected = [one for of_task in means for one in of_task or ()]
-    assert len(expected) == 4
-    found = [value for _, value in points["loss/classifier/distillation"]]
-    assert found == pytest.approx(expected)
-
-
-def test_detector_figures_are_among_the_events(tmp_path: Path) -> None:
-    with TensorBoard(tmp_path):
-        result = run(interrupted(epochs=1), tmp_path, dataset=six_classes())
-    points = scalars_in(tmp_path)
-    for name in ("auroc", "accepted"):
-        expected = [
-            (task["task"], task["detector"][name])
-            for task in result["tasks"]
-            if task["detector"][name] is not None
-        ]
-        assert points[f"detector/{name}"] == [pytest.approx(pair) for pair in expected]
 
 
 def test_a_missing_extra_is_said_before_anything_is_run(

@@ -1,6 +1,5 @@
 """What a result says of the code that made it."""
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -86,7 +85,3 @@ def remarks(said: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("name", ["unknown", "HEAD", "--all", "HEAD~1", "", "0123"])
 def test_what_is_no_commit_is_not_looked_for(name: str) -> None:
     assert tree_in_history(name) is None
-
-
-def test_the_package_here_has_a_name() -> None:
-    assert re.fullmatch("[0-9a-f]{40}", commit()["tree"])

@@ -217,17 +217,3 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(start: Starter, tmp_path: 
     process.send(signal.SIGCONT)
     assert process.wait() == 0
     assert read_result(tmp_path / "run")["complete"]
-
-
-def test_the_installed_command_is_killed_and_continued(tmp_path: Path) -> None:
-    """The same with nothing prepared: a fresh interpreter each time."""
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "distillmatch", *words_for(out, method="base")]
-    environment = {**ENVIRONMENT, SIGNALS: str(tmp_path / "signals")}
-    plan_signals(tmp_path / "signals", 12, signal.SIGKILL)
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
-    must = [*command, "--resume", "must"]
-    done = subprocess.run(must, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 2 and "continuing in task" in done.stderr
-    assert without_times(read_result(out)) == never_killed(method="base")

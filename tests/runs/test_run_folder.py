@@ -115,15 +115,6 @@ def test_a_folder_with_something_else_called_result_is_left_alone(tmp_path: Path
     assert (tmp_path / "result.json").read_text() == '{"mine": 1}'
 
 
-def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path, said.append)
-    with pytest.raises(LockedError, match="another run of this process is running"):
-        session(interrupted(), tmp_path)
-    lock.release()
-    assert session(interrupted(method="base"), tmp_path, epochs=1) is None
-    assert said == []
-
-
 def test_a_lock_taken_a_moment_ago_says_whose_it_is(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path, said.append)
     lock.path.write_text("")  # as between the locking and the number

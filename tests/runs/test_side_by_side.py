@@ -23,10 +23,9 @@ from test_processes import (
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.engine import NoProgress
-from distillmatch.errors import ConfigError, LockedError, SourceError, TrainingError
+from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.runs.checkpoints import Checkpoints
-from distillmatch.runs.interruption import StopRequest
 from distillmatch.sources import Dataset, load_source
 from distillmatch.streams import build_stream
 
@@ -102,34 +101,6 @@ def test_a_result_says_how_many_runs_were_under_way_at_once(tmp_path: Path) -> N
     assert alone["alone"]["machine"]["runs_at_once"] == 1
 
 
-def test_a_continued_run_counts_those_that_were_beside_its_first_part(tmp_path: Path) -> None:
-    barrier, stop = threading.Barrier(2, timeout=60), StopRequest()
-    met = Meeting(barrier, lambda: stop.ask("a test"))
-    other = threading.Thread(
-        target=run,
-        args=(small(seed=1), tmp_path / "other"),
-        kwargs={"dataset": six_classes(), "progress": Meeting(barrier)},
-    )
-    other.start()
-    first = tmp_path / "first"
-    with pytest.raises(Interrupted):
-        run(small(), first, dataset=six_classes(), progress=met, stop=stop)
-    other.join(60)
-    assert read_result(tmp_path / "other")["machine"]["runs_at_once"] == 2
-    assert run(small(), first, dataset=six_classes())["machine"]["runs_at_once"] == 2
-
-
-def test_runs_are_under_way_together_and_a_single_one_in_the_calling_thread(tmp_path: Path) -> None:
-    together = threading.Barrier(2, timeout=30)
-    jobs = [Job(name, small(method="base"), tmp_path / name) for name in ("a", "b")]
-    results, _ = do(jobs, 2, progress=lambda job: Calling(together.wait))
-    assert results.keys() == {"a", "b"}
-    threads: set[threading.Thread] = set()
-    alone = Job("c", small(method="base"), tmp_path / "c")
-    do([alone], 1, progress=lambda job: Calling(lambda: threads.add(threading.current_thread())))
-    assert threads == {threading.current_thread()}
-
-
 def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
     configs = {
         "wrong": small(network="wrn-11-1"),
@@ -164,26 +135,6 @@ def test_an_impossible_number_at_once_is_refused(at_once: int) -> None:
         do([], at_once)
 
 
-def test_two_runs_of_one_process_refuse_each_other_in_a_folder(tmp_path: Path) -> None:
-    refused = threading.Event()
-    jobs = iter([Job(name, small(method="base"), tmp_path) for name in ("one", "other")])
-    errors: list[Exception] = []
-
-    def failed(job: Job, error: Exception) -> None:
-        errors.append(error)
-        refused.set()
-
-    run_side_by_side(
-        lambda: next(jobs, None),
-        2,
-        finished=lambda job, result: None,
-        failed=failed,
-        progress=lambda job: Calling(lambda: refused.wait(30)),
-    )
-    (error,) = errors
-    assert isinstance(error, LockedError) and "another run of this process" in str(error)
-
-
 def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     used: list[Dataset] = []
@@ -204,23 +155,6 @@ def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.Mon
     # A source of the user's own may depend on the seed: it is asked, and what is equal kept once.
     assert sorted(loads) == ["shapes", SOURCE, SOURCE]
     assert len(used) == 6 and len({id(dataset) for dataset in used}) == 1
-
-
-def test_data_that_cannot_be_had_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[str] = []
-
-    def load(config: StreamConfig) -> Dataset:
-        tries.append(config.source)
-        raise SourceError("no network")
-
-    monkeypatch.setattr(side_by_side, "load_source", load)
-    datasets = side_by_side.Datasets(print)
-    for seed in (1, 2, 3):
-        with pytest.raises(SourceError, match="no network"):
-            datasets.of(RunConfig(source="cifar100", seed=seed))
-    with pytest.raises(SourceError, match="no network"):
-        datasets.of(RunConfig(source="tiny-imagenet"))
-    assert tries == ["cifar100", "tiny-imagenet"]
 
 
 def test_a_saved_stream_is_learned_instead(tmp_path: Path) -> None:
@@ -330,10 +264,3 @@ def test_seeds_that_cannot_be_run_are_refused(
     assert main(words) == 2
     assert capsys.readouterr().err == f"distillmatch: error: {sentence}\n"
     assert not (tmp_path / "run").exists()
-
-
-def test_runs_per_gpu_without_seeds_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words_for(tmp_path / "run", "dm", runs_per_gpu=2)) == 2
-    assert "--runs-per-gpu goes with --seeds only" in capsys.readouterr().err

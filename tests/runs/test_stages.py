@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from interrupted_runs import ALWAYS, DiesAfter, Killed, interrupted
-from small_runs import SOURCE, six_classes, without_times
+from small_runs import six_classes, without_times
 from test_processes import (
     Starter,
     helper_process,  # noqa: F401 - the fixture `start`
@@ -95,11 +95,6 @@ def test_stages_killed_again_and_again_get_on_and_end_in_the_same_result(
     pytest.fail("sessions get no further")
 
 
-def test_bounds_alone_have_independent_tasks() -> None:
-    independent = {name for name in method_names() if find_method(name).independent_tasks}
-    assert independent == {name for name in method_names() if name.startswith("offline")}
-
-
 def test_what_is_finished_from_the_first_stage_on_is_a_result_and_not_learned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,15 +168,6 @@ def test_the_time_of_earlier_sessions_is_counted(tmp_path: Path) -> None:
     assert kept is not None and kept.values["seconds"] > 0
     Checkpoints(stage).save(Checkpoint({**kept.values, "seconds": 5000.0}, kept.tensors))
     assert 5000 < learn(tmp_path, 2)["seconds"]["total"] < 5060
-
-
-def test_a_bound_of_the_same_stream_gives_omega(tmp_path: Path) -> None:
-    learn(tmp_path / "bound", 3, source=SOURCE)
-    words = words_for(tmp_path / "run", method="offline", epochs=2, at_once=3)
-    assert main([*words, "--bound", str(tmp_path / "bound")]) == 0
-    accuracies = read_result(tmp_path / "bound")["metrics"]["accuracies"]
-    omega = read_result(tmp_path / "run")["metrics"]["omega"]
-    assert omega == (pytest.approx(100) if all(accuracies) else None)
 
 
 def test_methods_whose_tasks_build_on_each_other_are_refused(

@@ -48,21 +48,6 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_and_kept(
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
 
 
-def test_an_older_checkpoint_that_cannot_be_read_is_no_reason_to_start_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = interrupted(method="base")
-    assert session(config, tmp_path, epochs=7) is None
-    older, newer = checkpoint_files(tmp_path)
-    truncate(newer)
-    before = contents(tmp_path / "checkpoints")
-    with monkeypatch.context() as patch:
-        forbid(patch, older)
-        with pytest.raises(DiskError, match=f"{older.name}: Permission denied"):
-            session(config, tmp_path)
-    assert contents(tmp_path / "checkpoints") == before
-
-
 def test_a_folder_in_the_place_of_a_checkpoint_ends_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,26 +64,6 @@ def test_a_folder_in_the_place_of_a_checkpoint_ends_the_command(
     *_, sentence = capsys.readouterr().err.splitlines()
     assert sentence.startswith(f"distillmatch: error: {last}: Is a directory while reading")
     assert contents(tmp_path / "checkpoints") == before and last.is_dir()
-
-
-def test_checkpoints_that_cannot_be_listed_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = interrupted(method="base")
-    assert session(config, tmp_path, epochs=7) is None
-    before = contents(tmp_path / "checkpoints")
-    inner = Path.iterdir
-
-    def guarded(self: Path) -> Iterator[Path]:
-        if self == tmp_path / "checkpoints":
-            raise PermissionError(errno.EACCES, "Permission denied", str(self))
-        return inner(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "iterdir", guarded)
-        with pytest.raises(DiskError, match="Permission denied while looking for checkpoints"):
-            session(config, tmp_path)
-    assert contents(tmp_path / "checkpoints") == before
 
 
 def test_a_run_is_continued_in_a_folder_whose_name_is_not_utf8(odd_folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from interrupted_runs import ALWAYS, DiesAfter, checkpoint_files, interrupted, said, session
+from interrupted_runs import DiesAfter, checkpoint_files, interrupted, said, session
 from small_runs import six_classes, without_times
 
 from distillmatch.config import RunConfig
@@ -179,16 +179,6 @@ def test_a_write_that_fails_stops_the_run_after_the_epoch_with_the_state_before_
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
 
 
-def test_the_next_checkpoint_does_not_begin_after_one_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before_each_write(monkeypatch, full_disk)
-    progress = Counting()
-    with pytest.raises(DiskError, match="no space left"):
-        counted(interrupted(method="base"), tmp_path, progress, checkpoint_seconds=ALWAYS)
-    assert progress.finished <= 2 and not checkpoint_files(tmp_path)
-
-
 def test_a_write_that_fails_while_the_result_is_made_is_of_no_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,16 +215,6 @@ def test_a_stop_during_a_slow_write_leaves_the_newest_state(
     result = session(config, tmp_path, resume="must")
     assert result is not None
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
-
-
-def test_a_stop_whose_checkpoint_cannot_be_written_says_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop = StopRequest()
-    stop.ask("a test")
-    before_each_write(monkeypatch, full_disk)
-    with pytest.raises(DiskError, match="no space left"):
-        counted(interrupted(method="base"), tmp_path, Counting(), stop=stop)
 
 
 def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(

@@ -45,13 +45,6 @@ def write(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_experiments_beyond_the_paper_say_so() -> None:
-    beyond = [experiment for experiment in everything() if experiment.beyond_paper]
-    assert beyond and all(experiment.source.startswith("Ours") for experiment in beyond)
-    of_the_paper = {cell.config.method for one in of_paper() for cell in one.cells}
-    assert "worldmatch" not in of_the_paper, "our own method stands apart from the paper's"
-
-
 def test_experiments_that_share_a_run_agree_on_what_was_published() -> None:
     found: dict[tuple[str, str], dict[Published, set[str]]] = {}
     for experiment in everything():
@@ -102,15 +95,6 @@ def test_the_settings_are_the_protocols() -> None:
             assert (config.unlabeled == "none") == (config.method in ("base", "offline"))
 
 
-def test_the_memory_figure_has_base_on_both_sides_of_what_the_paper_found() -> None:
-    cells = load_experiment("figure-3").cells
-    sizes = [cell.config.coreset for cell in cells if cell.row == "Base"]
-    for needed in (338, 935):
-        assert min(sizes) < needed < max(sizes)
-        assert any(needed - 200 < size < needed for size in sizes)
-    assert [(c.row, c.config.coreset) for c in cells if c.row != "Base"] == [("GD", 0), ("DM", 0)]
-
-
 def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
     for experiment in everything():
         small = at_scale(experiment, "quick")
@@ -155,11 +139,6 @@ def test_quick_streams_can_be_made_from_the_embedded_data() -> None:
         assert len(build_stream(dataset, config)) == (12 if order == "parent" else tasks)
 
 
-def test_paper_scale_changes_nothing() -> None:
-    experiment = load_experiment("table-2b")
-    assert at_scale(experiment, "paper") == experiment
-
-
 def test_an_own_experiment_is_a_file_of_the_same_form(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path))
     assert experiment.name == "own" and experiment.metrics == ("A_N", "omega")
@@ -172,26 +151,26 @@ def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> N
     experiment = load_experiment(
         write(
             tmp_path,
-            common={"tasks": 2, "epochs": 2, "batch": 2},
-            columns={"few": {"tasks": 3, "epochs": 3}, "most": {}},
-            rows={"DM": {"tasks": 4}},
+            common={
+                "tasks": 2,
+                "epochs": 2,
+                "batch": 2,
+                "options": {"consistency_weight": 2.0, "distillation_weight": 2.0},
+            },
+            columns={
+                "few": {
+                    "tasks": 3,
+                    "epochs": 3,
+                    "options": {"distillation_weight": 3.0, "pseudo_labels": False},
+                }
+            },
+            rows={"DM": {"tasks": 4, "options": {"class_balancing": False}}},
+            published={},
         )
     )
     config = experiment.cells[0].config
     assert (config.tasks, config.epochs, config.batch) == (4, 3, 2)
-
-
-def test_options_of_what_is_common_of_columns_and_of_rows_are_put_together(tmp_path: Path) -> None:
-    experiment = load_experiment(
-        write(
-            tmp_path,
-            common={"options": {"consistency_weight": 2.0, "distillation_weight": 2.0}},
-            columns={"few": {"options": {"distillation_weight": 3.0, "pseudo_labels": False}}},
-            rows={"DM": {"options": {"class_balancing": False}}},
-            published={},
-        )
-    )
-    assert experiment.cells[0].config.options == {
+    assert config.options == {
         "consistency_weight": 2.0,
         "distillation_weight": 3.0,
         "pseudo_labels": False,
@@ -264,15 +243,6 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     assert "own.yaml" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def test_a_part_that_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:
-    for key in ("title", "rows", "columns"):
-        path = tmp_path / "own.yaml"
-        path.write_text(yaml.safe_dump({k: v for k, v in OWN.items() if k != key}))
-        with pytest.raises(ConfigError) as refusal:
-            load_experiment(str(path))
-        assert str(refusal.value) == f"{path}: {key} is missing"
-
-
 def test_a_row_that_is_given_twice_is_refused_with_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text("title: own\ncolumns: {all: {}}\nrows:\n  DM: {method: dm}\n  DM: {tasks: 2}\n")
@@ -309,8 +279,3 @@ def test_an_unknown_experiment_is_refused_with_the_nearest_name() -> None:
         load_experiment("table-2d")
     with pytest.raises(ConfigError, match="unknown experiment '_quick'"):
         load_experiment("_quick")
-
-
-def test_an_unknown_scale_is_refused() -> None:
-    with pytest.raises(ConfigError, match="scale must be one of paper, quick, not 'tiny'"):
-        at_scale(load_experiment("auroc"), "tiny")  # type: ignore[arg-type]

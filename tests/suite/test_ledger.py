@@ -109,12 +109,6 @@ def test_a_result_imports_nothing_that_it_names(
     assert ledger.find(config_of(result)) == result
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "half.json").write_text('{"format": ')
-    with pytest.raises(ResultError, match=r"half.json: expected a result of a run in JSON"):
-        Ledger(tmp_path).results()
-
-
 def test_a_file_is_no_ledger(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultError, match="expected a folder of results, found a file"):

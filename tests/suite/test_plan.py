@@ -11,7 +11,7 @@ from small_runs import six_classes, tiny
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.runs import run
-from distillmatch.suite.catalogue import Experiment, experiment_names, load_experiment
+from distillmatch.suite.catalogue import Experiment, load_experiment
 from distillmatch.suite.names import bound_config, run_name
 from distillmatch.suite.plan import PlannedRun, plan
 
@@ -26,29 +26,6 @@ def own(tmp_path: Path, rows: dict[str, Any]) -> Experiment:
     return load_experiment(str(path))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("table-2a", {"offline": 3, "base": 3, "e2e": 3, "dr": 3, "gd": 3, "dm": 3}),
-        ("table-2b", {"offline": 1, "base": 2, "e2e": 2, "dr": 2, "gd": 2, "dm": 2}),
-        ("table-2c", {"offline": 1, "base": 1, "e2e": 3, "dr": 3, "gd": 3, "dm": 3}),
-        ("table-3a", {"offline": 1, "dm": 5}),
-        ("figure-3", {"offline": 1, "base": 8, "gd": 1, "dm": 1}),
-        ("ablation-parent", {"offline": 1, "dm": 5}),
-        ("gd-calibration", {"offline": 2, "gd": 6}),
-        ("auroc", {"offline": 2, "dm": 2}),
-        ("table-7", {"offline": 1, "base": 1, "e2e": 4, "dr": 4, "gd": 4, "dm": 4}),
-    ],
-)
-def test_base_and_bound_are_planned_once(name: str, expected: dict[str, int]) -> None:
-    assert counted(plan([load_experiment(name)], [1])) == expected
-
-
-def test_each_seed_has_its_runs() -> None:
-    runs = plan([load_experiment("table-2c")])
-    assert len(runs) == 3 * 14 and {run.config.seed for run in runs} == {0, 1, 2}
-
-
 def test_a_run_is_shared_between_experiments_and_names_them() -> None:
     full = [load_experiment(name) for name in ("table-2c", "table-7", "ablation-parent")]
     runs = {run.name: run for run in plan(full, [1])}
@@ -56,22 +33,6 @@ def test_a_run_is_shared_between_experiments_and_names_them() -> None:
     dm = runs["cifar100-authors-parent-positive-coreset400-dm-seed1"]
     assert dm.experiments == ("table-2c", "table-7", "ablation-parent")
     assert runs["cifar100-authors-parent-offline-seed1"].experiments == dm.experiments
-
-
-def test_the_whole_paper_is_65_runs_a_seed() -> None:
-    everything = [load_experiment(name) for name in experiment_names()]
-    runs = plan([experiment for experiment in everything if not experiment.beyond_paper], [4])
-    # RandomClass: 3 numbers of tasks; ParentClass: Uniform without, four streams with a coreset;
-    # Tiny-ImageNet. Base: one with and one without a coreset of parents, seven more sizes.
-    assert counted(runs) == {
-        "offline": 3 + 1 + 1,
-        "base": 3 + 2 + 1 + 7,
-        "e2e": 3 + 5 + 1,
-        "dr": 3 + 5 + 1,
-        "gd": 3 + 5 + 1 + 3,
-        "dm": 3 + 5 + 1 + 4 + 4,
-    }
-    assert len({run.name for run in runs}) == len(runs) == 65
 
 
 def test_bounds_come_first() -> None:
@@ -99,13 +60,6 @@ def test_chosen_cells_are_those_of_a_row_a_column_or_both() -> None:
     }
     two = names_of(["DM/Positive", "DM/coreset 0"], "table-2b", "table-2c")
     assert two == {"parent-positive-coreset400-dm", "parent-uniform-dm"}
-
-
-def test_a_chosen_cell_brings_its_bound() -> None:
-    runs = plan([load_experiment("table-2a")], [1, 2], cells=["DM/20 tasks"])
-    assert [(run.config.method, run.config.tasks, run.config.seed) for run in runs] == [
-        ("offline", 20, 1), ("offline", 20, 2), ("dm", 20, 1), ("dm", 20, 2),
-    ]  # fmt: skip
 
 
 def test_a_plan_without_bounds_has_those_that_are_asked_for() -> None:

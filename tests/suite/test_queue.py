@@ -12,7 +12,7 @@ from suite_sources import COMMON, nothing
 from distillmatch.config import RunConfig
 from distillmatch.errors import SourceError
 from distillmatch.runs import run, write_result
-from distillmatch.runs.lock import FolderLock, excludes, is_held
+from distillmatch.runs.lock import FolderLock, excludes
 from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import Crew
@@ -225,18 +225,6 @@ def test_the_work_left_counts_known_runs_in_full_and_others_by_their_cost(tmp_pa
     assert queue.work() == pytest.approx((480.0, 120.0))
 
 
-def test_what_an_earlier_call_did_counts_neither_as_wanted_nor_as_done(
-    tmp_path: Path, result: dict[str, Any]
-) -> None:
-    (job,) = jobs_in(tmp_path, "base")
-    write_result(part_of(result, 1), job.out)
-    queue = Queue([job], None, nothing)
-    queue.take()
-    queue.progress("base1", total=90.0, done=30.0, before=30.0)
-    queue.progress("base1", total=90.0, done=60.0, before=30.0)
-    assert queue.work() == pytest.approx((60.0, 30.0))
-
-
 @pytest.mark.parametrize("before", [10.0, 45.0])
 def test_progress_begins_at_nothing_where_tasks_are_not_of_equal_work(
     before: float, tmp_path: Path, result: dict[str, Any]
@@ -320,14 +308,6 @@ def test_a_source_is_asked_once_and_only_for_runs_that_are_left(
     )
     Queue(small, None, nothing).check_sources()
     assert asked == [tmp_path] * 2, "once for each queue, whatever the seed"
-
-
-def test_a_folder_is_held_while_its_lock_is(tmp_path: Path) -> None:
-    assert not is_held(tmp_path) and excludes(tmp_path)
-    lock = FolderLock(tmp_path, nothing)
-    assert is_held(tmp_path) and excludes(tmp_path)
-    lock.release()
-    assert not is_held(tmp_path) and not list(tmp_path.iterdir())
 
 
 def test_a_file_system_without_locks_is_noticed(

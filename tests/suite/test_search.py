@@ -39,21 +39,6 @@ def drive(search: Search, score: Callable[[Values], float | None]) -> list[list[
             return batches
 
 
-def test_the_default_space_is_the_papers_table() -> None:
-    dm = paper_space(RunConfig())
-    assert [len(values) for values in dm.values()] == [5, 4, 7, 4]
-    assert dm == PAPER and number_of_trials("grid", dm, 0) == 560
-    assert number_of_trials("coordinate", dm, 0) == 17
-    for method in ("base", "e2e", "dr", "gd", "offline"):
-        assert list(paper_space(RunConfig(method=method))) == ["learning_rate"]
-    without = RunConfig(options={"pseudo_labels": False})
-    assert [*paper_space(without)] == [key for key in PAPER if key != "true_positive_rate"]
-    without = RunConfig(options={"consistency_weight": 0.0})
-    assert [*paper_space(without)] == ["learning_rate", "true_positive_rate"]
-    accepts_all = paper_space(RunConfig(method="worldmatch"))
-    assert [*accepts_all] == ["learning_rate", "consistency_weight", "consistency_threshold"]
-
-
 def test_a_search_begins_where_the_paper_ended() -> None:
     """The paper's table has what it chose, with a coreset and without, and by its own words."""
     for recipe, threshold in (("paper", 0.85), ("as-written", 0.9)):
@@ -126,11 +111,6 @@ def test_tpe_learns_from_scores_where_random_does_not() -> None:
     assert later("tpe", 1) > later("tpe", -1) + 1
 
 
-def test_a_hyperparameter_in_both_spellings_is_refused() -> None:
-    with pytest.raises(ConfigError, match="learning_rate is given twice, with dashes and with"):
-        check_space({"learning-rate": [0.1], "learning_rate": [0.5]}, CONFIG)
-
-
 def test_spaces_are_read_from_words_and_files(tmp_path: Path) -> None:
     dm = RunConfig()
     words = ["learning-rate=5e-3,0.1", "optimizer=sgd,adamw", "consistency-weight=1,2"]
@@ -150,11 +130,6 @@ def test_spaces_are_read_from_words_and_files(tmp_path: Path) -> None:
     assert with_values(config, {"consistency_weight": 1}).options == {}
 
 
-def test_an_option_of_another_method_is_no_hyperparameter() -> None:
-    with pytest.raises(ConfigError, match="method 'base' has no option 'consistency_weight'"):
-        check_space({"consistency_weight": [1.0]}, CONFIG)
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -162,6 +137,7 @@ def test_an_option_of_another_method_is_no_hyperparameter() -> None:
         (["learning_rate=0.1", "momentum"], "takes name=value,value or one YAML file"),
         (["learning_rate=fast"], "--space: learning_rate must be a number, not 'fast'"),
         (["learning_rat=0.1"], "did you mean 'learning_rate'"),
+        (["calibration=true"], "method 'dm' has no option 'calibration'"),
         (["coreset=0,400"], "coreset is part of the setting, not a hyperparameter"),
         (["device=cpu,cuda"], "device is part of the setting"),
         (["optimizer=[1"], "is no list of values"),
@@ -185,7 +161,8 @@ def test_other_wrong_wishes_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in wishes.items():
         with pytest.raises(ConfigError, match=name):
             Selection(**{name: value})
-    wrong: list[dict[str, Any]] = [{}, {"momentum": []}, {"momentum": 0.9}]
+    twice = {"learning-rate": [0.1], "learning_rate": [0.5]}
+    wrong: list[dict[str, Any]] = [{}, {"momentum": []}, {"momentum": 0.9}, twice]
     for lists in wrong:
         with pytest.raises(ConfigError):
             check_space(lists, CONFIG)

@@ -221,18 +221,6 @@ def test_a_tuning_that_counts_on_a_gpu_is_refused_without_one_and_leaves_nothing
     assert "these runs use no GPU" in line and not out.exists()
 
 
-@pytest.mark.parametrize("search", ["grid", "coordinate"])
-@pytest.mark.parametrize("option", ["--trials", "--together"])
-def test_options_of_drawn_trials_are_refused_where_none_are_drawn(
-    search: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert main(["tune", "--out", str(out), "--search", search, option, "5", "--tasks", "7"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{option} goes with --search random or tpe only, not {search}" in line
-    assert not out.exists()
-
-
 def test_other_test_data_lead_to_the_same_choice(tmp_path: Path) -> None:
     dataset = make_dataset(classes=8, noise=True)
     other = replace(
