@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from distillmatch.cli import main, make_parser
-from distillmatch.cli.options import run_config_from
+from distillmatch.cli.options import config_from
 from distillmatch.config import RunConfig
 from distillmatch.methods import find_method, method_names
 
@@ -285,7 +285,7 @@ OPTIONS = [(name, find_method(name).Options.model_fields) for name in method_nam
 
 
 def config_of(words: list[str]) -> RunConfig:
-    return run_config_from(make_parser().parse_args(["run", "--out", "x", *words]))
+    return config_from(make_parser().parse_args(["run", "--out", "x", *words]), RunConfig)
 
 
 def test_options_of_the_method_are_given_like_those_of_a_run(tmp_path: Path) -> None:

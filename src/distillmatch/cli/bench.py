@@ -14,10 +14,9 @@ from distillmatch.cli.options import (
     add_json_option,
     add_run_options,
     config_from,
-    run_config_from,
 )
 from distillmatch.cli.parser import Commands, Parser, add_command
-from distillmatch.config import StreamConfig
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.sources import load_source
 from distillmatch.terminal import plain_console, say
@@ -90,7 +89,7 @@ def run_views(arguments: argparse.Namespace) -> None:
 def run_train(arguments: argparse.Namespace) -> None:
     """Measure a method's step; on a CPU with a small network unless another is asked for."""
     _check_seconds(arguments)
-    config = run_config_from(arguments)
+    config = config_from(arguments, RunConfig)
     import torch
 
     from distillmatch.bench.train import measure_training

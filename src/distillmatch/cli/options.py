@@ -1,6 +1,7 @@
 """Command line options made from configuration types, so that names and meanings exist once."""
 
 import argparse
+import contextlib
 import types
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,6 +12,7 @@ import yaml
 
 from distillmatch.cli.parser import Parser
 from distillmatch.config import (
+    IMAGE_KEYS,
     LOCATION_KEYS,
     Config,
     RunConfig,
@@ -58,19 +60,9 @@ RUN_GROUPS: dict[str, tuple[str, ...]] = {
     "where to compute": ("device", "precision"),
 }
 """What the help of a run shows. All its other keys are options as well, but few people use them."""
-_IMAGES = (
-    "source",
-    "data_dir",
-    "unlabeled_dirs",
-    "test_dir",
-    "tree",
-    "image_size",
-    "bad_images",
-    "cache_dir",
-)
 STREAM_GROUPS: dict[str, tuple[str, ...]] = {
-    "images": _IMAGES,
-    "stream": tuple(name for name in StreamConfig.model_fields if name not in _IMAGES),
+    "images": IMAGE_KEYS,
+    "stream": tuple(name for name in StreamConfig.model_fields if name not in IMAGE_KEYS),
 }
 OF_METHOD = "method:"
 """Prefix of a method's options among the parsed arguments."""
@@ -166,17 +158,19 @@ def add_field_option(
             help=field.description,
         )
         return
-    choices = allowed_values(field.annotation)
+    choices, (kinds, is_list) = allowed_values(field.annotation), _kinds(field.annotation)
     known = field.default in (None, ()) or "default:" in str(field.description)
     default = str(field.default).lower() if isinstance(field.default, bool) else field.default
     shown = "" if known else f" (default: {default})"
+    names = {int: "N", float: "X", Path: "PATH", bool: "true|false"}
+    metavar = next((shown for kind, shown in names.items() if kind in kinds), "NAME")
     group.add_argument(
         f"--{name.replace('_', '-')}",
         dest=dest or name,
         default=argparse.SUPPRESS,
-        nargs="+" if _is_list(field.annotation) else None,
-        type=_reader(field.annotation),
-        metavar="|".join(map(str, choices)) if choices else _metavar(field.annotation),
+        nargs="+" if is_list else None,
+        type=_reader(kinds, is_list),
+        metavar="|".join(map(str, choices)) or metavar,
         help=argparse.SUPPRESS if hidden else f"{field.description}{shown}".replace("%", "%%"),
     )
 
@@ -208,64 +202,59 @@ class MethodParser(Parser):
             add_field_option(group, options, field, dest=f"{OF_METHOD}{field}")
 
 
-def config_from(arguments: argparse.Namespace, config: type[AnyConfig]) -> AnyConfig:
-    """Build the configuration from the given options, over those of `--config`."""
-    return _config_of(given_values(arguments, config), arguments, config)
-
-
-def run_config_from(arguments: argparse.Namespace) -> RunConfig:
-    """Build a run's configuration from the given options, over those of `--config`."""
-    return _config_of(run_values(arguments), arguments, RunConfig)
+def config_from(
+    arguments: argparse.Namespace,
+    config: type[AnyConfig],
+    values: dict[str, Any] | None = None,
+) -> AnyConfig:
+    """Build a configuration from the given options, over those of `--config`, or from `values`."""
+    values = given_values(arguments, config) if values is None else values
+    if arguments.config is None:
+        return config(**values)
+    return config.from_mapping(values, str(arguments.config), allowed_imports(arguments))
 
 
 def config_beside(
-    path: Path,
-    arguments: argparse.Namespace,
-    config: type[AnyConfig],
-    values: dict[str, Any],
-    free: Sequence[str] = (),
+    path: Path, arguments: argparse.Namespace, config: type[AnyConfig], free: Sequence[str] = ()
 ) -> AnyConfig:
     """Return the configuration with what describes the saved stream at `path`.
 
     Values that contradict the stream are refused, except those in `free` and where files lie.
     """
+    values = given_values(arguments, config)
     saved = read_stream_config(path, allowed_imports(arguments)).model_dump()
     own = {key for key in (*LOCATION_KEYS, *free) if key in values}
-    for key in saved:
-        if key not in values or key in own:
-            continue
+    for key in (key for key in saved if key in values and key not in own):
         there = saved_task_count(path) if key == "tasks" else saved[key]
-        if _listed(values[key]) != _listed(there):
-            came = _listed(values[key])
-            raise ConfigError(f"{key} is {_listed(there)!r} in {path}, not {came!r}")
+        there, came = (list(one) if isinstance(one, tuple) else one for one in (there, values[key]))
+        if came != there:
+            raise ConfigError(f"{key} is {there!r} in {path}, not {came!r}")
     described = {key: value for key, value in saved.items() if key not in own}
-    return _config_of({**values, **described}, arguments, config)
+    return config_from(arguments, config, {**values, **described})
 
 
 def given_values(arguments: argparse.Namespace, config: type[Config]) -> dict[str, Any]:
-    """Return the unchecked values of options, over those of `--config`."""
-    given = {k: _flat(v) for k, v in vars(arguments).items() if k in config.model_fields}
-    if arguments.config is None:
-        return given
-    read = read_yaml(arguments.config)
-    if not isinstance(read, dict):
-        config.from_mapping(read, str(arguments.config))  # raises with what it expected
-        return given
-    refuse_code(read, str(arguments.config), allowed_imports(arguments))
-    try:
-        return {**with_underscores(read), **given}
-    except ConfigError as error:
-        raise ConfigError(f"{arguments.config}: {error}") from None
+    """Return the unchecked values of options, over those of `--config`.
 
-
-def run_values(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the unchecked values of a run's options, those of its method under `options`."""
-    values = given_values(arguments, RunConfig)
-    own = {
-        name.removeprefix(OF_METHOD): value
-        for name, value in vars(arguments).items()
-        if name.startswith(OF_METHOD)
-    }
+    The options of a run's method are under `options`.
+    """
+    values: dict[str, Any] = {}
+    if arguments.config is not None:
+        read = read_yaml(arguments.config)
+        if not isinstance(read, dict):
+            config.from_mapping(read, str(arguments.config))  # raises with what it expected
+            return values
+        refuse_code(read, str(arguments.config), allowed_imports(arguments))
+        try:
+            values = with_underscores(read)
+        except ConfigError as error:
+            raise ConfigError(f"{arguments.config}: {error}") from None
+    own: dict[str, Any] = {}
+    for name, value in vars(arguments).items():
+        if name.startswith(OF_METHOD):
+            own[name.removeprefix(OF_METHOD)] = value
+        elif name in config.model_fields:
+            values[name] = _flat(value)
     if own:
         before = values.get("options", {})
         values["options"] = {**(before if isinstance(before, dict) else {}), **own}
@@ -302,15 +291,6 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _config_of(
-    values: dict[str, Any], arguments: argparse.Namespace, config: type[AnyConfig]
-) -> AnyConfig:
-    """Build the configuration; an error names the file of `--config`."""
-    if arguments.config is None:
-        return config(**values)
-    return config.from_mapping(values, str(arguments.config), allowed_imports(arguments))
-
-
 def _method_of(parsed: argparse.Namespace) -> str:
     """Return the method that the options or the file of `--config` name."""
     if "method" in parsed:
@@ -330,11 +310,6 @@ def _value_of(option: str, words: Sequence[str]) -> str | None:
     return None
 
 
-def _listed(value: Any) -> Any:
-    """Return a tuple as the list that options and YAML give."""
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _flat(value: Any) -> Any:
     """Join the lists that commas made within a list of words."""
     if not isinstance(value, list):
@@ -342,44 +317,34 @@ def _flat(value: Any) -> Any:
     return [item for part in value for item in (part if isinstance(part, list) else [part])]
 
 
-def _leaf_types(annotation: Any) -> list[Any]:
-    """Return the plain types inside unions and annotations."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [leaf for part in get_args(annotation) for leaf in _leaf_types(part)]
+def _kinds(annotation: Any) -> tuple[set[Any], bool]:
+    """Return the plain types inside unions and annotations, and whether they are of a list."""
     if hasattr(annotation, "__metadata__"):
-        return _leaf_types(get_args(annotation)[0])
-    return [annotation]
+        return _kinds(get_args(annotation)[0])
+    if get_origin(annotation) is tuple:
+        return _kinds(get_args(annotation)[0])[0], True
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return {annotation}, False
+    parts = [_kinds(part) for part in get_args(annotation)]
+    return set().union(*(kinds for kinds, _ in parts)), any(is_list for _, is_list in parts)
 
 
-def _is_list(annotation: Any) -> bool:
-    return any(get_origin(leaf) is tuple for leaf in _leaf_types(annotation))
-
-
-def _item_types(annotation: Any) -> list[Any]:
-    leaves = _leaf_types(annotation)
-    lists = [_leaf_types(get_args(leaf)[0]) for leaf in leaves if get_origin(leaf) is tuple]
-    return lists[0] if lists else leaves
-
-
-def _reader(annotation: Any) -> Callable[[str], Any]:
+def _reader(kinds: set[Any], is_list: bool) -> Callable[[str], Any]:
     """Return what turns an option's text into a value; text that does not fit stays text.
 
     The configuration then refuses it with the same sentence as for YAML and Python.
     """
-    items = _item_types(annotation)
 
     def read(text: str) -> Any:
-        if int in items and "," in text and _is_list(annotation):
+        if int in kinds and "," in text and is_list:
             return [read(part) for part in text.split(",")]
         for number in (int, float):
-            if number in items:
-                try:
+            with contextlib.suppress(ValueError):
+                if number in kinds:
                     return number(text)
-                except ValueError:
-                    continue
-        if bool in items and text in ("true", "false"):
+        if bool in kinds and text in ("true", "false"):
             return text == "true"
-        return None if text == "none" and type(None) in items else text
+        return None if text == "none" and type(None) in kinds else text
 
     return read
 
@@ -396,14 +361,3 @@ class _Pairs(argparse.Action):
     ) -> None:
         pairs = dict(key_and_value(str(option_string), str(word)) for word in values or ())
         setattr(namespace, self.dest, pairs)
-
-
-def _metavar(annotation: Any) -> str:
-    names: Sequence[tuple[Any, str]] = (
-        (int, "N"),
-        (float, "X"),
-        (Path, "PATH"),
-        (bool, "true|false"),
-    )
-    items = _item_types(annotation)
-    return next((name for kind, name in names if kind in items), "NAME")

@@ -9,8 +9,7 @@ from distillmatch.cli.options import (
     MethodParser,
     add_run_options,
     config_beside,
-    run_config_from,
-    run_values,
+    config_from,
     whole_numbers,
 )
 from distillmatch.cli.parser import Commands, add_command
@@ -137,12 +136,11 @@ def default_folder(config: RunConfig, stream: Path | None = None) -> Path:
 def _config(arguments: argparse.Namespace) -> RunConfig:
     """Return the configuration, with that of a saved stream if one is to be learned."""
     if arguments.stream is None:
-        config = run_config_from(arguments)
+        config = config_from(arguments, RunConfig)
     else:
         # What is stored, and what is random in training, belongs to the run.
         free = ("coreset", "recipe", "seed")
-        values = run_values(arguments)
-        config = config_beside(arguments.stream, arguments, RunConfig, values, free)
+        config = config_beside(arguments.stream, arguments, RunConfig, free)
     refuse_unknown(config.method, plugin_names(METHODS), "method")
     return config
 

@@ -10,7 +10,6 @@ from distillmatch.cli.options import (
     add_json_option,
     config_beside,
     config_from,
-    given_values,
 )
 from distillmatch.cli.parser import Commands, add_command
 from distillmatch.config import StreamConfig
@@ -70,8 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.read:
         # The fingerprint says whether these are the images of the saved stream.
         images = ("source", "image_size", "bad_images")
-        values = given_values(arguments, StreamConfig)
-        config = config_beside(arguments.read, arguments, StreamConfig, values, images)
+        config = config_beside(arguments.read, arguments, StreamConfig, images)
     else:
         config = config_from(arguments, StreamConfig)
     dataset = load_source(config)

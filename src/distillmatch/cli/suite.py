@@ -205,32 +205,36 @@ def _list_all(arguments: argparse.Namespace) -> None:
     experiments = chosen_experiments((), arguments.scale, arguments.recipe)
     planned = plan(experiments, arguments.seeds)
     done = {run.name for run in planned if ledger.find(run.config) is not None}
-    names: dict[str, set[str]] = {experiment.name: set() for experiment in experiments}
-    for run in planned:
-        for name in run.experiments:
-            names[name].add(run.name)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("experiment", no_wrap=True)
-    table.add_column("in the paper", no_wrap=True)
-    table.add_column("what")
-    table.add_column("runs", justify="right")
-    table.add_column("done", justify="right")
+    table = _table("experiment", "in the paper", "what")
+    for name in ("runs", "done"):
+        table.add_column(name, justify="right")
+    ours = {experiment.name for experiment in experiments if experiment.beyond_paper}
     for experiment in experiments:
-        runs = names[experiment.name]
-        where = "" if experiment.beyond_paper else _where(experiment)
-        table.add_row(
-            experiment.name, where, experiment.title, str(len(runs)), str(len(runs & done))
-        )
+        runs = {run.name for run in planned if experiment.name in run.experiments}
+        where = "" if experiment.name in ours else _where(experiment)
+        counts = str(len(runs)), str(len(runs & done))
+        table.add_row(experiment.name, where, experiment.title, *counts)
+    for column in table.columns[:2]:
+        column.no_wrap = True
+    paper = {run.name for run in planned if not ours.issuperset(run.experiments)}
     console = plain_console(highlight=False)
     console.print(table)
-    beyond = {experiment.name for experiment in experiments if experiment.beyond_paper}
-    paper = set().union(*(runs for name, runs in names.items() if name not in beyond))
     console.print(
         f"Runs that experiments share counted once: {len(paper)} for the paper, "
         f"{len(paper & done)} done; {len(planned)} with ours, {len(done)} done.\n"
         f"Results are in {ledger.folder}. The paper's numbers are names too, such as table-4a.",
         soft_wrap=True,
     )
+
+
+def _table(*columns: str, title: str | None = None, caption: str | None = None) -> Table:
+    """Return a table in which long words are folded."""
+    table = Table(
+        title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def _where(experiment: Experiment) -> str:
@@ -273,12 +277,7 @@ def print_cells(model: "TableModel", names: Collection[str] | None = None) -> No
         caption += f"; published {'|' if between == ' | ' else 'above'} ours"
     if any(row.archived for row in model.rows):
         caption += "; †: an archived run of the nearest preset"
-    table = Table(
-        title=experiment.title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
-    for name in ("row", "column"):
-        table.add_column(name, overflow="fold")
+    table = _table("row", "column", title=experiment.title, caption=caption)
     for metric in experiment.metrics:
         table.add_column(METRICS[metric], justify="right")
     table.add_column("seeds", justify="right")
@@ -352,9 +351,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_plan(queue: "Queue") -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "method", "state"):
-        table.add_column(name, overflow="fold")
+    table = _table("run", "method", "state")
     for name, entry in queue.entries.items():
         table.add_row(name, entry.job.config.method, _standing(entry))
     console = plain_console(highlight=False)

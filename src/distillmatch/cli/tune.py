@@ -11,7 +11,7 @@ from distillmatch.cli.options import (
     MethodParser,
     add_run_options,
     allowed_imports,
-    run_config_from,
+    config_from,
 )
 from distillmatch.cli.parser import Commands, add_command
 from distillmatch.cli.queue import (
@@ -22,6 +22,7 @@ from distillmatch.cli.queue import (
     refuse_without_gpu,
     with_absolute_locations,
 )
+from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.terminal import plain_console, tell
 
@@ -110,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
     drawn = _drawn(arguments)
     require_matplotlib()
     check_engine_options(arguments)
-    config = with_absolute_locations(run_config_from(arguments))
+    config = with_absolute_locations(config_from(arguments, RunConfig))
     refuse_without_gpu(arguments, [config])
     space = (
         parse_space(arguments.space, config, allowed_imports(arguments))
