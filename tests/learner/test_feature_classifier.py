@@ -1,0 +1,135 @@
+"""The classifier on frozen features, against slow plain computations."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from distillmatch.learner.feature_classifier import (
+    AXES,
+    SHRINKAGE,
+    FeatureClassifier,
+)
+
+Features = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+DIMENSION = 6
+NONE = np.zeros((0, DIMENSION), np.float32)
+
+
+def drawn(classes: range, count: int, seed: int, spread: float = 0.3) -> tuple[Features, Labels]:
+    """Return features around a place of each class that no seed changes, and their labels."""
+    places = np.random.default_rng(5).uniform(1, 4, (20, DIMENSION))
+    noise = np.random.default_rng(seed).normal(0, spread, (len(classes) * count, DIMENSION))
+    labels = np.repeat(np.array(classes, np.int64), count)
+    return np.abs(places[labels] + noise).astype(np.float32), labels
+
+
+def discriminant(x: Features, y: Labels, at: Features) -> NDArray[np.float64]:
+    """Return the logits of a linear discriminant, image by image, up to a factor."""
+    z = np.sqrt(x.astype(np.float64))
+    means = [z[y == c].mean(0) for c in range(y.max() + 1)]
+    scatter = np.zeros((x.shape[1], x.shape[1]))
+    for image, label in zip(z, y, strict=True):
+        scatter += np.outer(image - means[label], image - means[label])
+    covariance = scatter / (len(y) - len(means))
+    even = np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    inverse = np.linalg.inv((1 - SHRINKAGE) * covariance + SHRINKAGE * even)
+    center = np.mean(means, axis=0)
+    logits = np.empty((len(at), len(means)))
+    for row, image in enumerate(np.sqrt(at.astype(np.float64))):
+        for label, mean in enumerate(means):
+            move = mean - center
+            logits[row, label] = (image - center) @ inverse @ move - move @ inverse @ move / 2
+    return logits
+
+
+def test_the_logits_are_those_of_a_linear_discriminant_whatever_the_tasks() -> None:
+    x, y = drawn(range(4), 6, 0)
+    at, _ = drawn(range(4), 3, 1)
+    known = FeatureClassifier.empty(DIMENSION)
+    for chosen, classes in ((y < 2, 2), ((y == 2) | (np.arange(24) < 3), 3), (y == 3, 4)):
+        again = chosen & (np.arange(24) < 3) & (classes == 2)  # three images return a month later
+        known, _ = known.after(x[chosen & ~again], y[chosen & ~again], classes, NONE, 0)
+    expected = discriminant(x, y, at) / known.tensors["temperature"][0]
+    np.testing.assert_allclose(known.logits(at), expected, rtol=1e-3, atol=1e-3)
+    assert len(known.tensors["scatter_axes"]) <= min(DIMENSION, AXES)
+
+
+def test_held_out_scores_are_those_of_learning_without_the_image() -> None:
+    x, y = drawn(range(3), 5, 0)
+    known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 3, NONE, 0)
+    scores = []
+    for left_out in range(len(y)):
+        z = np.sqrt(x.astype(np.float64))
+        kept = np.arange(len(y)) != left_out
+        center = np.mean([z[y == c].mean(0) for c in range(3)], axis=0)
+        cosines = []
+        for c in range(3):
+            move, offset = z[kept & (y == c)].mean(0) - center, z[left_out] - center
+            cosines.append(move @ offset / np.linalg.norm(move) / np.linalg.norm(offset))
+        scores.append(max(cosines))
+    np.testing.assert_allclose(known.tensors["scores"], np.sort(scores), rtol=1e-4)
+    assert known.threshold(0.9) == pytest.approx(np.quantile(scores, 0.1), rel=1e-4)
+
+
+def test_unlabeled_images_of_the_classes_help_and_others_do_no_harm() -> None:
+    accuracy = np.zeros((5, 3))
+    test, truth = drawn(range(4), 200, 99, 0.6)
+    for draw in range(5):
+        x, y = drawn(range(4), 3, 2 * draw, 0.6)
+        seen, _ = drawn(range(4), 60, 2 * draw + 1, 0.6)
+        far = np.random.default_rng(draw).uniform(0, 80, (80, DIMENSION)).astype(np.float32)
+        for case, unlabeled in enumerate((NONE, seen, far)):
+            known, judged = FeatureClassifier.empty(DIMENSION).after(x, y, 4, unlabeled, 0)
+            accuracy[draw, case] = (known.logits(test).argmax(1) == truth).mean()
+            assert judged.pseudo_labels.shape == judged.accepted.shape == (len(unlabeled),)
+            assert (known.tensors["unlabeled"] <= known.tensors["labeled"]).all()
+    none, with_seen, with_far = accuracy.mean(0)
+    assert with_seen > none + 0.002
+    assert with_far > none - 0.02
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("classes", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["drawn", "constant", "negative", "wide"])
+def test_few_or_degenerate_images_give_finite_scores(kind: str, classes: int, count: int) -> None:
+    x, y = drawn(range(classes), count, 0)
+    if kind == "constant":
+        x = np.ones_like(x)
+    if kind == "negative":
+        x = x - 3
+    if kind == "wide":
+        x = np.repeat(x, 300, axis=1) * np.float32(1e4)
+    known = FeatureClassifier.empty(x.shape[1])
+    for unlabeled in (x[:0], x):
+        known, _ = known.after(x, y, classes, unlabeled, 0)
+        assert known.logits(x).shape == (len(x), classes)
+        assert np.isfinite(known.logits(x)).all()
+        assert np.isfinite(known.familiarity(x)).all()
+        assert np.isfinite(known.threshold(0.95))
+        assert known.familiarity(x[:0]).shape == (0,)
+    if kind == "drawn":
+        assert (known.logits(x).argmax(1) == y).all()
+
+
+def test_a_class_without_images_is_never_predicted() -> None:
+    x, y = drawn(range(2), 3, 0)
+    known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 4, x, 0)
+    assert known.logits(x).shape == (6, 4)
+    assert set(known.logits(x).argmax(1)) == {0, 1}
+
+
+def test_the_same_tasks_give_the_same_state_also_from_its_tensors() -> None:
+    x, y = drawn(range(4), 5, 0)
+    u, _ = drawn(range(4), 20, 1)
+
+    def learned(through_tensors: bool) -> FeatureClassifier:
+        known, _ = FeatureClassifier.empty(DIMENSION).after(x[:10], y[:10], 2, u, 0)
+        if through_tensors:
+            known = FeatureClassifier({k: v.copy() for k, v in known.tensors.items()})
+        return known.after(x[10:], y[10:], 4, u, 0)[0]
+
+    for key, tensor in learned(False).tensors.items():
+        np.testing.assert_array_equal(tensor, learned(True).tensors[key], err_msg=key)
+    assert learned(False).bytes == sum(t.nbytes for t in learned(True).tensors.values())
