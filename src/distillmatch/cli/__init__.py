@@ -17,6 +17,7 @@ from distillmatch.cli import (
     predict,
     report,
     results,
+    review,
     run,
     stream,
     suite,
@@ -31,6 +32,7 @@ COMMANDS = {
     "your own images": (
         learn.add_parser,
         predict.add_parser,
+        review.add_parser,
         learn.add_inspect_parser,
         learn.add_export_parser,
     ),

@@ -103,6 +103,13 @@ def _open(path: str) -> BinaryIO:
 
 def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
     """Return an opened image as uint8 of shape (side, side, 3), or raise `BadImageError`."""
+    whole = upright(image, side)
+    fitted = ImageOps.fit(whole, (side, side), method=Image.Resampling.BICUBIC)
+    return np.array(fitted, dtype=np.uint8)
+
+
+def upright(image: Image.Image, side: int) -> Image.Image:
+    """Return an opened image in RGB and upright, large enough for `side`, or raise."""
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise BadImageError(_too_large())
@@ -110,8 +117,7 @@ def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
     image.load()
     with suppress(Exception):  # damaged notes of a camera do not make the picture unusable
         ImageOps.exif_transpose(image, in_place=True)
-    fitted = ImageOps.fit(_to_rgb(image), (side, side), method=Image.Resampling.BICUBIC)
-    return np.array(fitted, dtype=np.uint8)
+    return _to_rgb(image)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

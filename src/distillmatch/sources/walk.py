@@ -75,7 +75,7 @@ def list_files(root: Path, only: str = "") -> Listing:
             found.unlisted.append(f"{shown(path)}: {error.strerror or error}")
             found.problems.append(found.unlisted[-1])
             continue
-        inside = [entry for entry in everything if not _is_ignored(entry.name)]
+        inside = [entry for entry in everything if not is_ignored(entry.name)]
         hidden += len(everything) - len(inside)
         files, below = [], []
         for entry in inside:
@@ -118,7 +118,8 @@ def shown(path: str | Path) -> str:
     )
 
 
-def _is_ignored(name: str) -> bool:
+def is_ignored(name: str) -> bool:
+    """Return whether a name is hidden, or of a kind that desktops leave behind."""
     return name.startswith(".") or name.casefold() in _IGNORED
 
 

@@ -1,0 +1,150 @@
+"""`distillmatch review`: label camera images in a browser."""
+
+import argparse
+import contextlib
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distillmatch.cli.options import add_allow_import, add_device_option
+from distillmatch.cli.parser import Commands
+from distillmatch.errors import ConfigError
+from distillmatch.sources.walk import shown
+from distillmatch.terminal import say, tell
+
+if TYPE_CHECKING:
+    from distillmatch.serve.camera import Camera
+    from distillmatch.serve.labels import Labels
+
+
+def add_parser(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "review",
+        help="label camera images in your browser",
+        usage="%(prog)s STATE --unlabeled PLACE [PLACE ...] [options]",
+        examples=(
+            "review learner --unlabeled camera",
+            "review learner --unlabeled camera --out may --port 8080 --no-browser",
+        ),
+    )
+    parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
+    group = parser.add_argument_group("images and labels")
+    group.add_argument(
+        "--unlabeled",
+        type=Path,
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="PLACE",
+        help="camera images: folders, files, and patterns ('camera/**/*.jpg')",
+    )
+    group.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where labels go, a folder a class, as `learn --labeled` takes it "
+        "(default: STATE-labels)",
+    )
+    group = parser.add_argument_group(
+        "page", "The page is for this machine alone, at an address with a secret token."
+    )
+    group.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free one")
+    group.add_argument(
+        "--no-browser", action="store_true", help="print the address of the page, do not open it"
+    )
+    group = parser.add_argument_group("learner")
+    add_device_option(group)
+    add_allow_import(group)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Judge the camera images and serve the page until a signal comes."""
+    from distillmatch.serve.server import check_installed, open_browser, open_socket
+
+    check_installed()
+    out: Path = arguments.out or _beside(arguments.state)
+    with open_socket(arguments.port) as listening, _alone_in(out):
+        from distillmatch.learner import ContinualLearner
+        from distillmatch.runs.interruption import end_process
+        from distillmatch.serve.app import Review, make_app
+        from distillmatch.serve.camera import look
+        from distillmatch.serve.labels import Labels
+        from distillmatch.serve.server import hosts_of, new_token, serve
+
+        learner = ContinualLearner.load(
+            arguments.state, device=arguments.device, allow_import=arguments.allow_import
+        )
+        if learner.classes_.dtype.kind != "U":
+            raise ConfigError(
+                f"{shown(arguments.state)}: its labels are whole numbers, but the review writes "
+                "folders named after classes"
+            )
+        camera = look(learner, arguments.unlabeled, out)
+        _tell_of(camera)
+        labels = Labels(out, list(learner.classes_), camera.shots)
+        hosts, token = hosts_of(listening), new_token()
+        address = f"http://{hosts[0]}/{token}/"
+        app = make_app(Review(learner, camera, labels), token, hosts)
+        say(address)
+        tell(f"labels go to {shown(out)}; Ctrl-C ends the review")
+        if not arguments.no_browser:
+            open_browser(address)
+        stop = serve(app, listening)
+    tell(_ending(arguments, labels))
+    end_process(stop)
+
+
+def _tell_of(camera: "Camera") -> None:
+    """Say how many images there are, and what is wrong with other files."""
+    told = [f"{len(camera.shots):,} camera images"]
+    told += [f"{camera.copies:,} with the same content as another"] * bool(camera.copies)
+    if camera.problems:
+        told.append(f"{len(camera.problems):,} not usable ({camera.problems[0]})")
+    tell(", ".join(told))
+
+
+def _ending(arguments: argparse.Namespace, labels: "Labels") -> str:
+    """Return what the review made, and the command that learns it."""
+    if not labels.labeled:
+        return "the review ended without labels"
+    words = ["distillmatch", "learn", arguments.state, "--labeled", labels.folder]
+    words += ["--unlabeled", *arguments.unlabeled]
+    several = "s are" if labels.labeled > 1 else " is"
+    return (
+        f"{labels.labeled:,} label{several} in {shown(labels.folder)}; learn with: "
+        f"{shown(shlex.join(map(str, words)))}"
+    )
+
+
+def _beside(state: Path) -> Path:
+    """Return the default folder of labels."""
+    named = state if state.name not in ("", "..") else state.resolve()
+    return named.with_name(f"{named.name}-labels")
+
+
+@contextlib.contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Hold the lock of the labels; leave no folder behind in which there are none."""
+    from distillmatch.learner.saved import HEAD
+    from distillmatch.runs.lock import FolderLock
+    from distillmatch.serve.labels import HIDDEN
+
+    if (out / HEAD).exists():
+        raise ConfigError(f"--out {shown(out)}: a learner's folder; labels need one of their own")
+    lock = FolderLock(out / HIDDEN, tell)
+    try:
+        yield
+    finally:
+        lock.release()
+        with contextlib.suppress(OSError):
+            (out / HIDDEN).rmdir()
+            out.rmdir()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 65535, not '{text}'")
+    return int(text)

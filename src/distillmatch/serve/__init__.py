@@ -1,0 +1,1 @@
+"""The review page: a person labels camera images in a browser on this machine."""

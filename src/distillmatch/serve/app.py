@@ -1,0 +1,331 @@
+"""The review page as an ASGI application, and what keeps others out of it.
+
+Every address but `/predict` begins with the token, which `/predict` takes as bearer too. Images are
+named by number, so no request can name a file. What is sent of them is decoded and encoded anew.
+"""
+
+import hmac
+import io
+import re
+import threading
+import warnings
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from distillmatch.errors import DiskError, DistillMatchError
+from distillmatch.learner import ContinualLearner
+from distillmatch.serve.camera import Camera, judge
+from distillmatch.serve.groups import group_images
+from distillmatch.serve.labels import Labels
+from distillmatch.sources.images import FORMATS, BadImageError, decode_image, upright
+from distillmatch.terminal import tell
+
+GUESSES = 3
+THUMB_SIDE, PICTURE_SIDE = 224, 1280
+CACHE_BYTES = 64 * 2**20
+LARGEST_IMAGE, LARGEST_REQUEST = 32 * 2**20, 4 * 2**20
+"""Bytes that a request may bring: an image to predict, or labels."""
+KEPT = "private, max-age=3600"
+HEADERS = {
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+THREADS = 2
+"""Images that are decoded at once: one can take hundreds of megabytes."""
+
+
+class Review:
+    """A learner, its camera images, and the labels given so far."""
+
+    def __init__(self, learner: ContinualLearner, camera: Camera, labels: Labels) -> None:
+        self.learner, self.camera, self.labels = learner, camera, labels
+        self.classes = [str(label) for label in learner.classes_]
+        judged = camera.judged
+        self.grouping = group_images(
+            judged.probabilities, judged.familiar, camera.descriptors, self.classes
+        )
+        self._digests = [shot.digest for shot in camera.shots]
+        self._number = {digest: number for number, digest in enumerate(self._digests)}
+        self._thumbs: OrderedDict[int, bytes] = OrderedDict()
+        self._thumb_bytes = 0
+        self._lock = threading.Lock()
+
+    def page(self) -> dict[str, Any]:
+        """Return everything the page shows but the pictures."""
+        given = [self.labels.of(digest) for digest in self._digests]
+        still_open = np.array([label is None for label in given])
+        gains = [self.grouping.gain(group, still_open) for group in self.grouping.groups]
+        order = np.argsort(-np.array(gains), kind="stable")
+        names = [shot.name for shot in self.camera.shots]
+        uncertainty = self.grouping.uncertainty.round(3).astype(float).tolist()
+        return {
+            **self._status(),
+            "images": list(zip(names, self._guesses(), given, uncertainty, strict=True)),
+            "groups": [asdict(self.grouping.groups[place]) for place in order.tolist()],
+        }
+
+    def give(self, numbers: Sequence[int], label: str | None) -> dict[str, Any]:
+        """Label images, and return what changed."""
+        return self._changed(self.labels.give([self._digests[n] for n in numbers], label))
+
+    def undo(self) -> dict[str, Any]:
+        """Take the last action back, and return what changed."""
+        return self._changed(self.labels.undo())
+
+    def predict(self, content: bytes) -> dict[str, Any]:
+        """Return what the learner says of an image file."""
+        image = decode_image(io.BytesIO(content), self.learner.image_size_)
+        judged = judge(self.learner, image[None])
+        row = judged.probabilities[0]
+        return {
+            "label": self.classes[int(row.argmax())],
+            "probabilities": dict(zip(self.classes, map(float, row), strict=True)),
+            "familiarity": None if judged.familiarity is None else float(judged.familiarity[0]),
+            "known": None if judged.familiar is None else bool(judged.familiar[0]),
+        }
+
+    def thumb(self, number: int) -> bytes:
+        """Return an image as the learner sees it, a square, as JPEG."""
+        with self._lock:
+            if number in self._thumbs:
+                self._thumbs.move_to_end(number)
+                return self._thumbs[number]
+        with Path(self.camera.shots[number].path).open("rb") as file:
+            made = _jpeg(Image.fromarray(decode_image(file, THUMB_SIDE)))
+        with self._lock:
+            self._thumb_bytes += len(made) - len(self._thumbs.pop(number, b""))
+            self._thumbs[number] = made
+            while self._thumb_bytes > CACHE_BYTES:
+                self._thumb_bytes -= len(self._thumbs.popitem(last=False)[1])
+        return made
+
+    def picture(self, number: int) -> bytes:
+        """Return a whole image as JPEG."""
+        with Image.open(self.camera.shots[number].path, formats=FORMATS) as image:
+            whole = upright(image, PICTURE_SIDE // 2)
+        whole.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+        return _jpeg(whole)
+
+    def _guesses(self) -> list[list[tuple[str, float]]]:
+        rows = self.camera.judged.probabilities
+        order = np.argsort(-rows, axis=1, kind="stable")[:, :GUESSES]
+        shares = np.take_along_axis(rows, order, axis=1).round(3).astype(float)
+        return [
+            [(self.classes[one], share) for one, share in zip(*pair, strict=True)]
+            for pair in zip(order.tolist(), shares.tolist(), strict=True)
+        ]
+
+    def _changed(self, digests: Sequence[str]) -> dict[str, Any]:
+        changed = {self._number[digest]: self.labels.of(digest) for digest in digests}
+        return {**self._status(), "changed": changed}
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "classes": self.labels.classes,
+            "learned": self.classes,
+            "undo": self.labels.undoable,
+            "folder": str(self.labels.folder),
+        }
+
+
+class _Labeling(BaseModel):
+    """A request to label images: "" leaves them out, null removes their labels."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    images: list[Annotated[int, Field(ge=0)]]
+    label: str | None
+
+
+class _Answers:
+    """The answers to requests that the guard let pass."""
+
+    def __init__(self, review: Review, page: str) -> None:
+        self._review, self._page = review, page
+        self._decoding, self._predicting = CapacityLimiter(THREADS), CapacityLimiter(1)
+
+    def routes(self) -> list[Route]:
+        """Return what answers which address."""
+        return [
+            Route("/", self.html),
+            Route("/page", self.page),
+            Route("/label", self.label, methods=["POST"]),
+            Route("/undo", self.undo, methods=["POST"]),
+            Route("/thumb/{number}", self.thumb),
+            Route("/picture/{number}", self.picture),
+            Route("/predict", self.predict, methods=["POST"]),
+        ]
+
+    async def html(self, request: Request) -> Response:
+        """Answer with the page."""
+        return HTMLResponse(self._page)
+
+    async def page(self, request: Request) -> Response:
+        """Answer with what the page shows."""
+        return JSONResponse(await run_sync(self._review.page))
+
+    async def label(self, request: Request) -> Response:
+        """Label images."""
+        wanted = _Labeling.model_validate_json(await _body(request, LARGEST_REQUEST))
+        if max(wanted.images, default=0) >= len(self._review.camera.shots):
+            raise HTTPException(400, "there is no image of this number")
+        given = await run_sync(self._review.give, wanted.images, wanted.label)
+        return JSONResponse(given)
+
+    async def undo(self, request: Request) -> Response:
+        """Take the last action back."""
+        return JSONResponse(await run_sync(self._review.undo))
+
+    async def thumb(self, request: Request) -> Response:
+        """Answer with a small square."""
+        return await self._image(request, self._review.thumb)
+
+    async def picture(self, request: Request) -> Response:
+        """Answer with a whole image."""
+        return await self._image(request, self._review.picture)
+
+    async def predict(self, request: Request) -> Response:
+        """Answer what the learner says of the image in the body."""
+        content = await _body(request, LARGEST_IMAGE)
+        said = await run_sync(self._review.predict, content, limiter=self._predicting)
+        return JSONResponse(said)
+
+    async def _image(self, request: Request, make: Callable[[int], bytes]) -> Response:
+        text = request.path_params["number"]
+        number = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
+        if not 0 <= number < len(self._review.camera.shots):
+            raise HTTPException(404, "there is no image of this number")
+        try:
+            made = await run_sync(make, number, limiter=self._decoding)
+        except OSError:
+            raise HTTPException(404, "this image cannot be read any more") from None
+        return Response(made, media_type="image/jpeg", headers={"cache-control": KEPT})
+
+
+class Guard:
+    """Refuses what is not from the page or without the token, and adds headers for the browser."""
+
+    def __init__(self, app: ASGIApp, token: str, hosts: Collection[str], policy: str) -> None:
+        self._app, self._token, self._hosts = app, token.encode(), hosts
+        self._headers = {**HEADERS, "content-security-policy": policy}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("cache-control", "no-store")
+                headers.update(self._headers)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        first, _, rest = scope["path"].removeprefix("/").partition("/")
+        app: ASGIApp = self._app
+        if not self._is_local(headers):
+            app = JSONResponse({"error": "this page is for this machine only"}, 403)
+        elif self._is_token(first):
+            scope = {**scope, "path": f"/{rest}"}
+        elif not self._is_token(headers.get("authorization", "").removeprefix("Bearer ")):
+            app = JSONResponse(
+                {"error": "expected the token that `distillmatch review` printed"},
+                401,
+                {"www-authenticate": "Bearer"},
+            )
+        await app(scope, receive, send_safely)
+
+    def _is_local(self, headers: Headers) -> bool:
+        """Return whether a request names this server, and no other page made it."""
+        origins = {f"http://{host}" for host in self._hosts}
+        named = headers.getlist("host")
+        is_named = len(named) == 1 and named[0] in self._hosts
+        return is_named and origins.issuperset(headers.getlist("origin"))
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(errors="replace"), self._token)
+
+
+def make_app(review: Review, token: str, hosts: Collection[str]) -> ASGIApp:
+    """Return the application for requests to `hosts`, each with its port."""
+    warnings.simplefilter("ignore")  # Pillow's, of images that are refused
+    page = (files("distillmatch.serve") / "review.html").read_text(encoding="utf-8")
+    inline = [re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style")]
+    script, style = (" ".join(map(_source, found)) for found in inline)
+    policy = (
+        f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    app = Starlette(
+        routes=_Answers(review, page).routes(),
+        exception_handlers={
+            HTTPException: _refuse,
+            DistillMatchError: _refuse,
+            BadImageError: _refuse,
+            ValidationError: _refuse,
+            Exception: _fail,
+        },
+    )
+    app.router.redirect_slashes = False
+    return Guard(app, token, hosts, policy)
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """Return what a request brings; refuse one that is too large before it is here."""
+    length = request.headers.get("content-length", "0")
+    content = bytearray()
+    if not length.isdecimal() or int(length) <= limit:
+        async for piece in request.stream():
+            content += piece
+            if len(content) > limit:
+                break
+        else:
+            return bytes(content)
+    raise HTTPException(413, f"expected at most {limit:,} bytes", {"connection": "close"})
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer a request that cannot be met, in one sentence."""
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    if isinstance(error, ValidationError):
+        return JSONResponse({"error": "expected {images: numbers, label: a name or null}"}, 400)
+    status = 500 if isinstance(error, DiskError) else 400
+    return JSONResponse({"error": " ".join(str(error).split())}, status)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """Answer a request that met a mistake of ours, and say so in the terminal."""
+    tell(f"a request failed: {type(error).__name__}: {error}")
+    return JSONResponse({"error": "this failed; the terminal says why"}, 500)
+
+
+def _source(inline: str) -> str:
+    """Return what allows an inline script or style, and no other."""
+    return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return file.getvalue()

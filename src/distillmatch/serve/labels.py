@@ -1,0 +1,232 @@
+"""Labels that a person gives: each labeled image lies in the folder of its class.
+
+The folders are the only record. A file there is called after the image's name and a hash of its
+content, so an image is recognized wherever it came from, and moving the file by hand moves its
+label. What is not a label lies in the hidden folder `.review`, which `learn` ignores.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import threading
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from distillmatch.errors import LearnerError, explain_disk_errors
+from distillmatch.files import atomic_file, read_bytes, write_atomically
+from distillmatch.learner.labels import UNKNOWN
+from distillmatch.serve.camera import Shot
+from distillmatch.sources.walk import is_ignored, shown
+
+HIDDEN = ".review"
+SKIPPED = ""
+"""Stands for the label of an image that is to be left out."""
+LONGEST = 200
+"""Bytes of a class name, all of which a file system takes as a name."""
+_HISTORY = "history.json"
+_MOST_ACTIONS, _MOST_CHANGES = 100, 50_000
+_DIGEST = re.compile(r"-([0-9a-f]{16})(?:\.\w+)?\Z")
+_KEEPING = "keeping a label"
+
+Action = dict[str, str | None]
+"""The label that each changed image had before."""
+
+
+class Labels:
+    """The labels in one folder, with the actions that can be undone."""
+
+    def __init__(self, folder: Path, classes: Sequence[str], shots: Iterable[Shot]) -> None:
+        self.folder = folder
+        self._learned = tuple(classes)
+        self._shots = {shot.digest: shot for shot in shots}
+        self._files: dict[str, Path] = {}
+        self._labels: dict[str, str] = {}
+        self._others: set[str] = set()
+        self._change = threading.Lock()
+        self._read_folders()
+        self._actions = _read_actions(folder / HIDDEN / _HISTORY)
+
+    def of(self, digest: str) -> str | None:
+        """Return an image's label, `SKIPPED`, or None if it has neither."""
+        return self._labels.get(digest)
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes that were learned, then new ones in order."""
+        new = {*self._labels.values(), *self._others} - {SKIPPED, *self._learned}
+        return [*self._learned, *sorted(new)]
+
+    @property
+    def labeled(self) -> int:
+        """How many images have a label."""
+        return sum(label != SKIPPED for label in self._labels.values())
+
+    @property
+    def undoable(self) -> int:
+        """How many actions can be undone."""
+        return len(self._actions)
+
+    def give(self, digests: Sequence[str], label: str | None) -> list[str]:
+        """Give images a label, `SKIPPED` or none; return those that changed.
+
+        If the disk refuses, what was changed before that can be undone.
+        """
+        with self._change:
+            name = class_name(label, self.classes) if label else label
+            before: Action = {}
+            try:
+                self._put_all(dict.fromkeys(digests, name), before)
+            finally:
+                if before:
+                    self._remember(before)
+            return list(before)
+
+    def undo(self) -> list[str]:
+        """Take the last action back; return the images that changed."""
+        with self._change:
+            if not self._actions:
+                return []
+            changed: Action = {}
+            known = {one: label for one, label in self._actions[-1].items() if one in self._shots}
+            self._put_all(known, changed)
+            self._actions.pop()
+            self._write_actions()
+            return list(changed)
+
+    def _put_all(self, labels: Action, before: Action) -> None:
+        """Give each image its label; note what it had before in `before`."""
+        with explain_disk_errors(_KEEPING, self.folder):
+            folders = {label: self._folder_of(label) for label in set(labels.values()) - {None}}
+            for digest, label in labels.items():
+                old = self.of(digest)
+                if old == label:
+                    continue
+                if label is None:
+                    self._remove(digest)
+                else:
+                    self._put(digest, folders[label])
+                    self._labels[digest] = label
+                before[digest] = old
+
+    def _put(self, digest: str, folder: Path) -> None:
+        """Move an image's file to a folder, or bring it there."""
+        old, target = self._files.get(digest), folder / _file_name(self._shots[digest])
+        folder.mkdir(parents=True, exist_ok=True)
+        if old is not None and old.exists():
+            old.replace(target)
+            _remove_if_empty(old.parent)
+        else:
+            _bring(self._shots[digest], target)
+        self._files[digest] = target
+
+    def _remove(self, digest: str) -> None:
+        path = self._files.pop(digest)
+        path.unlink(missing_ok=True)
+        del self._labels[digest]
+        _remove_if_empty(path.parent)
+
+    def _folder_of(self, label: str | None) -> Path:
+        """Return the folder of a label; every path that is written to is made here."""
+        if not label:
+            return self.folder / HIDDEN / "skipped"
+        folder = self.folder / class_name(label, self.classes)
+        if folder.is_symlink():
+            raise LearnerError(f"{shown(folder)}: a link, which labels are not written through")
+        return folder
+
+    def _read_folders(self) -> None:
+        """Find the images that have a label, and the classes of other files."""
+        with explain_disk_errors("reading the labels", self.folder):
+            places = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+            labels = {place: unicodedata.normalize("NFC", place.name) for place in places}
+            labels = {place: name for place, name in labels.items() if not is_ignored(name)}
+            labels[self._folder_of(SKIPPED)] = SKIPPED
+            for place, label in labels.items():
+                if not place.is_dir() or place.is_symlink():
+                    continue
+                for path in sorted(place.iterdir()):
+                    found = _DIGEST.search(path.name)
+                    if found and found[1] in self._shots and found[1] not in self._files:
+                        self._files[found[1]], self._labels[found[1]] = path, label
+                    elif label:
+                        self._others.add(label)
+
+    def _remember(self, action: Action) -> None:
+        self._actions.append(action)
+        while len(self._actions) > 1 and (
+            len(self._actions) > _MOST_ACTIONS or sum(map(len, self._actions)) > _MOST_CHANGES
+        ):
+            del self._actions[0]
+        self._write_actions()
+
+    def _write_actions(self) -> None:
+        path = self.folder / HIDDEN / _HISTORY
+        if self._actions:
+            write_atomically(path, json.dumps(self._actions) + "\n", _KEEPING)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def class_name(text: str, known: Collection[str]) -> str:
+    """Return the class that a person means, or refuse what cannot name a folder.
+
+    A known class is found whatever the letter case; two folders may not differ in that alone.
+    """
+    name = text
+    if text not in known:
+        name = unicodedata.normalize("NFC", " ".join(text.split()))
+        name = next((one for one in known if one.casefold() == name.casefold()), name)
+    if not name:
+        raise LearnerError("a class must have a name")
+    if name == UNKNOWN:
+        raise LearnerError(f"no class may be called '{UNKNOWN}': that is the answer to strangers")
+    if len(name.encode(errors="replace")) > LONGEST:
+        raise LearnerError(f"a class name must have at most {LONGEST} bytes, not this many")
+    if not name.isprintable() or any(letter in name for letter in "/\\") or is_ignored(name):
+        raise LearnerError(
+            f"a class name must be a folder's name without a dot in front, / or \\, not {name!r}"
+        )
+    return name
+
+
+def _file_name(shot: Shot) -> str:
+    """Return a name that no other image has, by which it is found again."""
+    name = Path(shot.path).name
+    stem, suffix = Path(name).stem, Path(name).suffix
+    safe = re.sub(r"[^\w.-]+", "_", stem).lstrip(".")[:40]
+    return f"{safe}-{shot.digest}{suffix if re.fullmatch(r'[.][A-Za-z0-9]{1,8}', suffix) else ''}"
+
+
+def _bring(shot: Shot, target: Path) -> None:
+    """Put an image into a folder at once: as a hard link, or as a copy where there are none."""
+    shot.refuse_change()
+    try:
+        os.link(os.path.realpath(shot.path), target)
+    except FileExistsError:
+        return  # its name says that the content is the same
+    except OSError:  # another disk, or one without links
+        with atomic_file(target, _KEEPING) as file, Path(shot.path).open("rb") as source:
+            shutil.copyfileobj(source, file)
+
+
+def _read_actions(path: Path) -> list[Action]:
+    """Return the actions of earlier days; without them, or if damaged, none can be undone."""
+    try:
+        found = json.loads(read_bytes(path))
+        return [{str(key): _label(value) for key, value in action.items()} for action in found]
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return []
+
+
+def _label(value: object) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError
+    return value

@@ -1,0 +1,109 @@
+"""The server of the review page: on the loopback, until a signal ends it."""
+
+import secrets
+import socket
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from threading import Thread
+from typing import Any
+
+from distillmatch.errors import ConfigError
+from distillmatch.runs.interruption import THREADS, Interrupted, StopRequest
+
+LOOPBACK = "127.0.0.1"
+NEEDED = ("starlette", "uvicorn")
+_GRACE_SECONDS = 3
+_MOST_CONNECTIONS = 100
+
+
+def check_installed() -> None:
+    """Refuse to start without the packages that serve the page."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the review page is served by {' and '.join(missing)}, not installed here: "
+            "pip install 'distillmatch[serve]'"
+        )
+
+
+def open_socket(port: int) -> socket.socket:
+    """Return a socket that listens on this machine alone; port 0 is any free one."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((LOOPBACK, port))
+        listening.listen(_MOST_CONNECTIONS)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"--port {port}: {error.strerror or error}; give another, or none for a free one"
+        ) from None
+    return listening
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(32)
+
+
+def hosts_of(listening: socket.socket) -> tuple[str, ...]:
+    """Return how requests may name the server."""
+    port = listening.getsockname()[1]
+    named = (f"{LOOPBACK}:{port}", f"localhost:{port}")
+    return (*named, LOOPBACK, "localhost") if port == 80 else named
+
+
+def open_browser(address: str) -> Thread | None:
+    """Show a page in the user's browser, unless that would take over the terminal."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return None
+    if type(browser) is webbrowser.GenericBrowser:
+        return None
+    thread = Thread(target=browser.open, args=(address,), daemon=True)
+    thread.start()
+    return thread
+
+
+@contextmanager
+def running(app: Any, listening: socket.socket) -> Iterator[Thread]:
+    """Answer requests in a thread while the block lasts."""
+    import uvicorn  # noqa: PLC0415  an extra
+
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        log_config=None,
+        log_level="critical",  # the application tells what fails
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    thread = Thread(
+        target=server.run, args=([listening],), name=f"{THREADS}review page", daemon=True
+    )
+    thread.start()
+    try:
+        yield thread
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def serve(app: Any, listening: socket.socket) -> Interrupted:
+    """Answer requests until a signal comes; return what to tell of it."""
+    with StopRequest() as stop, running(app, listening) as thread:
+        while thread.is_alive() and not stop.asked:
+            thread.join(0.2)
+    return stop.interrupted("at the review")

@@ -1,0 +1,91 @@
+"""Camera images: which files are looked at, once each, and what is said of the others."""
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from review_client import ColorLearner, start_review, write_camera
+
+from distillmatch import ContinualLearner
+from distillmatch.errors import LearnerError
+from distillmatch.serve import camera as of_camera
+from distillmatch.serve.camera import describe, look
+
+
+class CountingLearner(ColorLearner):
+    seen = 0
+
+    def predict_proba(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        self.seen += len(images)
+        return super().predict_proba(images)
+
+    def predict(self, images: NDArray[np.uint8], reject: bool) -> NDArray[Any]:
+        return np.array(["red"] * len(images))
+
+
+def test_each_content_is_judged_once_and_other_files_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_camera, "BATCH", 4)
+    monkeypatch.setattr(of_camera, "LARGEST_FILE", 10_000)
+    camera = write_camera(tmp_path / "camera", {"red": 5, "green": 5})
+    shutil.copytree(camera, camera / "later")
+    (camera / "notes.txt").write_text("no image")
+    (camera / ".DS_Store").write_text("ignored")
+    (camera / "film.mp4").write_bytes(bytes(20_000))
+    learner = CountingLearner()
+    found = look(cast(ContinualLearner, learner), [camera, camera / "later"], tmp_path / "out")
+    assert learner.seen == len(found.shots) == len(found.judged.probabilities) == 10
+    assert found.copies == 10
+    assert [problem.rsplit("/")[-1] for problem in found.problems] == [
+        "film.mp4: too large for an image",
+        "notes.txt: not an image in a format that can be read",
+    ]
+    best = found.judged.probabilities.argmax(axis=1)
+    for shot, number in zip(found.shots, best, strict=True):
+        assert shot.name.startswith(learner.classes_[number])
+
+
+def test_labels_inside_the_camera_folder_are_not_camera_images(tmp_path: Path) -> None:
+    camera = write_camera(tmp_path / "camera", {"red": 3})
+    for _ in range(2):
+        review = start_review(camera, camera / "labels")
+        assert [shot.name for shot in review.camera.shots] == [f"red-{n}.png" for n in range(3)]
+        review.give([0, 1, 2], "red")
+    with pytest.raises(LearnerError, match="apart"):
+        start_review(camera, tmp_path)
+
+
+def test_patterns_and_single_files_are_taken_once(tmp_path: Path) -> None:
+    camera = write_camera(tmp_path / "camera", {"red": 3, "green": 2})
+    places = [camera / "r*.png", camera / "red-1.png", camera / "green-0.png"]
+    found = look(cast(ContinualLearner, ColorLearner()), places, tmp_path / "out")
+    assert [shot.name for shot in found.shots] == [
+        *(f"red-{n}.png" for n in range(3)),
+        "green-0.png",
+    ]
+    assert found.copies == 0
+
+
+def test_folders_without_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LearnerError, match="found nothing"):
+        start_review(tmp_path / "none", tmp_path / "labels")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LearnerError, match="found none"):
+        start_review(tmp_path / "empty", tmp_path / "labels")
+
+
+@pytest.mark.parametrize("side", [8, 20])
+def test_descriptors_are_means_of_squares(side: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), dtype=np.uint8)
+    cell = side // 8
+    expected = [
+        images[0, y * cell : (y + 1) * cell, x * cell : (x + 1) * cell, color].mean() / 255
+        for y in range(8)
+        for x in range(8)
+        for color in range(3)
+    ]
+    np.testing.assert_allclose(describe(images)[0], expected, atol=1e-6)

@@ -1,0 +1,112 @@
+"""The page in a real browser, by keys alone and at the width of a phone."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from review_client import TOKEN, numbers_of, start_review, write_camera
+
+from distillmatch.serve.app import Review, make_app
+from distillmatch.serve.server import hosts_of, open_socket, running
+
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture
+def review(tmp_path: Path) -> Review:
+    camera = write_camera(tmp_path / "camera", {"red": 40, "orange": 3, "gray": 5})
+    return start_review(camera, tmp_path / "labels")
+
+
+@pytest.fixture
+def address(review: Review) -> Iterator[str]:
+    with open_socket(0) as listening:
+        hosts = hosts_of(listening)
+        with running(make_app(review, TOKEN, hosts), listening):
+            yield f"http://{hosts[0]}/{TOKEN}/"
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no Chromium here")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()
+
+
+def labels_of(review: Review, color: str) -> list[str | None]:
+    shots = review.camera.shots
+    return [review.labels.of(shots[n].digest) for n in numbers_of(review, color)]
+
+
+def test_a_person_labels_by_keys_at_the_width_of_a_phone(
+    review: Review, address: str, browser: Any
+) -> None:
+    complaints: list[str] = []
+    asked: list[str] = []
+    page = browser.new_context(viewport=PHONE).new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+
+    def done(words: str) -> None:
+        page.locator("#said", has_text=words).wait_for(timeout=5000)
+
+    page.goto(address)
+    page.locator(".tile.current").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("section").count() == 3
+
+    press("Enter")  # an unfamiliar image has no guess that could be confirmed: name it
+    page.keyboard.type("cat")
+    press("Enter")
+    done("1 image labeled cat")
+    press("g", "Enter")  # the rest of the group: the last label is offered first
+    done("4 images labeled cat")
+    assert labels_of(review, "gray") == ["cat"] * 5
+    page.locator(".tile.current:not(.given)").wait_for()  # on to the next group
+    press("Space", "ArrowRight", "Space", "s")
+    done("2 images left out")
+    press("u")
+    done("Undone: 2 images")
+    assert labels_of(review, "orange") == [None] * 3
+    press("j")
+    press("2")
+    done("1 image labeled green")
+    press("c")
+    done("39 images labeled red")
+    assert sorted(filter(None, labels_of(review, "red"))) == ["green", *["red"] * 39]
+
+    page.reload()  # nothing is lost
+    page.get_by_text("45 of 48 images labeled").wait_for()
+    page.get_by_role("button", name="Labeled 45").click()
+    assert page.locator(".tile").count() == 5 + 1 + 24
+    page.locator("section", has_text="green").locator(".tile").click()
+    press("Delete")
+    done("label removed")
+    assert review.labels.labeled == 44
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert complaints == []
+    assert all(url.startswith((address, "data:")) for url in asked)
+
+
+def test_the_page_says_why_something_failed(review: Review, address: str, browser: Any) -> None:
+    page = browser.new_context(viewport=PHONE).new_page()
+    page.goto(address)
+    page.locator(".tile.current").wait_for()
+    for name, said in (("a/b", "a class name must be"), ("unknown", "no class may be called")):
+        page.keyboard.press("n")
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+        page.locator("#said.bad", has_text=said).wait_for(timeout=5000)
+    assert not review.labels.labeled
