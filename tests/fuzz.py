@@ -33,10 +33,14 @@ from folder_images import save
 from safetensors.torch import save_file
 
 from distillmatch.cli import main
-from distillmatch.config import StreamConfig
+from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.engine.trainer import Trainer
-from distillmatch.runs.checkpoints import Checkpoint, checksum, decode, encode
+from distillmatch.learner import ContinualLearner
+from distillmatch.runs.checkpoints import Checkpoint, checksum, decode, encode, read_safetensors
+from distillmatch.runs.folder import RunFolder
+from distillmatch.runs.result import recorded_config
 from distillmatch.sources import shapes
+from distillmatch.suite.local import LocalEngine
 
 SECONDS_A_CASE = 60
 EXTRA_MEMORY = 4 * 2**30
@@ -203,6 +207,25 @@ def damage_weights(random: Random, path: Path) -> str:
     return what
 
 
+def damage_learned_weights(random: Random, path: Path) -> str:
+    """Change one tensor of a learner and renew its name and checksum."""
+    _, tensors = read_safetensors(path)
+    what = _damage_tensors(random, tensors)
+    path.unlink()
+    path = path.with_name(f"weights-{checksum('', tensors)}.safetensors")
+    save_file(tensors, path)
+    head = path.with_name("learner.json")
+    head.write_text(json.dumps({**json.loads(head.read_text()), "weights": path.name}))
+    return what
+
+
+def damage_lock(random: Random, path: Path) -> str:
+    """Leave a lock behind."""
+    content = random.choice((b"", b"1", b"1 \x1b[2J", b"-1 a", b"9" * 500, b"\xff\0", b"1 a b"))
+    path.write_bytes(content)
+    return repr(content)
+
+
 def _damage_tensors(random: Random, tensors: dict[str, torch.Tensor]) -> str:
     name = random.choice(sorted(tensors))
     tensor = tensors.pop(name)
@@ -261,6 +284,12 @@ def make_corpus(root: Path) -> None:
         "published": {"DM": {"A_N": ["30.1 ± 0.2", None]}},
     }
     (root / "suite.yaml").write_text(yaml.safe_dump(suite))
+    tune = {**run, "labels-per-class": 4, "options": {}}
+    (root / "tune.yaml").write_text(yaml.safe_dump(tune))
+    (root / "tuned").mkdir()
+    config = recorded_config(RunConfig.from_yaml(root / "tune.yaml"))
+    record = {"format": "distillmatch tuning", "version": 1, "config": config}
+    (root / "tuned" / "trials.json").write_text(json.dumps(record))
     (root / "space.yaml").write_text("learning_rate: [0.1, 0.2]\nweight_decay: [0.0005]\n")
     save_file(make_weights(), root / "weights.safetensors")
     torch.save(make_weights(), root / "weights.pt")
@@ -279,7 +308,23 @@ def make_corpus(root: Path) -> None:
 
     with patch.object(Trainer, "learn", first_task):
         must(["run", "--config", "run.yaml", "--out", "stopped", "--quiet"])
+    with patch.object(RunFolder, "clear", began):
+        must(["run", "--config", "bound.yaml", "--out", "stages", "--at-once", "2", "--quiet"])
+    (root / "stages" / "result.json").unlink()
     must(["learn", "state", "--labeled", "data", "--name", "first", "--quiet", *SMALL])
+    shutil.copytree(root / "state", root / "unfinished")
+    with patch.object(ContinualLearner, "write", began):
+        must([*LEARN_ON, "--checkpoint-seconds", "1e-9"])
+    must(["results", "add", "run", *LEDGER])
+    (root / "ledger" / "archive").mkdir()
+    entry = {"file": "folder-dm", "preset": "protocol"}
+    index = {"format": "distillmatch archive", "version": 1, "runs": {"folder-dm": [entry]}}
+    (root / "ledger" / "archive" / "index.json").write_text(json.dumps(index))
+
+
+def began(*_: Any) -> None:
+    """Stand for the end of a process at this point."""
+    raise Began
 
 
 def must(words: list[str]) -> None:
@@ -293,6 +338,10 @@ def must(words: list[str]) -> None:
 
 BYTES, JSON, YAML = damage_bytes, damage_json, damage_yaml
 RUN = ("--out", "out", "--quiet")
+RUN_ON = ("run", "--config", "run.yaml", "--out", "stopped", "--resume", "must", "--quiet")
+STAGES = ("run", "--config", "bound.yaml", "--out", "stages", "--at-once", "2", "--quiet")
+LEARN_ON = ("learn", "unfinished", "--labeled", "data", "--name", "next", "--again", "--quiet")
+LEDGER = ("--ledger", "ledger")
 CASES: tuple[Case, ...] = (
     Case(("stream", "--config", "stream.yaml", "--save", "out/s.json"), "stream.yaml", (YAML,)),
     Case(("stream", "--config", "stream.yaml", "--json"), "stream.yaml", (YAML, BYTES)),
@@ -312,9 +361,28 @@ CASES: tuple[Case, ...] = (
         (damage_weights, BYTES),
     ),
     Case(
-        ("run", "--config", "run.yaml", "--out", "stopped", "--resume", "must", "--quiet"),
-        "stopped/checkpoints/00000001.safetensors",
-        (damage_checkpoint, damage_checkpoint, BYTES),
+        RUN_ON, "stopped/checkpoints/*.safetensors", (damage_checkpoint, damage_checkpoint, BYTES)
+    ),
+    Case(RUN_ON, "stopped/result.json", (JSON, BYTES)),
+    Case(RUN_ON, "stopped/log.jsonl", (BYTES,)),
+    Case(RUN_ON, "stopped/run.lock", (damage_lock,)),
+    Case(STAGES, "stages/stages/01/stage.json", (JSON, JSON, BYTES)),
+    Case(STAGES, "stages/stages/*/log.jsonl", (BYTES,)),
+    Case(("stream", "--config", "stream.yaml"), "cache/*.images", (BYTES,)),
+    Case(("suite", "list", "suite.yaml", *LEDGER), "ledger/archive/index.json", (JSON, BYTES)),
+    Case(("report", "suite.yaml", *LEDGER, "--out", "out"), "ledger/*.json", (JSON, BYTES)),
+    Case(("results", *LEDGER), "ledger/*.json", (JSON, BYTES)),
+    Case(("tune", "--config", "tune.yaml", "--out", "tuned"), "tuned/trials.json", (JSON, BYTES)),
+    Case(
+        ("tune", "--config", "tune.yaml", "--out", "tuned", "--space", "space.yaml"),
+        "space.yaml",
+        (YAML, BYTES),
+    ),
+    Case(LEARN_ON, "unfinished/checkpoints/*.safetensors", (damage_checkpoint, BYTES)),
+    Case(
+        ("predict", "state", "photo.jpg", "--device", "cpu"),
+        "state/weights-*.safetensors",
+        (damage_learned_weights, damage_learned_weights, BYTES),
     ),
     Case(("run", "--config", "run.yaml", "--out", "run", "--quiet"), "run/result.json", (JSON,)),
     Case(("run", "--config", "run.yaml", "--bound", "bound", *RUN), "bound/result.json", (JSON,)),
@@ -367,7 +435,7 @@ COMMAND_LINES: tuple[tuple[str, ...], ...] = (
         "data",
         "--image-size",
         "8",
-        "--out",
+        "--draw",
         "out/v.png",
     ),
 )
@@ -409,7 +477,8 @@ def run_case(random: Random, corpus: Path, work: Path) -> tuple[tuple[str, ...],
         case = random.choice(CASES)
         words = case.words
         damage = random.choice(case.damages)
-        what = f"{case.target}: {damage(random, work / case.target)}"
+        places = sorted(work.glob(case.target)) or [work / case.target]
+        what = f"{case.target}: {damage(random, random.choice(places))}"
     os.chdir(work)
     (work / "out").mkdir()
     return words, what, judged(words, work / "out")
@@ -473,9 +542,6 @@ def time_limit(seconds: float) -> Iterator[None]:
 def sandbox(root: Path) -> Iterator[None]:
     """Train nothing, download nothing, and take little memory."""
 
-    def began(*_: Any) -> None:
-        raise Began
-
     torch.set_num_threads(1)
     draw = shapes.load
     drawn = cache(lambda side: draw(StreamConfig(image_size=side)))
@@ -491,6 +557,7 @@ def sandbox(root: Path) -> Iterator[None]:
         try:
             make_corpus(root)
             changed.enter_context(patch.object(Trainer, "learn", began))
+            changed.enter_context(patch.object(LocalEngine, "run", began))
             if pages:
                 soft = pages * resource.getpagesize() + EXTRA_MEMORY
                 resource.setrlimit(resource.RLIMIT_AS, (soft, limits[1]))
@@ -508,11 +575,28 @@ def fuzz(seed: int, seconds: float, most: int = 10**9, stop_at: int = 1) -> tupl
         corpus = Path(folder) / "corpus"
         corpus.mkdir()
         with sandbox(corpus):
+            failures += undamaged_cases(corpus, Path(folder) / "work")
             end = time.monotonic() + seconds
             while count < most and time.monotonic() < end and len(failures) < stop_at:
                 failures += one_case(f"{seed}/{count}", corpus, Path(folder) / "work")
                 count += 1
     return count, failures
+
+
+def undamaged_cases(corpus: Path, work: Path) -> list[str]:
+    """Run every command on undamaged files; return a text for each that does not succeed."""
+    failures = []
+    for words in {*(case.words for case in CASES), *COMMAND_LINES}:
+        shutil.copytree(corpus, work)
+        os.chdir(work)
+        (work / "out").mkdir()
+        outcome = judged(words, work / "out")
+        os.chdir(corpus)
+        shutil.rmtree(work)
+        if outcome.code != 0 or outcome.problems:
+            said = "\n".join([*outcome.problems, outcome.said[-500:]])
+            failures.append(f"undamaged: distillmatch {' '.join(words)}\n{said}")
+    return failures
 
 
 def one_case(name: str, corpus: Path, work: Path) -> list[str]:

@@ -89,13 +89,25 @@ def another_journal(left: Path) -> None:
     (left / JOURNAL).write_bytes(b'{"version": 1}\n[]\n')
 
 
+def journal_of_other_files(left: Path) -> None:
+    lines = (left / JOURNAL).read_bytes().splitlines(keepends=True)
+    (left / JOURNAL).write_bytes(lines[0] + b'[[9999, "no image"]]\n' + lines[2])
+
+
 def half_a_piece(left: Path) -> None:
     with (left / IMAGES).open("ab") as file:
         file.write(b"half a piece")
 
 
 @pytest.mark.parametrize(
-    ("damage", "pieces"), [(leave_it, 2), (cut_journal, 1), (another_journal, 0), (half_a_piece, 2)]
+    ("damage", "pieces"),
+    [
+        (leave_it, 2),
+        (cut_journal, 1),
+        (another_journal, 0),
+        (journal_of_other_files, 0),
+        (half_a_piece, 2),
+    ],
 )
 def test_a_killed_build_resumes_after_the_last_whole_piece(
     config: StreamConfig, tmp_path: Path, decoded: list[int], damage: Any, pieces: int

@@ -170,6 +170,12 @@ def test_a_ledger_without_an_archive_has_nothing_to_stand_in(tmp_path: Path) -> 
     (tmp_path / "archive" / "index.json").write_text('{"format": "other"}')
     with pytest.raises(ResultError, match="index of an archive"):
         Ledger(tmp_path).archive.nearest(BASE)
+    wrong: list[Any] = [None, [], {"a": 3}, {"a": [{"file": "b"}]}]
+    for runs in wrong:
+        index = {"format": "distillmatch archive", "version": 1, "runs": runs}
+        (tmp_path / "archive" / "index.json").write_text(json.dumps(index))
+        with pytest.raises(ResultError, match="expected runs, each with a list of files"):
+            Ledger(tmp_path).archive.nearest(BASE)
 
 
 def test_an_archived_result_is_not_taken_for_one_of_today(tmp_path: Path) -> None:

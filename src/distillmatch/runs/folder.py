@@ -160,7 +160,7 @@ class RunFolder:
     def _stages(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the stages that were begun: their numbers, and their records or checkpoints."""
         folders = sorted((self.path / STAGES).glob("[0-9][0-9]*"))
-        for number in (int(path.name) - 1 for path in folders if path.name.isdigit()):
+        for number in (int(path.name) - 1 for path in folders if path.name.isdecimal()):
             record = self._finished_stage(number)
             if record is None:
                 checkpoint, _ = Checkpoints(self.stage(number)).load()

@@ -67,15 +67,18 @@ class _Detector(_Part):
     pseudo_labels_right: Number | None
 
 
-class _Task(_Part):
+class _TaskOfRow(_Part):
     task: Whole
     test_images: Whole
-    accuracy: Number
     detector: _Detector
     losses: dict[str, dict[str, list[Number]]]
     seconds: dict[str, Number]
     stored_images: Whole
     stored_bytes: Whole
+
+
+class _Task(_TaskOfRow):
+    accuracy: Number
 
 
 class _Memory(_Part):
@@ -190,10 +193,10 @@ class LearnerCheckpoint(_Part):
 
 
 class _Row(_Part):
-    R: list[Number | None]
-    A: list[Number | None]
-    P: list[Number | None]
-    task: dict[str, Any]
+    R: list[Number]
+    A: list[Number]
+    P: list[Number]
+    task: _TaskOfRow
 
 
 class StageSchema(RunHead):

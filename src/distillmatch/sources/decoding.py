@@ -124,6 +124,7 @@ def _resume(journal: BinaryIO, head: dict[str, Any]) -> list[dict[int, str]]:
     try:
         bad = [{int(number): str(reason) for number, reason in json.loads(x)} for x in lines[1:]]
         same = json.loads(lines[0]) == head
+        same = same and all(0 <= number < head["files"] for piece in bad for number in piece)
     except (IndexError, ValueError, TypeError):
         same = False
     if same:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.files import check_writable, read_record, write_atomically
@@ -18,6 +20,16 @@ WRITING = "writing to the ledger"
 ARCHIVE = "archive"
 INDEX = "index.json"
 ARCHIVED_SEEDS = (1, 2, 3)
+
+
+class _Entry(BaseModel):
+    """An archived result: its file, without the ending, and the preset that it was by."""
+
+    file: str
+    preset: str
+
+
+_INDEX = TypeAdapter(dict[str, list[_Entry]])
 
 
 class Ledger:
@@ -103,7 +115,7 @@ class Archive:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._index: dict[str, list[dict[str, str]]] | None = None
+        self._index: dict[str, list[_Entry]] | None = None
 
     def paths(self) -> list[Path]:
         """Return its files, by name."""
@@ -118,20 +130,23 @@ class Archive:
         for seed in ARCHIVED_SEEDS:
             name = run_name(config.replace(splits="hashed", seed=seed))
             entries = self._entries().get(name, [])
-            same = [one for one in entries if not found or one["preset"] == found[0].preset]
+            same = [one for one in entries if not found or one.preset == found[0].preset]
             for entry in same[:1]:
-                path = self.folder / f"{entry['file']}.json"
-                found.append(Archived(path, entry["preset"], seed))
+                path = self.folder / f"{entry.file}.json"
+                found.append(Archived(path, entry.preset, seed))
         return found
 
-    def _entries(self) -> dict[str, list[dict[str, str]]]:
+    def _entries(self) -> dict[str, list[_Entry]]:
         if self._index is None:
             path = self.folder / INDEX
             self._index = {}
             if path.is_file():
                 form = "distillmatch archive"
                 record = read_record(path, "index of an archive", form, 1, ResultError)
-                self._index = record["runs"]
+                try:
+                    self._index = _INDEX.validate_python(record.get("runs"))
+                except ValidationError:
+                    raise ResultError(f"{path}: expected runs, each with a list of files") from None
         return self._index
 
 
