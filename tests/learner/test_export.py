@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from distillmatch.cli import main
 from distillmatch.learner import ContinualLearner, export
+from distillmatch.sources.images import square
 
 COUNTS = (1, 3, 17)
 SIDE = 8
+SIZES = ((31, 50), (90, 64), (5, 12), (8, 9))
 
 
 @pytest.fixture(name="state", scope="module")
@@ -31,6 +34,15 @@ def state_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pictures(count: int, seed: int) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (count, SIDE, SIDE, 3), np.uint8)
+
+
+def photograph(height: int, width: int) -> NDArray[np.uint8]:
+    """Return a smooth picture with noise on it."""
+    draw = np.random.default_rng(height)
+    smooth = Image.fromarray(draw.integers(0, 256, (3, 4, 3), np.uint8))
+    image = np.array(smooth.resize((width, height), Image.Resampling.BICUBIC), np.int64)
+    image += draw.integers(-20, 21, image.shape)
+    return np.clip(image, 0, 255).astype(np.uint8)
 
 
 def given(images: NDArray[np.uint8], pixels: str) -> NDArray[Any]:
@@ -52,14 +64,44 @@ def test_onnxruntime_gives_the_same_probabilities(pixels: str, state: Path, tmp_
         (found,) = session.run(["probabilities"], {"images": given(images, pixels)})
         assert found.shape == (count, 5)
         np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4, rtol=0)
+    for height, width in SIZES:
+        image = photograph(height, width)
+        (found,) = session.run(["probabilities"], {"images": given(image[None], pixels)})
+        np.testing.assert_allclose(found, learner.predict_proba([image]), atol=1e-3, rtol=0)
     model = onnx.load(file)
     assert [(one.domain, one.version) for one in model.opset_import] == [("", export.OPSET)]
     props = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
     assert props["labels"] == list(learner.classes_)
     assert props["image_size"] == SIDE and props["pixels"] == pixels
+    assert props["filter"].startswith("bicubic")
     seen = np.concatenate([pictures(12, 2)]).reshape(-1, 3) / 255
     np.testing.assert_allclose(props["mean"], seen.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(props["std"], seen.std(axis=0), atol=1e-6)
+
+
+def test_the_lines_on_the_page_reproduce_predictions(
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They are taken from the page as they stand; the photograph is large, and turned."""
+    pytest.importorskip("onnxruntime")
+    page = (Path(__file__).parents[2] / "docs" / "images.md").read_text(encoding="utf-8")
+    section = page.split("### In other programs")[1]
+    lines = section.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(state), "--onnx", "fish.onnx"]) == 0
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "new").mkdir()
+    Image.fromarray(photograph(301, 400)).save("new/1.jpg", exif=exif)
+    capsys.readouterr()
+    exec(compile(lines, "docs/images.md", "exec"), {})
+    label, probability = capsys.readouterr().out.split()
+    learner = ContinualLearner.load(state, device="cpu")
+    assert label == learner.predict(["new/1.jpg"])[0]
+    assert float(probability) == pytest.approx(learner.predict_proba(["new/1.jpg"]).max(), abs=1e-3)
 
 
 def test_a_torch_file_gives_the_same_probabilities(state: Path, tmp_path: Path) -> None:
@@ -74,6 +116,14 @@ def test_a_torch_file_gives_the_same_probabilities(state: Path, tmp_path: Path) 
         with torch.no_grad():
             found = module(torch.from_numpy(given(images, "uint8"))).numpy()
         np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (31, 50), (64, 20), (5, 12), (301, 400)])
+def test_images_are_resized_as_pillow_resizes_them(size: tuple[int, int]) -> None:
+    image = photograph(*size)
+    found = export.fitted(torch.from_numpy(image).permute(2, 0, 1)[None].float(), SIDE)[0]
+    wrong = np.abs(found.permute(1, 2, 0).numpy() - square(Image.fromarray(image), SIDE))
+    assert wrong.max() <= 1  # Pillow's versions begin with rows or with columns, and round both
 
 
 def test_without_the_extra_one_sentence_says_how_to_get_it(

@@ -318,8 +318,8 @@ def run_export(arguments: argparse.Namespace) -> None:
         if path is not None:
             write(learner, path, arguments.pixels)
             console.print(
-                f"{path}: {len(learner.classes_)} classes, images (count, 3, "
-                f"{learner.image_size_}, {learner.image_size_}) of {arguments.pixels}, "
+                f"{path}: {len(learner.classes_)} classes, images (count, 3, height, width) of "
+                f"{arguments.pixels}, brought to {learner.image_size_} px, "
                 f"{size_shown(path.stat().st_size)}",
             )
 
