@@ -18,7 +18,7 @@ from distillmatch.serve.app import Review, make_app
 from distillmatch.serve.camera import look
 from distillmatch.serve.labels import Labels
 
-TOKEN, HOST = "the-token-of-the-tests", "127.0.0.1:8765"
+TOKEN, ONCE, HOST = "the-token-of-the-tests", "a-word-for-once", "127.0.0.1:8765"
 CLASSES = ("blue", "green", "red")
 COLORS = {"red": (230, 20, 20), "green": (20, 230, 20), "blue": (20, 20, 230), "gray": (128,) * 3}
 COLORS |= {"orange": (200, 185, 20)}
@@ -82,7 +82,7 @@ class Client:
     """Calls an application as a server would: nothing is tidied up on the way."""
 
     def __init__(self, review: Review) -> None:
-        self.app: ASGIApp = make_app(review, TOKEN, (HOST, "localhost:8765"))
+        self.app: ASGIApp = make_app(review, TOKEN, ONCE, (HOST, "localhost:8765"))
 
     def get(self, path: str, **given: Any) -> Answer:
         return self.ask("GET", f"/{TOKEN}{path}", **given)

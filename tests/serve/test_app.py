@@ -15,6 +15,7 @@ from review_client import (
     CLASSES,
     COLORS,
     HOST,
+    ONCE,
     TOKEN,
     Client,
     ColorLearner,
@@ -68,6 +69,16 @@ def test_the_token_is_taken_from_the_address_or_as_bearer(client: Client) -> Non
     image = image_file("red")
     assert client.ask("POST", "/predict", [image], headers=[BEARER]).status == 200
     assert client.post("/predict", image).status == 200
+
+
+def test_the_word_for_the_browser_leads_to_the_page_once(client: Client) -> None:
+    assert client.ask("GET", f"/{ONCE}", hosts=["evil.example"]).status == 403
+    first, second = client.ask("GET", f"/{ONCE}"), client.ask("GET", f"/{ONCE}")
+    assert first.status == 303 and first.headers["location"] == f"/{TOKEN}/"
+    assert second.status == 401 and TOKEN not in str(second)
+    assert (
+        client.ask("POST", "/predict", headers=[("authorization", f"Bearer {ONCE}")]).status == 401
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from review_client import TOKEN, numbers_of, start_review, write_camera
+from review_client import ONCE, TOKEN, numbers_of, start_review, write_camera
 
 from distillmatch.serve.app import Review, make_app
 from distillmatch.serve.server import hosts_of, open_socket, running
@@ -24,7 +24,7 @@ def review(tmp_path: Path) -> Review:
 def address(review: Review) -> Iterator[str]:
     with open_socket(0) as listening:
         hosts = hosts_of(listening)
-        with running(make_app(review, TOKEN, hosts), listening):
+        with running(make_app(review, TOKEN, ONCE, hosts), listening):
             yield f"http://{hosts[0]}/{TOKEN}/"
 
 
@@ -68,12 +68,12 @@ def test_a_person_labels_by_keys_at_the_width_of_a_phone(
     assert page.locator("section").count() == 3
 
     press("Enter")  # an unfamiliar image has no guess that could be confirmed: name it
-    page.keyboard.type("cat")
+    page.keyboard.type("<b>cat")
     press("Enter")
-    done("1 image labeled cat")
+    done("1 image labeled <b>cat")
     press("g", "Enter")  # the rest of the group: the last label is offered first
-    done("4 images labeled cat")
-    assert labels_of(review, "gray") == ["cat"] * 5
+    done("4 images labeled <b>cat")
+    assert labels_of(review, "gray") == ["<b>cat"] * 5
     page.locator(".tile.current:not(.given)").wait_for()  # on to the next group
     press("Space", "ArrowRight", "Space", "s")
     done("2 images left out")

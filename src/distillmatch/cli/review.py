@@ -85,13 +85,12 @@ def run(arguments: argparse.Namespace) -> None:
         camera = look(learner, arguments.unlabeled, out)
         _tell_of(camera)
         labels = Labels(out, list(learner.classes_), camera.shots)
-        hosts, token = hosts_of(listening), new_token()
-        address = f"http://{hosts[0]}/{token}/"
-        app = make_app(Review(learner, camera, labels), token, hosts)
-        say(address)
+        hosts, token, once = hosts_of(listening), new_token(), new_token()
+        app = make_app(Review(learner, camera, labels), token, once, hosts)
+        say(f"http://{hosts[0]}/{token}/")
         tell(f"labels go to {shown(out)}; Ctrl-C ends the review")
         if not arguments.no_browser:
-            open_browser(address)
+            open_browser(f"http://{hosts[0]}/{once}")
         stop = serve(app, listening)
     tell(_ending(arguments, labels))
     end_process(stop)

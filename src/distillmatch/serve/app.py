@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -224,10 +224,17 @@ class _Answers:
 
 
 class Guard:
-    """Refuses what is not from the page or without the token, and adds headers for the browser."""
+    """Refuses what is not from the page or without the token, and adds headers for the browser.
 
-    def __init__(self, app: ASGIApp, token: str, hosts: Collection[str], policy: str) -> None:
-        self._app, self._token, self._hosts = app, token.encode(), hosts
+    `once` is a word that leads to the page a single time: other users of the machine may read the
+    command line of a browser that is started with it.
+    """
+
+    def __init__(
+        self, app: ASGIApp, token: str, once: str, hosts: Collection[str], policy: str
+    ) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
+        self._once: str | None = once
         self._headers = {**HEADERS, "content-security-policy": policy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,9 +252,12 @@ class Guard:
         app: ASGIApp = self._app
         if not self._is_local(headers):
             app = JSONResponse({"error": "this page is for this machine only"}, 403)
-        elif self._is_token(first):
+        elif _is_same(first, self._token):
             scope = {**scope, "path": f"/{rest}"}
-        elif not self._is_token(headers.get("authorization", "").removeprefix("Bearer ")):
+        elif self._once is not None and _is_same(first, self._once):
+            self._once = None
+            app = RedirectResponse(f"/{self._token}/", 303)
+        elif not _is_same(headers.get("authorization", "").removeprefix("Bearer "), self._token):
             app = JSONResponse(
                 {"error": "expected the token that `distillmatch review` printed"},
                 401,
@@ -262,11 +272,8 @@ class Guard:
         is_named = len(named) == 1 and named[0] in self._hosts
         return is_named and origins.issuperset(headers.getlist("origin"))
 
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(errors="replace"), self._token)
 
-
-def make_app(review: Review, token: str, hosts: Collection[str]) -> ASGIApp:
+def make_app(review: Review, token: str, once: str, hosts: Collection[str]) -> ASGIApp:
     """Return the application for requests to `hosts`, each with its port."""
     warnings.simplefilter("ignore")  # Pillow's, of images that are refused
     page = (files("distillmatch.serve") / "review.html").read_text(encoding="utf-8")
@@ -287,7 +294,7 @@ def make_app(review: Review, token: str, hosts: Collection[str]) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    return Guard(app, token, hosts, policy)
+    return Guard(app, token, once, hosts, policy)
 
 
 async def _body(request: Request, limit: int) -> bytes:
@@ -318,6 +325,11 @@ async def _fail(request: Request, error: Exception) -> Response:
     """Answer a request that met a mistake of ours, and say so in the terminal."""
     tell(f"a request failed: {type(error).__name__}: {error}")
     return JSONResponse({"error": "this failed; the terminal says why"}, 500)
+
+
+def _is_same(text: str, secret: str) -> bool:
+    """Compare in a time that tells nothing of the secret."""
+    return hmac.compare_digest(text.encode(errors="replace"), secret.encode())
 
 
 def _source(inline: str) -> str:
