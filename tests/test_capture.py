@@ -39,7 +39,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_why(
 ) -> None:
     monkeypatch.setattr(steps_module, "CapturedStep", Refusing)
     rows = torch.arange(12.0)
-    epoch = Epoch((5, 5, 2), (0, 0, 0), rows, rows, rows[:0], None, None)
+    epoch = Epoch(rows, rows, rows[:0], sizes=(5, 5, 2), unlabeled_sizes=(0, 0, 0))
     steps = EpochSteps(cast(Step, OnCuda()))
     with pytest.warns(UserWarning, match=r"'classifier' cannot be captured .* is capturing$"):
         assert steps.run(epoch).tolist() == [10, 35, 21]

@@ -49,7 +49,7 @@ def test_steps_are_torchs_to_the_last_bit(
             lambda w, rate: torch.optim.AdamW(w, rate, weight_decay=weight_decay, fused=True), clip
         )
     else:
-        ours = stepped(lambda w, rate: Descent(w, rate, momentum, weight_decay, clip), None)
+        ours = stepped(lambda w, rate: Descent(w, rate, weight_decay, clip, momentum), None)
         sgd, decay = torch.optim.SGD, weight_decay
         theirs = stepped(lambda w, r: sgd(w, r, momentum, weight_decay=decay, fused=True), clip)
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

@@ -33,7 +33,7 @@ def test_a_step_of_descent_is_torchs(clip: float | None) -> None:
         weights = list(network.parameters())
         rate = torch.tensor(0.1, device="cuda")
         plain = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4)
-        fused = Descent(weights, rate, 0.9, 5e-4, clip)
+        fused = Descent(weights, rate, 5e-4, clip, 0.9)
         for step in range(4):
             give_gradients(weights, step)
             if clip is not None and not ours:
@@ -44,7 +44,7 @@ def test_a_step_of_descent_is_torchs(clip: float | None) -> None:
                 plain.param_groups[0]["lr"] = 0.01
         if ours:
             gradients = [one.grad for one in weights if one.grad is not None]
-            used = parameters.descends(weights, gradients, fused.velocities)
+            used = parameters.descends(weights, gradients, fused.state)
             assert used, "the kernel was not used"
         found.append([weight.detach().clone() for weight in weights])
     for one, other in zip(*found, strict=True):

@@ -21,7 +21,7 @@ from distillmatch.engine.outputs import (
     steps_in_piece,
 )
 from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
-from distillmatch.methods import Frozen, ImageSet, TaskInfo, Training, count_labels
+from distillmatch.methods import Batch, Frozen, ImageSet, TaskInfo, Training, count_labels
 from distillmatch.randomness import permutation
 from distillmatch.sources.rows import ImageRows
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
@@ -72,31 +72,16 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class Epoch(Batch):
     """The views of an epoch, or of a part of one, in the order the steps take them."""
 
-    sizes: Sizes
-    unlabeled_sizes: Sizes
-    images: Tensor
-    labels: Tensor
-    unlabeled: Tensor
-    strong: Tensor | None
-    strong_images: Tensor | None
-    labeled_outputs: Any = None
-    unlabeled_outputs: Any = None
-    truth: Tensor | None = None
+    sizes: Sizes = ()
+    unlabeled_sizes: Sizes = ()
 
     @property
     def steps(self) -> int:
         """How many steps these views are for."""
         return len(self.sizes)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All that the steps read."""
-        outputs = [*(self.labeled_outputs or ()), *(self.unlabeled_outputs or ())]
-        views = [self.images, self.labels, self.unlabeled, self.strong, self.strong_images]
-        return [one for one in (*views, self.truth, *outputs) if one is not None]
 
 
 class TaskData:

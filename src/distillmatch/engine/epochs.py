@@ -13,6 +13,7 @@ from distillmatch.engine.data import Draft, Epoch, TaskData
 from distillmatch.engine.outputs import CapturedOutputs
 from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Frozen, Training
+from distillmatch.methods.contract import tensors_of
 
 AHEAD = 2
 """Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
@@ -71,7 +72,7 @@ class Epochs:
         if self.stream is not None:
             current = torch.cuda.current_stream()
             current.wait_stream(self.stream)
-            for tensor in epoch.tensors:
+            for tensor in tensors_of(epoch):
                 # The host is ahead: it lets go of a part before the device has read it.
                 tensor.record_stream(current)
         return epoch

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -14,29 +15,19 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
+@dataclass(eq=False)
 class Optimizer(ABC):
     """torch's update by the function that it is made of, with all state in place.
 
     An object of torch.optim imports torch's compiler, which takes seconds and is not used. The rate
-    is a tensor, so that a captured step reads it.
+    is a tensor, so that a captured step reads it. `state` is all that a resumed training needs.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        rate: Tensor,
-        weight_decay: float = 0.0,
-        clip: float | None = None,
-    ) -> None:
-        self.parameters = parameters
-        self.rate = rate
-        self.weight_decay = weight_decay
-        self.clip = clip
-
-    @property
-    @abstractmethod
-    def state(self) -> list[Tensor]:
-        """All that a resumed training needs of it."""
+    parameters: Sequence[nn.Parameter]
+    rate: Tensor
+    weight_decay: float = 0.0
+    clip: float | None = None
+    state: list[Tensor] = field(init=False)
 
     @abstractmethod
     def step(self) -> None:
@@ -46,6 +37,9 @@ class Optimizer(ABC):
         """Drop the last step's gradients."""
         for parameter in self.parameters:
             parameter.grad = None
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(one) for one in self.parameters]
 
     def _given(self, *states: Sequence[Tensor]) -> list[list[Tensor]]:
         """Return the parameters with gradients, the gradients, and their state."""
@@ -60,33 +54,22 @@ class Optimizer(ABC):
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
 
 
+@dataclass(eq=False)
 class Descent(Optimizer):
     """SGD with momentum, by kernels where there are any.
 
-    Velocities are 0 at first, from which a step makes what torch makes of none.
+    Its state is the velocities, at first 0, from which a step makes what torch makes of none.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        rate: Tensor,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        clip: float | None = None,
-    ) -> None:
-        super().__init__(parameters, rate, weight_decay, clip)
-        self.momentum = momentum
-        self.velocities = [torch.zeros_like(one) for one in parameters]
+    momentum: float = 0.0
 
-    @property
-    def state(self) -> list[Tensor]:
-        """The velocities."""
-        return self.velocities
+    def __post_init__(self) -> None:
+        self.state = self._zeros()
 
     @torch.no_grad()
     def step(self) -> None:
         """Take a step."""
-        weights, gradients, velocities = self._given(self.velocities)
+        weights, gradients, velocities = self._given(self.state)
         how = self.rate, self.momentum, self.weight_decay, self.clip
         if descend(weights, gradients, velocities, *how):
             return
@@ -105,25 +88,14 @@ class Descent(Optimizer):
         )
 
 
+@dataclass(eq=False)
 class AdamW(Optimizer):
-    """AdamW with torch's defaults."""
+    """AdamW with torch's defaults; its state is means, squares and numbers of steps."""
 
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        rate: Tensor,
-        weight_decay: float = 0.0,
-        clip: float | None = None,
-    ) -> None:
-        super().__init__(parameters, rate, weight_decay, clip)
-        self.means = [torch.zeros_like(one) for one in parameters]
-        self.squares = [torch.zeros_like(one) for one in parameters]
-        self.steps = [torch.zeros((), device=rate.device) for _ in parameters]
-
-    @property
-    def state(self) -> list[Tensor]:
-        """Means, squares and numbers of steps."""
-        return [*self.means, *self.squares, *self.steps]
+    def __post_init__(self) -> None:
+        self.means, self.squares = self._zeros(), self._zeros()
+        self.steps = [torch.zeros((), device=self.rate.device) for _ in self.parameters]
+        self.state = [*self.means, *self.squares, *self.steps]
 
     @torch.no_grad()
     def step(self) -> None:

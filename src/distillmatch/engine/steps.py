@@ -2,13 +2,12 @@
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from functools import reduce
+from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import accumulate
-from operator import add, itemgetter
-from typing import Any
+from operator import add
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from distillmatch.engine.graphs import CapturedWork, why
 from distillmatch.engine.optimizer import AdamW, Descent, Optimizer, WeightAverage
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
-from distillmatch.methods.contract import map_outputs, terms_of
+from distillmatch.methods.contract import map_batch, tensors_of, terms_of
 
 STEP_PRIORITY = -2
 """Steps come before the views and scores of the next epoch, which fill the gaps."""
@@ -30,6 +29,8 @@ TRIAL_STEPS = 1
 STEPS_AHEAD = 16
 """Steps that are queued at most: enough for the time the host needs for the next epoch's views.
 A queue that is full would keep the driver, and with it the other runs of the process, waiting."""
+LABELED = ("images", "labels", "strong_images", "labeled_outputs")
+"""Fields of a batch with a row for each labeled image; the others are about unlabeled ones."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,12 @@ class Optimization:
         changed = training.network
         if training.parameters == "head":
             changed = changed.get_submodule("head")
-        parameters = list(changed.parameters())
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        decay = config.weight_decay
-        optimizer: Optimizer
-        if config.optimizer == "adamw":
-            optimizer = AdamW(parameters, rate, decay, training.clip)
-        else:
-            optimizer = Descent(parameters, rate, config.momentum, decay, training.clip)
-        average = None
-        if training.average_decay is not None:
-            average = WeightAverage(training.network, training.average_decay)
-        return cls(optimizer, average)
+        given = list(changed.parameters()), rate, config.weight_decay, training.clip
+        adam = config.optimizer == "adamw"
+        optimizer = AdamW(*given) if adam else Descent(*given, momentum=config.momentum)
+        decay = training.average_decay
+        return cls(optimizer, None if decay is None else WeightAverage(training.network, decay))
 
 
 class Step:
@@ -89,6 +84,16 @@ class Step:
         numbers = [loss, *terms.values()] if len(terms) > 1 else [loss]
         return torch.stack([one.detach().float() for one in numbers])
 
+    @property
+    def changed(self) -> list[Tensor]:
+        """All that a step changes, where it is changed."""
+        average = self.optimization.average
+        return [
+            *self.training.network.state_dict().values(),
+            *self.optimization.optimizer.state,
+            *([] if average is None else average.tensors().values()),
+        ]
+
     def _note(self, terms: dict[str, Tensor]) -> None:
         """Keep the names of the terms, which must be the same in every step."""
         names = ("loss", *terms) if len(terms) > 1 else ("loss",)
@@ -105,15 +110,22 @@ class CapturedStep:
     """A step captured as a CUDA graph: each replay reads its batch from the same memory."""
 
     def __init__(self, step: Step, example: Batch) -> None:
-        self.batch = _copied(example)
-        state = _State.of(step)
+        self.batch = map_batch(
+            lambda _, rows: rows.clone(memory_format=torch.preserve_format), example
+        )
+        changed = step.changed
+        before = [one.clone() for one in changed]
         self.captured = CapturedWork(
-            lambda: step(self.batch), TRIAL_STEPS, lambda: state.restore(step), STEP_PRIORITY
+            lambda: step(self.batch),
+            TRIAL_STEPS,
+            lambda: torch._foreach_copy_(changed, before),
+            STEP_PRIORITY,
         )
 
     def __call__(self, batch: Batch) -> Tensor:
         """Take the step for a batch of the example's sizes, and return where its loss will be."""
-        _copy_into(self.batch, batch)
+        for place, rows in zip(tensors_of(self.batch), tensors_of(batch), strict=True):
+            place.copy_(rows)
         return self.captured.replay()
 
 
@@ -164,18 +176,13 @@ class EpochSteps:
 
 def batches(epoch: Epoch) -> Iterator[Batch]:
     """Cut an epoch into the batches of its steps."""
-    cuts = zip(_slices(epoch.sizes), _slices(epoch.unlabeled_sizes), strict=True)
-    for labeled, unlabeled in cuts:
-        yield Batch(
-            images=epoch.images[labeled],
-            labels=epoch.labels[labeled],
-            unlabeled=epoch.unlabeled[unlabeled],
-            strong=None if epoch.strong is None else epoch.strong[unlabeled],
-            strong_images=None if epoch.strong_images is None else epoch.strong_images[labeled],
-            labeled_outputs=map_outputs(itemgetter(labeled), epoch.labeled_outputs),
-            unlabeled_outputs=map_outputs(itemgetter(unlabeled), epoch.unlabeled_outputs),
-            truth=None if epoch.truth is None else epoch.truth[unlabeled],
-        )
+    for cuts in zip(_slices(epoch.sizes), _slices(epoch.unlabeled_sizes), strict=True):
+        yield map_batch(partial(_rows_of, cuts), epoch)
+
+
+def _rows_of(cuts: tuple[slice, slice], name: str, rows: Tensor) -> Tensor:
+    """Return the rows of one step of a field that has them for labeled or for unlabeled images."""
+    return rows[cuts[name not in LABELED]]
 
 
 def _slices(sizes: Sizes) -> Iterator[slice]:
@@ -198,54 +205,3 @@ def training_mode(training: Training) -> Iterator[None]:
     finally:
         network.requires_grad_(True)
         network.eval()
-
-
-@dataclass(frozen=True)
-class _State:
-    """What warm-up steps change, to be restored."""
-
-    network: dict[str, Tensor]
-    average: dict[str, Tensor]
-    optimizer: list[Tensor]
-
-    @classmethod
-    def of(cls, step: Step) -> "_State":
-        network, average = step.training.network, step.optimization.average
-        averaged = {} if average is None else average.tensors()
-        return cls(
-            {name: value.clone() for name, value in network.state_dict().items()},
-            {name: value.clone() for name, value in averaged.items()},
-            [one.clone() for one in step.optimization.optimizer.state],
-        )
-
-    def restore(self, step: Step) -> None:
-        changed = step.training.network.state_dict()
-        torch._foreach_copy_(list(changed.values()), list(self.network.values()))
-        if step.optimization.average is not None:
-            step.optimization.average.restore(self.average)
-        torch._foreach_copy_(step.optimization.optimizer.state, self.optimizer)
-
-
-def _map_batch(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    changed: dict[str, Any] = {}
-    for part in fields(batch):
-        value = getattr(batch, part.name)
-        if isinstance(value, tuple):
-            changed[part.name] = map_outputs(change, value)
-        elif value is not None:
-            changed[part.name] = change(value)
-    return replace(batch, **changed)
-
-
-def _copied(batch: Batch) -> Batch:
-    return _map_batch(lambda rows: rows.clone(memory_format=torch.preserve_format), batch)
-
-
-def _copy_into(target: Batch, given: Batch) -> None:
-    """Copy a batch to where a captured step reads it."""
-    for part in fields(target):
-        into, value = getattr(target, part.name), getattr(given, part.name)
-        pairs = zip(into, value, strict=True) if isinstance(into, tuple) else [(into, value)]
-        for place, rows in pairs:
-            if place is not None:
-                place.copy_(rows)

@@ -1,6 +1,8 @@
 """What a method returns, checked against the contract where the engine takes it."""
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -85,6 +87,23 @@ def map_outputs(change: Callable[[Tensor], Tensor], outputs: Any) -> Any:
     if outputs is None:
         return None
     return type(outputs)(*(None if rows is None else change(rows) for rows in outputs))
+
+
+def map_batch(change: Callable[[str, Tensor], Tensor], batch: Batch) -> Batch:
+    """Return a batch with each tensor changed, which is given with the name of its field."""
+    made: dict[str, Any] = {}
+    for field in fields(Batch):
+        value, change_one = getattr(batch, field.name), partial(change, field.name)
+        is_tensor = isinstance(value, Tensor)
+        made[field.name] = change_one(value) if is_tensor else map_outputs(change_one, value)
+    return Batch(**made)
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """Return all tensors of a batch, those of outputs too, in the order of its fields."""
+    values = [getattr(batch, field.name) for field in fields(Batch)]
+    listed = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [one for some in listed for one in some if one is not None]
 
 
 def _about(method: Method, sentence: str) -> str:
