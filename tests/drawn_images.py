@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from distillmatch.networks import frozen_statistics, separate_statistics
+from distillmatch.networks import separate_statistics
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -20,7 +20,7 @@ def together_and_apart(one: nn.Module, two: nn.Module) -> tuple[Tensor, Tensor]:
     with separate_statistics(one, [4, 5]):
         together = one(torch.cat([first, second]))
     apart = [two(first)]
-    with frozen_statistics(two):
+    with separate_statistics(two, [5], 0):
         apart.append(two(second))
     torch.testing.assert_close(together, torch.cat(apart))
     for name, value in one.named_buffers():

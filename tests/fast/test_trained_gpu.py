@@ -13,7 +13,6 @@ from distillmatch import fast
 from distillmatch.concurrency import shared_device
 from distillmatch.networks import (
     StatisticsGroups,
-    frozen_statistics,
     separate_statistics,
 )
 from distillmatch.networks.wide_resnet import WideResNet
@@ -125,8 +124,6 @@ def test_who_goes_layer_by_layer() -> None:
     for sizes in ([4, 1], [4, 0], [1, 1, 1, 0, 1]):
         with separate_statistics(backbone, sizes):
             assert not taken()
-    with frozen_statistics(backbone):
-        assert taken()
     backbone.eval()
     assert not taken()
 

@@ -1,4 +1,3 @@
-import copy
 from contextlib import nullcontext
 from math import exp, sqrt
 from typing import get_args
@@ -8,7 +7,7 @@ import torch
 from drawn_images import images, seeded, together_and_apart
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from distillmatch.errors import ConfigError
 from distillmatch.networks import (
@@ -18,7 +17,6 @@ from distillmatch.networks import (
     Head,
     WideResNet,
     build_network,
-    frozen_statistics,
     parse_network,
     separate_statistics,
 )
@@ -149,17 +147,6 @@ def test_batch_norm_agrees_with_torchs() -> None:
     assert torch.equal(ours(images(2)), theirs(images(2)))
 
 
-def test_frozen_statistics_leave_them_alone_and_change_nothing_else() -> None:
-    network = build_network("wrn-10-1", 3, "scaled-cosine")
-    usual = copy.deepcopy(network)
-    before = {name: value.clone() for name, value in network.named_buffers()}
-    with frozen_statistics(network):
-        frozen = network(images(4))
-    assert torch.equal(frozen, usual(images(4)))
-    assert all(torch.equal(value, before[name]) for name, value in network.named_buffers())
-    assert not any(torch.equal(value, before[name]) for name, value in usual.named_buffers())
-
-
 def test_one_forward_with_separate_statistics_does_for_two() -> None:
     one, two = (build_network("wrn-10-1", 3, "cosine", seeded(4)) for _ in range(2))
     together, apart = together_and_apart(one, two)
@@ -181,46 +168,23 @@ def test_parts_of_one_forward_are_forwards_of_their_own_and_move_statistics_in_t
         together = one(torch.cat(parts))
     apart = []
     for k, part in enumerate(parts):
-        with frozen_statistics(two) if k >= moving else nullcontext():
+        with separate_statistics(two, [len(part)], 0) if k >= moving else nullcontext():
             apart.append(two(part))
     torch.testing.assert_close(together, torch.cat(apart))
     for name, value in one.named_buffers():
         torch.testing.assert_close(value, dict(two.named_buffers())[name])
 
 
-def test_statistics_move_again_after_a_frozen_forward_even_a_failed_one() -> None:
+def test_groups_end_with_the_block_even_after_a_failed_forward() -> None:
     network = build_network("wrn-10-1", 3)
     mean = network.get_buffer("backbone.last_norm.running_mean")
-    with pytest.raises(RuntimeError), frozen_statistics(network):
+    with pytest.raises(RuntimeError), separate_statistics(network, [2], 0):
         network(torch.zeros(2, 5, 8, 8))
-    with frozen_statistics(network), frozen_statistics(network):
+    with separate_statistics(network, [2], 0):
         network(images(2))
     assert mean.eq(0).all()
     network(images(2))
     assert not mean.eq(0).all()
-
-
-def test_frozen_statistics_do_not_disturb_evaluation() -> None:
-    network = build_network("wrn-10-1", 3)
-    network(images(8))
-    network.eval()
-    usual = network(images(1, seed=1))
-    with frozen_statistics(network):
-        assert torch.equal(network(images(1, seed=1)), usual)
-
-
-def test_a_traced_step_holds_both_kinds_of_forward() -> None:
-    layer = BatchNorm(3)
-
-    def step(weak: Tensor, strong: Tensor) -> None:
-        layer(weak)
-        with frozen_statistics(layer):
-            layer(strong)
-
-    expected = copy.deepcopy(layer)
-    expected(images(4))
-    torch.compile(step, backend="eager")(images(4), 5 + images(4, seed=1))
-    assert torch.equal(layer.running_mean, expected.running_mean)
 
 
 def slow_similarity(head: DeconfHead, feature: list[float], k: int, scale: float) -> float:

@@ -56,7 +56,7 @@ class TrainedWalk(Walk):
             norm.running_var,
             counters_of(norm, maps.device),
             self.groups.sizes,
-            self.groups.updating if norm.updates_statistics else 0,
+            self.groups.updating,
             norm.momentum,
             norm.epsilon,
         )

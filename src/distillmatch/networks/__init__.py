@@ -8,7 +8,6 @@ from distillmatch.networks.normalization import (
     BatchNorm,
     StatisticsGroups,
     by_batch_statistics,
-    frozen_statistics,
     separate_statistics,
 )
 from distillmatch.networks.pretrained import PretrainedWeights, weights_digest
@@ -28,7 +27,6 @@ __all__ = [
     "build_network",
     "by_batch_statistics",
     "check_network",
-    "frozen_statistics",
     "named_generator",
     "parse_network",
     "separate_statistics",

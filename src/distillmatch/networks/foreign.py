@@ -61,7 +61,7 @@ def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Modu
 def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
     """Return the backbone with our batch normalization in place of torch's, values and all.
 
-    So `separate_statistics` and `frozen_statistics` work on it as well.
+    So `separate_statistics` works on it as well.
     """
     return _converted(backbone, name, {})
 

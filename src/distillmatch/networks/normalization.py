@@ -21,10 +21,9 @@ class StatisticsGroups(NamedTuple):
 class BatchNorm(nn.Module):
     """Batch normalization over all dimensions but the second.
 
-    In training it normalizes by the batch and, unless inside `frozen_statistics`, updates the
-    running mean and variance by a tenth; in evaluation it normalizes by the running ones. Inside
-    `separate_statistics` groups of a batch are normalized each by its own. These switches are plain
-    attributes that are read while a step is captured, so nothing is asked of the device.
+    In training it normalizes by the batch and updates the running mean and variance by a tenth; in
+    evaluation it normalizes by the running ones. Inside `separate_statistics` groups of a batch are
+    normalized each by its own.
     """
 
     weight: nn.Parameter
@@ -36,7 +35,6 @@ class BatchNorm(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.epsilon = epsilon
-        self.updates_statistics = True
         self.groups: StatisticsGroups | None = None
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
@@ -46,10 +44,10 @@ class BatchNorm(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the inputs normalized, scaled and shifted by channel."""
         if not self.training or self.groups is None:
-            return self._normalized(inputs, self.updates_statistics)
-        updating = self.groups.updating if self.updates_statistics else 0
-        groups = torch.split(inputs, list(self.groups.sizes))
-        return torch.cat([self._normalized(one, at < updating) for at, one in enumerate(groups)])
+            return self._normalized(inputs, updates=True)
+        sizes, updating = self.groups
+        groups = enumerate(torch.split(inputs, list(sizes)))
+        return torch.cat([self._normalized(one, number < updating) for number, one in groups])
 
     def activate(self, maps: Tensor) -> Tensor:
         """Return the ReLU of the normalized maps."""
@@ -79,31 +77,13 @@ class BatchNorm(nn.Module):
 
 
 @contextmanager
-def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Let training forwards normalize by their own batch without updating the running statistics.
-
-    For strong views, whose statistics are not those of test images.
-    """
-    layers = _norms(network)
-    before = [layer.updates_statistics for layer in layers]
-    for layer in layers:
-        layer.updates_statistics = False
-    try:
-        yield
-    finally:
-        for layer, updated in zip(layers, before, strict=True):
-            layer.updates_statistics = updated
-
-
-@contextmanager
 def separate_statistics(
     network: nn.Module, sizes: Sequence[int], updating: int = 1
 ) -> Iterator[None]:
     """Let one forward do for several, each of a group of the batch, of so many images.
 
     Every group is normalized by its own statistics; the first `updating` of them update the running
-    ones, in their order. So weak and strong views share a forward that equals one for the weak and,
-    inside `frozen_statistics`, another for the strong.
+    ones, in their order. Strong views, say, do not: their statistics are not those of test images.
     """
     layers = _norms(network)
     for layer in layers:

@@ -55,16 +55,6 @@ class WideResNet(nn.Module):
         activated = self.last_norm.add_and_activate(maps, shortcut)[1]
         return activated.mean(dim=(2, 3))
 
-    @property
-    def convolutions(self) -> list[nn.Conv2d]:
-        """All convolutions, in order."""
-        return [layer for layer in self.modules() if isinstance(layer, nn.Conv2d)]
-
-    @property
-    def norms(self) -> list[BatchNorm]:
-        """All normalizations, in order."""
-        return [layer for layer in self.modules() if isinstance(layer, BatchNorm)]
-
 
 class Block(nn.Module):
     """Two 3×3 convolutions, each after normalization and ReLU, to be added to a shortcut.
