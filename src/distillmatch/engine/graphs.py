@@ -1,6 +1,7 @@
 """Work captured once as a CUDA graph and replayed: the device runs it without the host."""
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -99,6 +100,15 @@ def _capturing_stream(priority: int) -> torch.cuda.Stream:
     return _streams[key]
 
 
-def why(error: RuntimeError) -> str:
-    """Return the first line of CUDA's reason against a capture."""
-    return str(error).strip().split("\n")[0]
+def captured_or_none(make: Callable[[], Result], what: str) -> Result | None:
+    """Return captured work, or None, with a warning, where `what` it is cannot be captured."""
+    try:
+        return make()
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(
+            f"{what} cannot be captured as a CUDA graph and runs eagerly, which is slower: "
+            f"{reason}",
+            stacklevel=3,
+        )
+        return None

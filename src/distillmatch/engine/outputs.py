@@ -1,6 +1,5 @@
 """Outputs of networks that do not learn: of frozen ones for the steps, of a method for tests."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.device import Placement
-from distillmatch.engine.graphs import CapturedWork, why
+from distillmatch.engine.graphs import CapturedWork, captured_or_none
 from distillmatch.methods import Frozen, Method, TaskInfo
 from distillmatch.methods.contract import logits_of, map_outputs, outputs_of
 from distillmatch.networks import by_batch_statistics
@@ -120,15 +119,12 @@ class CapturedOutputs:
 
     def _capture(self, images: Tensor, sizes: Sizes) -> bool:
         given = images.clone(memory_format=torch.preserve_format)
-        try:
-            captured = CapturedWork(lambda: self._eager(given, sizes), trials=1)
-        except RuntimeError as error:
+        captured = captured_or_none(
+            lambda: CapturedWork(lambda: self._eager(given, sizes), trials=1),
+            f"the frozen part of training '{self.training}'",
+        )
+        if captured is None:
             self.capturable = False
-            warnings.warn(
-                f"the frozen networks of training '{self.training}' cannot be captured as a CUDA "
-                f"graph and run eagerly, which is slower: {why(error)}",
-                stacklevel=2,
-            )
             return False
         self.by_sizes[sizes] = given, captured
         return True

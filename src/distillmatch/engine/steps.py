@@ -1,6 +1,5 @@
 """One training step, run eagerly or captured once as a CUDA graph and replayed."""
 
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
-from distillmatch.engine.graphs import CapturedWork, why
+from distillmatch.engine.graphs import CapturedWork, captured_or_none
 from distillmatch.engine.optimizer import AdamW, Descent, Optimizer, WeightAverage
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
@@ -158,19 +157,15 @@ class EpochSteps:
         return torch.stack(losses)
 
     def _captured(self, batch: Batch) -> CapturedStep | None:
-        """Return the step captured for batches like this, or say why that cannot be done."""
+        """Return the step captured for batches like this, if it can be."""
         sizes = len(batch.images), len(batch.unlabeled)
         if sizes not in self.captured:
-            try:
-                self.captured[sizes] = CapturedStep(self.step, batch)
-            except RuntimeError as error:
+            what = f"the step of training '{self.step.training.name}'"
+            captured = captured_or_none(lambda: CapturedStep(self.step, batch), what)
+            if captured is None:
                 self.capturable = False
-                warnings.warn(
-                    f"the step of training '{self.step.training.name}' cannot be captured as a "
-                    f"CUDA graph and runs eagerly, which is slower: {why(error)}",
-                    stacklevel=2,
-                )
                 return None
+            self.captured[sizes] = captured
         return self.captured[sizes]
 
 
