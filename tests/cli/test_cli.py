@@ -130,34 +130,6 @@ def test_the_benchmark_of_training_measures_both_loops(capsys: pytest.CaptureFix
     assert sum(measured["shares"].values()) == pytest.approx(1)
 
 
-def test_own_folders_become_a_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    generator = np.random.default_rng(1)
-
-    def picture(path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = generator.integers(0, 256, (20, 30, 3), np.uint8)
-        Image.fromarray(pixels).save(path)
-
-    for name in ("cat", "dog"):
-        for number in range(10):
-            picture(tmp_path / "photos" / name / f"{number}.png")
-    for number in range(6):
-        picture(tmp_path / "camera" / "deep" / f"{number}.jpg")
-    (tmp_path / "camera" / "broken.jpg").write_bytes(b"no image")
-    words = ["stream", "--source", "folder", "--data-dir", str(tmp_path / "photos"), "--json"]
-    words += ["--unlabeled-dirs", str(tmp_path / "camera"), "--cache-dir", str(tmp_path / "cache")]
-    words += ["--tasks", "2", "--image-size", "16"]
-    assert main(words) == 2
-    refusal = capsys.readouterr().err
-    assert "broken.jpg" in refusal and refusal.count("\n") == 1
-    assert main([*words, "--bad-images", "skip"]) == 0
-    printed = capsys.readouterr()
-    assert "broken.jpg" in printed.err
-    described = json.loads(printed.out)
-    assert [task["unlabeled_without_class"] for task in described["tasks"]] == [3, 3]
-    assert [task["labeled"] for task in described["tasks"]] == [8, 8]
-
-
 def test_images_changed_in_the_cache_are_not_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

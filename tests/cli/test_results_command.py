@@ -10,9 +10,7 @@ from real_results import Result
 from small_runs import ROOT, TESTS
 
 from distillmatch.cli import main
-from distillmatch.config import RunConfig
-from distillmatch.runs.result import recorded_config
-from distillmatch.suite.catalogue import at_scale, experiment_names, load_experiment
+from distillmatch.suite.catalogue import experiment_names, load_experiment
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.plan import plan
 
@@ -117,18 +115,6 @@ def test_the_archive_is_listed_apart(folder: Path, capsys: pytest.CaptureFixture
     assert "--archive goes with listing only" in refused
 
 
-def test_small_runs_belong_to_their_experiments_too(
-    tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = at_scale(load_experiment("table-2b"), "quick").cells
-    config = next(cell.config for cell in small if cell.config.method == "base")
-    # Another configuration over the figures of a run: the choice looks at nothing else.
-    result = {**base, "config": recorded_config(config)}
-    words = ["--ledger", str(Ledger(tmp_path).add(result).parent)]
-    assert "1 result" in said(["results", "--experiment", "table-2b", *words], capsys)
-    assert "none of 1 results" in said(["results", "--experiment", "table-2a", *words], capsys, 2)
-
-
 def test_check_says_that_all_is_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(["results", "check", "--ledger", str(folder)], capsys)
     assert "all 2 results are right" in shown
@@ -185,28 +171,6 @@ def test_results_of_small_runs_are_where_the_suite_puts_them(
     assert "1 result" in said(["results", "--scale", "quick"], capsys)
     assert "all 1 results are right" in said(["results", "check", "--scale", "quick"], capsys)
     assert "results: expected results of runs, found none" in said(["results"], capsys, 2)
-
-
-def test_runs_of_experiments_are_right_and_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = Ledger(tmp_path)
-    for result in made_up_ledger([load_experiment(name) for name in ("table-3a", "memory")], [1]):
-        result["commit"]["dirty"] = False
-        ledger.add(result)
-    truth = made_up_result(RunConfig(method="worldmatch", options={"accept": "truth"}, tasks=5))
-    ledger.add({**truth, "commit": {**truth["commit"], "dirty": False}})
-    shown = said(["results", "check", "--ledger", str(tmp_path)], capsys)
-    assert f"all {len(ledger.paths())} results are right" in shown
-    assert shown.count("no experiment has this run") == 1
-    assert "accept=truth-seed1: right remark: its method was given the truth" in shown
-
-
-def test_a_run_outside_the_ledger_may_have_any_name(
-    tmp_path: Path, base: Result, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "result.json").write_text(json.dumps(base))
-    assert "all 1 results are right" in said(["results", "check", str(tmp_path)], capsys)
 
 
 @pytest.mark.parametrize(

@@ -286,12 +286,6 @@ def test_saying_the_number_of_tasks_makes_no_other_run() -> None:
     assert by_parents.identity() == by_parents.replace(tasks=20).identity()
 
 
-def test_tiny_imagenet_is_learned_in_the_papers_smaller_batches() -> None:
-    config = RunConfig(source="tiny-imagenet")
-    assert (config.batch, config.unlabeled_batch) == (32, 64)
-    assert RunConfig(source="tiny-imagenet", batch=16).batch == 16
-
-
 @pytest.mark.parametrize("key", ["source", "method", "network"])
 def test_a_file_does_not_decide_which_code_is_imported(key: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"

@@ -8,8 +8,6 @@ import yaml
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
-from distillmatch.sources import load_source
-from distillmatch.streams import build_stream
 from distillmatch.suite.catalogue import (
     Experiment,
     Published,
@@ -124,19 +122,6 @@ def test_names_at_quick_scale_say_how_many_tasks_and_images_there_are() -> None:
     assert columns["ablation-parent"] == ("12 tasks",)
     assert columns["figure-3"][:3] == ("0", "15", "30")
     assert "coreset of 60" in at_scale(load_experiment("table-2c"), "quick").title
-
-
-def test_quick_streams_can_be_made_from_the_embedded_data() -> None:
-    streams = {
-        cell.config.to_yaml(): cell.config.replace(method="dm", options={})
-        for experiment in everything()
-        for cell in at_scale(experiment, "quick").cells
-    }
-    dataset = load_source(next(iter(streams.values())))
-    kinds = {(c.order, c.tasks, c.unlabeled): c for c in streams.values()}
-    assert len(kinds) == 3 + 4 + 4, "of three numbers of tasks, of four kinds, and of no images"
-    for (order, tasks, _), config in kinds.items():
-        assert len(build_stream(dataset, config)) == (12 if order == "parent" else tasks)
 
 
 def test_an_own_experiment_is_a_file_of_the_same_form(tmp_path: Path) -> None:

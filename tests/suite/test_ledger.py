@@ -79,12 +79,6 @@ def test_a_fold_or_a_saved_stream_is_not_the_configurations_run(
     assert ledger.find(BASE) is None
 
 
-def test_a_result_under_a_wrong_name_is_not_found(tmp_path: Path, base: Result) -> None:
-    ledger, other = Ledger(tmp_path), BASE.replace(coreset=5)
-    ledger.add(base).rename(ledger.path_of(other))
-    assert ledger.find(other) is None
-
-
 def test_an_option_that_came_later_was_at_its_default(tmp_path: Path, base: Result) -> None:
     older = copy.deepcopy(base)
     del older["config"]["schedule"]
@@ -313,19 +307,3 @@ def test_options_that_have_another_default_today_are_told() -> None:
     result["options"]["consistency_threshold"] = 0.95
     (problem,) = checked(result, None).problems
     assert problem == "options.consistency_threshold is 0.95, and None by default"
-
-
-@pytest.mark.parametrize(
-    ("commit", "remark"),
-    [
-        ({"id": "unknown", "dirty": None}, "it was made by an unknown commit"),
-        ({"id": "ab", "dirty": True}, "it was made with changes beside its commit"),
-        ({"id": "ab", "dirty": None}, "whether there were changes beside its commit is not known"),
-        ({"id": "ab", "dirty": False}, None),
-    ],
-)
-def test_code_that_cannot_be_had_again_is_remarked_on(
-    base: Result, commit: dict[str, Any], remark: str | None
-) -> None:
-    remarks = checked({**base, "commit": commit}, None).remarks
-    assert remarks == [*([remark] if remark else []), "no experiment has this run"]

@@ -12,7 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.runs import run
 from distillmatch.suite.catalogue import Experiment, load_experiment
-from distillmatch.suite.names import bound_config, run_name
+from distillmatch.suite.names import bound_config
 from distillmatch.suite.plan import PlannedRun, plan
 
 
@@ -38,11 +38,6 @@ def test_a_run_is_shared_between_experiments_and_names_them() -> None:
 def test_bounds_come_first() -> None:
     methods = [run.config.method for run in plan([load_experiment("table-2a")], [1, 2])]
     assert methods[:6] == ["offline"] * 6 and "offline" not in methods[6:]
-
-
-def test_chosen_methods_bring_their_bound_and_nothing_else() -> None:
-    runs = plan([load_experiment("table-2a")], [1], methods=["dm", "gd"])
-    assert counted(runs) == {"offline": 3, "dm": 3, "gd": 3}
 
 
 def names_of(cells: list[str], *experiments: str) -> set[str]:
@@ -110,11 +105,6 @@ def test_what_the_bound_depends_on_brings_another(tmp_path: Path) -> None:
         "cosine": {"schedule": "cosine"},
     }  # fmt: skip
     assert counted(plan([own(tmp_path, rows)], [1]))["offline"] == len(rows)
-
-
-def test_defaults_that_are_said_are_the_same_run() -> None:
-    for said in ({"tasks": 10}, {"order": "random"}, {"device": "cuda"}, {"data_dir": "x"}):
-        assert run_name(RunConfig(**said)) == run_name(RunConfig())
 
 
 def test_base_and_the_bound_learn_the_same_whatever_the_unlabeled_stream() -> None:

@@ -10,9 +10,8 @@ from small_runs import six_classes
 from suite_sources import COMMON, nothing
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import SourceError
 from distillmatch.runs import run, write_result
-from distillmatch.runs.lock import FolderLock, excludes
+from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import Crew
@@ -118,29 +117,6 @@ def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
     assert queue.over and ledger.results() == [result]
 
 
-def test_runs_that_others_take_and_finish_are_seen_while_nothing_is_taken_here(
-    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
-    own, taken, finished, failed = jobs_in(tmp_path, "base", seeds=4)
-    queue = Queue([own, taken, finished, failed], Ledger(tmp_path / "ledger"), nothing)
-    assert queue.take() == own
-    lock = FolderLock(taken.out, nothing)
-    seed = finished.config.seed
-    write_result(
-        {**result, "seed": seed, "config": {**result["config"], "seed": seed}}, finished.out
-    )
-    Queue([failed], None, nothing).failed(failed.name, "no luck")
-    queue.look_elsewhere()
-    states = [queue.entries[job.name].state for job in (own, taken, finished, failed)]
-    assert states == ["running", "elsewhere", "done", "failed"]
-    wanted, done = queue.work()
-    assert done / wanted == pytest.approx(1 / 3), "one of the three that have not failed"
-    lock.release()
-    queue.look_elsewhere()
-    assert queue.take() == taken, "left unfinished"
-
-
 def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_failure_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,79 +218,12 @@ def test_progress_begins_at_nothing_where_tasks_are_not_of_equal_work(
     assert queue.work() == pytest.approx((55.0 - before, 4.0))
 
 
-def test_what_a_lost_worker_did_here_stays_done(tmp_path: Path) -> None:
-    (job,) = jobs_in(tmp_path, "base")
-    queue = Queue([job], None, nothing)
-    queue.take()
-    queue.progress("base1", total=60.0, done=10.0, before=10.0)
-    queue.progress("base1", total=60.0, done=40.0, before=10.0)
-    queue.lost("base1", "its worker died", retries=1)
-    assert queue.take() == job
-    queue.progress("base1", total=60.0, done=0.0, before=0.0)
-    assert queue.work() == pytest.approx((50.0, 0.0)), "not less than nothing"
-    queue.progress("base1", total=60.0, done=38.0, before=38.0)
-    assert queue.work() == pytest.approx((50.0, 28.0))
-
-
-def test_a_run_that_another_process_left_unfinished_is_taken_over_with_what_was_done(
-    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
-    (job,) = jobs_in(tmp_path, "base")
-    lock = FolderLock(job.out, nothing)
-    queue = Queue([job], None, nothing)
-    write_result(part_of(result, 2), job.out)
-    lock.release()
-    queue.look_elsewhere()
-    assert queue.take() == job
-    queue.progress("base1", total=90.0, done=69.0, before=69.0)
-    wanted, done = queue.work()
-    assert done == pytest.approx(60.0) and wanted == pytest.approx(81.0)
-
-
 def test_a_reason_is_told_in_full_once(tmp_path: Path) -> None:
     said: list[str] = []
     queue = Queue(jobs_in(tmp_path, "base", seeds=3), None, said.append)
     for name, reason in (("base1", "no images"), ("base2", "no images"), ("base3", "no luck")):
         queue.failed(name, reason)
     assert said == ["base1 failed: no images", "base2 failed as base1 did", "base3 failed: no luck"]
-
-
-def test_a_source_is_asked_once_and_only_for_runs_that_are_left(
-    tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path | None] = []
-
-    def check(config: RunConfig) -> None:
-        asked.append(config.data_dir)
-        raise SourceError("no images")
-
-    monkeypatch.setattr("distillmatch.suite.queue.check_images_available", check)
-    write_result(result, tmp_path / "base1")
-    jobs = jobs_in(tmp_path, "base", seeds=3)
-    done = Queue(jobs[:1], None, nothing)
-    done.gather()
-    done.check_sources()
-    assert not asked
-    small = [
-        Job(job.name, job.config.replace(source="cifar100", data_dir=tmp_path), job.out)
-        for job in jobs[1:]
-    ]
-    with pytest.raises(SourceError, match="no images"):
-        Queue(small, None, nothing).check_sources()
-    monkeypatch.setattr(
-        "distillmatch.suite.queue.check_images_available",
-        lambda config: asked.append(config.data_dir),
-    )
-    Queue(small, None, nothing).check_sources()
-    assert asked == [tmp_path] * 2, "once for each queue, whatever the seed"
-
-
-def test_a_file_system_without_locks_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.runs.lock._lock", lambda descriptor: "no locks")
-    assert not excludes(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from errno import EACCES
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -280,30 +278,6 @@ def test_a_folder_that_cannot_be_made_is_one_sentence_before_any_run(
     doing = {"--ledger": "writing to the ledger", "--work": "locking the folder"}[option]
     assert "Not a directory" in line and line.endswith(f"while {doing}")
     assert not list(tmp_path.glob("work/*"))
-
-
-def test_a_ledger_that_cannot_be_written_to_is_refused_unless_all_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    usual = tempfile.TemporaryFile
-
-    def refuse(dir: Path) -> Any:
-        if dir == tmp_path / "ledger":
-            raise PermissionError(EACCES, "Permission denied", str(dir))
-        return usual(dir=dir)
-
-    experiment(tmp_path, {"Base": {"method": "base"}})
-    command = words(tmp_path, "--seeds", "1", "--without-bounds")
-    with monkeypatch.context() as unwritable:
-        unwritable.setattr("distillmatch.files.tempfile.TemporaryFile", refuse)
-        assert main(command) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "ledger: Permission denied while writing to the ledger" in line
-        assert not list(tmp_path.glob("work/*"))
-    assert main(command) == 0
-    with monkeypatch.context() as unwritable:
-        unwritable.setattr("distillmatch.files.tempfile.TemporaryFile", refuse)
-        assert main(command) == 0
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def chosen_experiments(
 ) -> list[Experiment]:
     """Return the experiments of these names or files; without any, the paper's and then ours."""
     recipe = recipe or RECIPES[scale]
-    single = [part for name in names for part in experiments_called(name)]
+    single = dict.fromkeys(part for name in names for part in experiments_called(name))
     chosen = [
         at_scale(load_experiment(name, recipe, allow_import), scale)
         for name in single or experiment_names()
@@ -299,7 +299,7 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.runs.lock import excludes
     from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.ledger import Ledger
-    from distillmatch.suite.plan import is_named, plan
+    from distillmatch.suite.plan import chosen_cells, plan
     from distillmatch.suite.queue import Queue
 
     check_engine_options(arguments)
@@ -339,12 +339,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     results = Results(ledger)
     for experiment in experiments:
-        names = {
-            cell.name
-            for cell in experiment.cells
-            if (methods is None or cell.config.method in methods)
-            and (cells is None or any(is_named(cell, name) for name in cells))
-        }
+        names = {cell.name for cell in chosen_cells(experiment, methods, cells)}
         if names:
             print_cells(table_of(experiment, results, arguments.seeds or ()), names)
     _report(queue, ledger.folder, work)
@@ -364,7 +359,7 @@ def _standing(entry: "Entry") -> str:
         return "in the ledger"
     if entry.state == "elsewhere":
         return "running in another process"
-    begun = (entry.job.out / "checkpoints").exists()
+    begun = any((entry.job.out / name).exists() for name in ("checkpoints", "stages"))
     return f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
 
 

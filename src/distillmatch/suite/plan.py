@@ -1,6 +1,6 @@
 """What has to be run for some experiments: each run once, however many cells it serves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distillmatch.config import RunConfig
@@ -20,9 +20,9 @@ class PlannedRun:
 
 def plan(
     experiments: Sequence[Experiment],
-    seeds: Iterable[int] | None = None,
-    methods: Iterable[str] | None = None,
-    cells: Iterable[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    methods: Collection[str] | None = None,
+    cells: Sequence[str] | None = None,
     *,
     bounds: bool = True,
 ) -> list[PlannedRun]:
@@ -33,21 +33,31 @@ def plan(
     class order among them is in the plan too, because Ω needs it, unless there are to be no
     `bounds` but those asked for.
     """
-    chosen = None if methods is None else set(methods)
-    named = None if cells is None else tuple(cells)
-    wanted_seeds = None if seeds is None else tuple(seeds)
-    _refuse_absent_methods(experiments, chosen)
-    _refuse_absent_cells(experiments, named)
+    _refuse_absent(experiments, methods, cells)
     found: dict[str, PlannedRun] = {}
     for experiment in experiments:
-        for seed in wanted_seeds or experiment.seeds:
-            for config in _configs(experiment, seed, chosen, named, bounds=bounds):
-                name = run_name(config)
-                served = found[name].experiments if name in found else ()
-                if experiment.name not in served:
-                    served = (*served, experiment.name)
-                found[name] = PlannedRun(name, config, served)
+        for seed in seeds or experiment.seeds:
+            for cell in chosen_cells(experiment, methods, cells):
+                config = cell.config.replace(seed=seed)
+                for one in (bound_config(config), config) if bounds else (config,):
+                    name = run_name(one)
+                    served = found[name].experiments if name in found else ()
+                    served = tuple(dict.fromkeys((*served, experiment.name)))
+                    found[name] = PlannedRun(name, one, served)
     return sorted(found.values(), key=lambda run: run.config.method != BOUND)
+
+
+def chosen_cells(
+    experiment: Experiment,
+    methods: Collection[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> list[Cell]:
+    """Return the cells of these methods and names, in the order of the names."""
+    cells = [cell for cell in experiment.cells if methods is None or cell.config.method in methods]
+    if names is None:
+        return cells
+    named = [cell for name in names for cell in cells if is_named(cell, name)]
+    return list({cell.name: cell for cell in named}.values())
 
 
 def is_named(cell: Cell, name: str) -> bool:
@@ -55,37 +65,18 @@ def is_named(cell: Cell, name: str) -> bool:
     return name in (cell.row, f"/{cell.column}", cell.name)
 
 
-def _configs(
-    experiment: Experiment,
-    seed: int,
-    methods: set[str] | None,
+def _refuse_absent(
+    experiments: Sequence[Experiment],
+    methods: Collection[str] | None,
     names: Sequence[str] | None,
-    *,
-    bounds: bool,
-) -> list[RunConfig]:
-    """Return the runs of one experiment with one seed, each with its bound, if any, before it."""
-    cells = [cell for cell in experiment.cells if methods is None or cell.config.method in methods]
-    if names is not None:
-        named = [cell for name in names for cell in cells if is_named(cell, name)]
-        cells = list({cell.name: cell for cell in named}.values())
-    configs = []
-    for cell in cells:
-        config = cell.config.replace(seed=seed)
-        configs += [bound_config(config)] if bounds else []
-        configs.append(config)
-    return configs
-
-
-def _refuse_absent_methods(experiments: Sequence[Experiment], methods: set[str] | None) -> None:
-    present = {cell.config.method for one in experiments for cell in one.cells}
-    for method in sorted((methods or set()) - present):
+) -> None:
+    """Refuse methods and names of cells that no experiment has."""
+    cells = [cell for one in experiments for cell in one.cells]
+    present = {cell.config.method for cell in cells}
+    for method in sorted({*(methods or ())} - present):
         raise ConfigError(
             f"no chosen experiment has method '{method}'; they have {', '.join(sorted(present))}"
         )
-
-
-def _refuse_absent_cells(experiments: Sequence[Experiment], names: Sequence[str] | None) -> None:
-    cells = [cell for one in experiments for cell in one.cells]
     for name in names or ():
         if not any(is_named(cell, name) for cell in cells):
             rows = ", ".join(dict.fromkeys(f"'{cell.row}'" for cell in cells))

@@ -128,25 +128,18 @@ class Tuning:
 
     def run(self) -> dict[str, Any]:
         """Try what the search proposes until it is over, and return the record of all trials."""
-        selection = self.selection
-        runs = self.total * selection.folds
-        self._tell(f"{self.total} trials at most, on {selection.folds} folds each: {runs} runs")
-        start = start_values(self.config, self.space)
-        search = make_search(
-            selection.search,
-            self.space,
-            start,
-            selection.trials,
-            selection.together,
-            self.config.seed,
-        )
+        chosen = self.selection
+        runs = self.total * chosen.folds
+        self._tell(f"{self.total} trials at most, on {chosen.folds} folds each: {runs} runs")
+        start, seed = start_values(self.config, self.space), self.config.seed
+        search = make_search(chosen.search, self.space, start, chosen.trials, chosen.together, seed)
         points = next(search)
         while True:
             tried = self._try(points)
             self._write()
             self._tell_of_progress()
             try:
-                points = search.send([selection.score(trial) for trial in tried])
+                points = search.send([chosen.score(trial) for trial in tried])
             except StopIteration:
                 break
         if self._ranked()[0].failed:
