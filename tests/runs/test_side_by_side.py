@@ -254,7 +254,7 @@ def test_a_seed_that_fails_is_named_and_the_others_are_kept(
         ({"seed": 3}, "--seed cannot be given together with --seeds"),
         ({"bound": "x"}, "--bound cannot be given together with --seeds"),
         ({"at_once": 2}, "--at-once cannot be given together with --seeds"),
-        ({"runs_per_gpu": 0}, "runs at once must be 1 to 32, not 0"),
+        ({"runs_per_gpu": 33}, "runs at once must be 1 to 32, not 33"),
     ],
 )
 def test_seeds_that_cannot_be_run_are_refused(

@@ -283,7 +283,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence_before_any_run(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--jobs", "0"], "jobs must be at least 1, not 0"),
+        (["--jobs", "0"], "--jobs: must be a whole number of at least 1, not '0'"),
         (["--device", "gpu"], "device must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
         (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'shapes'"),
         (["--methods", "base,xyz"], "no chosen experiment has method 'xyz'"),

@@ -58,21 +58,21 @@ def copy_rate(placement: Placement) -> float:
     """Return the bytes a second that a large copy on the GPU reads and writes."""
     source = torch.randint(256, (2**30,), dtype=torch.uint8, device=placement.device)
     target = torch.empty_like(source)
-    return 2 * len(source) / mean_seconds(placement, lambda: target.copy_(source), 0.3)
+    return 2 * len(source) / mean_seconds(placement.wait, lambda: target.copy_(source), 0.3)
 
 
 def matrix_rate(placement: Placement) -> float:
     """Return the operations a second of a large matrix product on the GPU."""
     side = 8192
     factor = torch.randn(side, side, dtype=placement.dtype, device=placement.device)
-    return 2 * side**3 / mean_seconds(placement, lambda: factor @ factor, 0.3)
+    return 2 * side**3 / mean_seconds(placement.wait, lambda: factor @ factor, 0.3)
 
 
-def mean_seconds(placement: Placement, work: Callable[[], Any], seconds: float) -> float:
-    """Return the mean seconds of some work; on a GPU until it is done, not until it is queued."""
+def mean_seconds(wait: Callable[[], None], work: Callable[[], Any], seconds: float) -> float:
+    """Return the mean seconds of some work until it is done, for which one has to `wait`."""
     started, count = time.perf_counter(), 0
     while count < 2 or time.perf_counter() - started < seconds:
         work()
-        placement.wait()
+        wait()
         count += 1
     return (time.perf_counter() - started) / count

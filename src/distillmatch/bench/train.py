@@ -158,7 +158,7 @@ class _Prepared:
 
     def time(self, work: Callable[[], Any], seconds: float) -> float:
         """Return the mean seconds of some work, repeated for about so long."""
-        return mean_seconds(self.engine.placement, work, seconds)
+        return mean_seconds(self.engine.placement.wait, work, seconds)
 
     def speed(self, seconds_per_step: float) -> Speed:
         """Return a step's time as the figures that are reported."""
@@ -223,6 +223,6 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
 
     training.network.train()
     step()
-    spent = mean_seconds(placement, step, seconds)
+    spent = mean_seconds(placement.wait, step, seconds)
     training.network.eval()
     return prepared.speed(spent)

@@ -13,6 +13,7 @@ from distillmatch.cli.options import (
     add_device_option,
     add_json_option,
     add_run_options,
+    at_least,
     config_from,
 )
 from distillmatch.cli.parser import Commands, Parser, add_command
@@ -32,9 +33,7 @@ def add_parser(commands: Commands) -> None:
         kinds, "views", "measure weak and strong views a second", examples=("bench views",)
     )
     add_device_option(views)
-    views.add_argument(
-        "--seconds", type=float, default=3.0, metavar="X", help="time for each measurement"
-    )
+    _add_seconds(views, 3.0)
     add_json_option(views)
     add_config_options(views, StreamConfig, STREAM_GROUPS)
     views.set_defaults(run=run_views)
@@ -45,17 +44,20 @@ def add_parser(commands: Commands) -> None:
         MethodParser,
         examples=("bench train", "bench train --source cifar100 --method gd --device cuda"),
     )
-    train.add_argument(
-        "--seconds", type=float, default=5.0, metavar="X", help="time for each measurement"
-    )
+    _add_seconds(train, 5.0)
     add_json_option(train)
     add_run_options(train)
     train.set_defaults(run=run_train)
 
 
+def _add_seconds(parser: Parser, default: float) -> None:
+    number = at_least(0, float)
+    what = f"time for each measurement (default: {default:g})"
+    parser.add_argument("--seconds", type=number, default=default, metavar="X", help=what)
+
+
 def run_views(arguments: argparse.Namespace) -> None:
     """Measure views of the source's images; 32 px ones where the source can choose."""
-    _check_seconds(arguments)
     config = config_from(arguments, StreamConfig)
     if config.source == "shapes" and config.image_size is None:
         config = config.replace(image_size=32)
@@ -88,7 +90,6 @@ def run_views(arguments: argparse.Namespace) -> None:
 
 def run_train(arguments: argparse.Namespace) -> None:
     """Measure a method's step; on a CPU with a small network unless another is asked for."""
-    _check_seconds(arguments)
     config = config_from(arguments, RunConfig)
     import torch
 
@@ -144,8 +145,3 @@ def run_train(arguments: argparse.Namespace) -> None:
             "as long",
             soft_wrap=True,
         )
-
-
-def _check_seconds(arguments: argparse.Namespace) -> None:
-    if not arguments.seconds > 0:
-        raise ConfigError(f"seconds must be more than 0, not {arguments.seconds}")

@@ -105,6 +105,30 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def at_least(least: int, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
+    """Return the reader of a number that must not be smaller."""
+    what = "a whole number" if kind is int else "a number"
+
+    def read(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if (number := kind(text)) >= least:
+                return number
+        raise argparse.ArgumentTypeError(f"must be {what} of at least {least}, not '{text}'")
+
+    return read
+
+
+def add_checkpoint_seconds(group: "argparse._ActionsContainer") -> None:
+    """Add `--checkpoint-seconds`."""
+    group.add_argument(
+        "--checkpoint-seconds",
+        type=at_least(0, float),
+        default=60.0,
+        metavar="X",
+        help="seconds between a run's checkpoints; 0: only after each task (default: 60)",
+    )
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")

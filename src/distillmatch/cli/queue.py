@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distillmatch.cli.options import add_checkpoint_seconds, at_least
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.terminal import LiveProgress
@@ -26,32 +27,21 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="processes on this machine, or a Ray cluster (default: local)",
     )
     group.add_argument(
-        "--jobs", type=int, metavar="N", help="processes (default: one a core, or one a GPU)"
+        "--jobs",
+        type=at_least(1),
+        metavar="N",
+        help="processes (default: one a core or a GPU)",
     )
     group.add_argument(
-        "--runs-per-gpu", type=int, metavar="N", help="runs at once on a GPU (default: 1)"
+        "--runs-per-gpu", type=at_least(1), metavar="N", help="runs at once on a GPU (default: 1)"
     )
-    group.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=60.0,
-        metavar="X",
-        help="seconds between a run's checkpoints; 0: only after each task (default: 60)",
-    )
+    add_checkpoint_seconds(group)
 
 
 def check_engine_options(arguments: argparse.Namespace) -> None:
-    """Refuse impossible values, and say which extra is missing."""
+    """Refuse options of the other engine, and say which extra is missing."""
     from distillmatch.suite.ray_engine import require_ray
 
-    for name in ("jobs", "runs_per_gpu"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1, not {value}")
-    if not arguments.checkpoint_seconds >= 0:
-        raise ConfigError(
-            f"checkpoint_seconds must be at least 0, not {arguments.checkpoint_seconds!r}"
-        )
     if arguments.engine == "ray":
         if arguments.jobs is not None:
             raise ConfigError(

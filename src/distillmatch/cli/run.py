@@ -7,7 +7,9 @@ from typing import Any
 
 from distillmatch.cli.options import (
     MethodParser,
+    add_checkpoint_seconds,
     add_run_options,
+    at_least,
     config_beside,
     config_from,
     whole_numbers,
@@ -67,7 +69,7 @@ def add_parser(commands: Commands) -> None:
     )
     group.add_argument(
         "--runs-per-gpu",
-        type=int,
+        type=at_least(1),
         metavar="K",
         help="with --seeds: runs at once in this process (default: 1)",
     )
@@ -80,13 +82,7 @@ def add_parser(commands: Commands) -> None:
         help="no: start over; auto: continue what DIR holds; must: refuse to start anew "
         "(default: auto)",
     )
-    group.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=60.0,
-        metavar="X",
-        help="seconds between checkpoints; 0: only after each task (default: 60)",
-    )
+    add_checkpoint_seconds(group)
     parser.add_argument(
         "--stream",
         type=Path,
@@ -95,7 +91,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--at-once",
-        type=int,
+        type=at_least(1),
         metavar="N",
         help="method offline: stages learned side by side (default: all on a GPU, else 1)",
     )

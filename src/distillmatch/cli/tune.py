@@ -11,6 +11,7 @@ from distillmatch.cli.options import (
     MethodParser,
     add_run_options,
     allowed_imports,
+    at_least,
     config_from,
 )
 from distillmatch.cli.parser import Commands, add_command
@@ -70,21 +71,21 @@ def add_parser(commands: Commands) -> None:
         help="values to choose from, or one YAML file of them (default: the paper's)",
     )
     group.add_argument(
-        "--trials", type=int, metavar="N", help="trials of random and tpe (default: 30)"
+        "--trials", type=at_least(1), metavar="N", help="trials of random and tpe (default: 30)"
     )
     group.add_argument(
         "--together",
-        type=int,
+        type=at_least(1),
         metavar="N",
         help="trials that random and tpe propose at a time (default: 3)",
     )
     group = parser.add_argument_group("validation")
     group.add_argument(
-        "--folds", type=int, default=3, metavar="N", help="folds of the labels (default: 3)"
+        "--folds", type=at_least(2), default=3, metavar="N", help="folds of the labels (default: 3)"
     )
     group.add_argument(
         "--validation-tasks",
-        type=int,
+        type=at_least(1),
         metavar="N",
         help="tasks that are learned, from the first (default: half of them)",
     )
