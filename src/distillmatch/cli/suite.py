@@ -58,6 +58,7 @@ def add_parser(commands: Commands) -> None:
         "show the experiments, or the cells of one, and what of them is done",
         examples=("suite list", "suite list table-2a", "suite list own.yaml --ledger results"),
     )
+    listing.usage = "%(prog)s [NAME] [options]"
     listing.add_argument(
         "experiment",
         nargs="?",
@@ -76,6 +77,7 @@ def add_parser(commands: Commands) -> None:
             "suite run table-2c --methods dm,gd --cell /Positive --runs-per-gpu 3",
         ),
     )
+    running.usage = "%(prog)s NAME [NAME ...] [options]"
     _add_run_options(running)
     running.set_defaults(run=run)
 
