@@ -160,21 +160,19 @@ class _Results(_Part):
         return self
 
 
+class _Images(BaseModel):
+    fingerprint: Text
+
+
 class RunHead(BaseModel):
     """Of which run a checkpoint or a finished stage is, and what it has used so far."""
 
     config: dict[str, Any]
-    stream: dict[str, Any]
+    stream: _Images
     pretrained_sha256: Text | None
     seconds: Number
     peak_device_bytes: Whole | None
     runs_at_once: Whole = 1
-
-    @model_validator(mode="after")
-    def _has_fingerprint(self) -> Self:
-        if not isinstance(self.stream.get("fingerprint"), str):
-            raise ValueError("stream.fingerprint is missing")
-        return self
 
 
 class RunCheckpoint(RunHead):
@@ -251,5 +249,7 @@ def _sentence(place: tuple[int | str, ...], message: str, came: Any) -> str:
         return f"{name.lstrip('.')} is missing"
     if message.startswith("Extra inputs"):
         return f"{name.lstrip('.')} is no field of a result"
+    if message.startswith("Value error, "):
+        return f"{name.lstrip('.')}: {message.removeprefix('Value error, ')}".removeprefix(": ")
     expected = message[0].lower() + message[1:]
     return f"{name.lstrip('.')}: {expected}, not {came!r:.60}"
