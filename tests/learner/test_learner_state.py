@@ -295,6 +295,9 @@ def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None
             third = "unknown" if reject else "boat"
             return np.array(["boat", "boat", third, "shark", "trout", "boat"])
 
+        def nearest_mean_rows(self, rows: Any) -> Any:
+            return np.array(["boat", "trout", "trout", "boat", "trout", "boat"])
+
     labels = ["boat", "boat", "boat", "trout", "trout", "whale"]
     tests = TestImages("test", images_of(BOAT, count=6), labels)
     found = measure(Guesses(), tests, ["trout"], {"boat": 50.0})  # type: ignore[arg-type]
@@ -307,7 +310,9 @@ def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None
         "old_before": 50.0,
         "forgotten": -50.0,
         "accepted": pytest.approx(80.0),
+        "nearest_mean": pytest.approx(40.0),
         "by_class": {"boat": 100.0, "trout": 50.0},
+        "answers": {"boat": {"boat": 3}, "trout": {"shark": 1, "trout": 1}},
         "unknown": {"whale": 1},
     }
 

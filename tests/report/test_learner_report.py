@@ -1,5 +1,6 @@
 """What is said of a learner after a task."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,27 @@ from learner_world import (
     CLOWNFISH,
     GOLDFISH,
     SHARK,
+    SMALL,
     TROUT,
     images_of,
     small_learner,
     task,
+    write_classes,
 )
 
 from distillmatch import ContinualLearner
 from distillmatch.engine.outcome import Judgement
-from distillmatch.learner import read_state
+from distillmatch.learner import learn, read_state
 from distillmatch.learner.recognition import Sample, choose_examples
+from distillmatch.report.learner_findings import (
+    baseline_sentence,
+    best_by_class,
+    best_sentence,
+    camera,
+    camera_sentence,
+    confusions,
+    warnings_of,
+)
 from distillmatch.report.learner_page import write_learner_page
 from distillmatch.report.learner_text import (
     FIGURES,
@@ -36,6 +48,7 @@ EXAMPLES = [
 ]
 ENVIRONMENT = images_of(GOLDFISH, CLOWNFISH, TROUT, SHARK, count=4, first=40)
 TAKEN = FIGURES.index("taken")
+SETTINGS = {**SMALL, "method": "base"}
 BOTH = "the teacher and the classifier learned from them, but none was taken for a class."
 NOBODY_JUDGED = [
     ("base", {}, "the method did not use them."),
@@ -121,3 +134,83 @@ def test_a_record_from_before_trainings_were_noted_is_still_read() -> None:
     assert environment_sentence(old).endswith("; none was taken for a class known before.")
     assert figures_of(old)[TAKEN] == "0"
     assert history_table([old, *learner.history_]).row_count == 3
+
+
+def record_of(number: int, by_class: dict[str, float], **others: Any) -> dict[str, Any]:
+    """Return a record of a task after which each class was recognized so well."""
+    answers = others.pop("answers", {})
+    test = {"on": "test", "images": 10 * len(by_class), "old_before": None, "unknown": {}}
+    test |= {"all": sum(by_class.values()) / len(by_class), "old": None, "new": None}
+    test |= {"forgotten": None, "by_class": by_class, "answers": answers}
+    test |= {key: others.pop(key) for key in ("nearest_mean", "accepted_share") if key in others}
+    if "accepted_share" in test:
+        test["accepted"] = test.pop("accepted_share")
+    record = {"name": f"month {number}", "number": number, "test": test, "stored": 0, "seen": 0}
+    record |= {"accepted": None, "accepted_by_class": {}, "labeled_by_class": {"a": 20}}
+    return record | others
+
+
+def test_each_class_is_compared_with_the_best_it_ever_was() -> None:
+    """The third month recovers a little of what the second lost: still far from the first."""
+    history = [
+        record_of(1, {"a": 90.0, "b": 80.0}),
+        record_of(2, {"a": 20.0, "b": 85.0, "c": 70.0}),
+        record_of(3, {"a": 30.0, "b": 82.0, "c": 70.0}),
+    ]
+    best = best_by_class(history)
+    assert best["a"] == (90.0, "month 1", 30.0) and best["b"] == (85.0, "month 2", 82.0)
+    said = best_sentence(history)
+    assert "21.0 points are lost on average; most by a: 90.0 % after “month 1”, 30.0 % now" in said
+    assert any("Forgotten: a lost 10 points" in one for one in warnings_of(history))
+    assert best_sentence(history[:1]) == ""
+
+
+def test_accuracy_is_compared_with_guessing_and_with_the_nearest_class_mean() -> None:
+    record = record_of(1, {"a": 90.0, "b": 50.0, "c": 20.0, "d": 100.0}, nearest_mean=70.0)
+    said = baseline_sentence(record)
+    assert "Guessing would tell 25.0 % right" in said and "nearest class mean" in said
+    assert said.endswith("70.0 %; the learner tells 65.0 %.")
+    (by_chance, behind) = warnings_of([record])
+    assert by_chance.startswith("No better than guessing: c.") and "--coreset" in by_chance
+    assert "better by 5.0 points" in behind
+    assert "nearest" not in baseline_sentence(record_of(1, {"a": 90.0}))
+
+
+def test_camera_images_taken_for_a_class_that_is_answered_wrongly_are_doubtful() -> None:
+    """Of the answers a, 9 of 12 are right; of the answers b, 7 of 18, though most b are found."""
+    answers = {"a": {"a": 9, "b": 11}, "b": {"b": 7, "a": 3}}
+    record = record_of(2, {"a": 45.0, "b": 70.0}, answers=answers, rejected=5)
+    record |= {"seen": 100, "accepted": 48, "accepted_by_class": {"a": 12, "b": 36}}
+    seen, accepted, right, rejected = camera(record)
+    assert (seen, accepted, rejected) == (100, 48, 5) and right == pytest.approx(9 + 14)
+    assert "about 23 are right and 25 doubtful" in camera_sentence(record)
+    assert "5 of 100 look like no class" in camera_sentence(record)
+    doubtful = [one for one in warnings_of([record]) if one.startswith("Doubtful")]
+    assert len(doubtful) == 1 and "36 camera images were taken for b, " in doubtful[0]
+    assert confusions(record, 1) == [("a", "b", 11, 20)]
+
+
+def test_few_labels_and_known_images_that_are_rejected_are_warned_of() -> None:
+    record = record_of(1, {"a": 90.0, "b": 80.0}, accepted_share=60.0, accept=0.95)
+    record["labeled_by_class"] = {"a": 20, "b": 3}
+    few, rejected = warnings_of([record])
+    assert "Few labels: 1 class had fewer than 10 in this task (b)" in few
+    assert "Only 60.0 % of known test images are accepted, not 95 %" in rejected
+    assert (
+        warnings_of([record_of(1, {"a": 90.0, "b": 80.0}, accepted_share=90.0, accept=0.95)]) == []
+    )
+
+
+def test_a_page_shows_a_learner_as_it_is_measured(tmp_path: Path) -> None:
+    """From folders to the page: the confusions there are those of the predictions."""
+    write_classes(tmp_path / "march", CLOWNFISH, GOLDFISH, count=4)
+    write_classes(tmp_path / "test", CLOWNFISH, GOLDFISH, count=6, first=40)
+    state = tmp_path / "state"
+    record = learn(state, labeled=tmp_path / "march", test=tmp_path / "test", settings=SETTINGS)
+    learner = ContinualLearner.load(state)
+    for name, answers in record["test"]["answers"].items():
+        guessed = learner.predict(tmp_path / "test" / name).tolist()
+        assert answers == dict(Counter(guessed))
+    page = write_learner_page(state, read_state(state), learner.explain()).read_text()
+    assert "What to look at" in page and "Few labels: 2 classes had fewer than 10" in page
+    assert page.count('<th scope="row">1 ') == 1 and "Guessing would tell 50.0 % right" in page

@@ -173,6 +173,13 @@ def learn_task(
     """Learn one task with progress shown, write and print the report; return what it shows."""
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.state import learn, read_state
+    from distillmatch.report.learner_findings import (
+        accepted_sentence,
+        baseline_sentence,
+        best_sentence,
+        camera_sentence,
+        warnings_of,
+    )
     from distillmatch.report.learner_page import write_learner_page
     from distillmatch.report.learner_text import (
         environment_sentence,
@@ -213,10 +220,15 @@ def learn_task(
     console.print(history_table(summary["history"]))
     for sentence in (
         lead_sentence(summary),
+        baseline_sentence(record),
         test_sentence(record),
+        best_sentence(summary["history"]),
         forgotten_sentence(record),
+        accepted_sentence(record),
         environment_sentence(record),
+        camera_sentence(record),
         left_out_sentence(record),
+        *(f"warning: {sentence}" for sentence in warnings_of(summary["history"])),
         f"report: {page}",
     ):
         if sentence:

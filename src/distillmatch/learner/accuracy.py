@@ -76,7 +76,9 @@ def measure(
         "old_before": then,
         "forgotten": None if then is None or still is None else then - still,
         "accepted": accepted_share(learner, tests, list(now)),
+        "nearest_mean": nearest_mean_accuracy(learner, tests, list(now)),
         "by_class": {str(label): value for label, value in now.items()},
+        "answers": answers_by_class(learner, tests, list(now)),
         "unknown": {str(label): n for label, n in sorted(counts.items()) if label not in now},
     }
 
@@ -90,6 +92,31 @@ def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Labe
     )
     counts = Counter(tests.labels)
     return {label: 100 * right[label] / counts[label] for label in known if counts[label]}
+
+
+def answers_by_class(
+    learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
+) -> dict[str, dict[str, int]]:
+    """Return how often each class was answered, for the images of each known class."""
+    answers = learner.predict_rows(tests.rows).tolist()
+    counts = Counter(zip(tests.labels, answers, strict=True))
+    found: dict[str, dict[str, int]] = {str(label): {} for label in known}
+    for (label, answer), count in sorted(counts.items(), key=lambda pair: -pair[1]):
+        if str(label) in found:
+            found[str(label)][str(answer)] = count
+    return found
+
+
+def nearest_mean_accuracy(
+    learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
+) -> float | None:
+    """Return the percentage that the nearest mean of a class's features gets right, if any."""
+    answers = learner.nearest_mean_rows(tests.rows)
+    if answers is None:
+        return None
+    pairs = zip(tests.labels, answers.tolist(), strict=True)
+    right = [label == answer for label, answer in pairs if label in known]
+    return 100 * float(np.mean(right)) if right else None
 
 
 def accepted_share(

@@ -209,6 +209,12 @@ class ContinualLearner(Parameters):
         """Return what `predict` does, for images that the learner's reader has read."""
         return self._answers(rows, self._threshold(None) if reject else None)
 
+    def nearest_mean_rows(self, rows: NDArray[Any]) -> NDArray[Any] | None:
+        """Return the label whose mean of features is nearest, where the learner has features."""
+        learned = self._fitted()
+        found = learned.nearest_mean(rows)
+        return None if found is None else label_array(learned.labels)[found]
+
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probability of each class, in the order of `classes_`."""
         learned = self._fitted()

@@ -119,6 +119,14 @@ class FeatureClassifier:
         logits: NDArray[np.float32] = np.maximum(scaled, _NEVER).astype(np.float32)
         return logits
 
+    def nearest_mean(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the class whose mean of labeled images is nearest, to compare with."""
+        z = _compress(features, float(self.tensors["power"][0]))
+        means = self.tensors["labeled_means"].astype(np.float64)
+        distances = (means**2).sum(1) - 2 * z @ means.T
+        nearest: NDArray[np.int64] = distances.argmin(1)
+        return nearest
+
     def familiarity(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return how familiar images are (n,): the higher, the more."""
         z = _compress(features, float(self.tensors["power"][0]))

@@ -41,6 +41,11 @@ class Learned(ABC):
     def logits(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return a logit for each row and class."""
 
+    def nearest_mean(self, rows: NDArray[Any]) -> NDArray[np.int64] | None:
+        """Return the class whose mean of labeled rows is nearest, if rows are features."""
+        del rows
+        return None
+
     @property
     @abstractmethod
     def gives_scores(self) -> bool:

@@ -19,7 +19,9 @@ class _Test(BaseModel):
     old_before: Percent
     forgotten: Percent
     accepted: Percent = None
+    nearest_mean: Percent = None
     by_class: dict[str, Number]
+    answers: dict[str, dict[str, Count]] = {}
     unknown: dict[str, Count]
 
 

@@ -13,8 +13,10 @@ they are; the keys of mappings are strings):
     accept (share of known images to accept), known_threshold (of `reject`, or None),
     rejected (unlabeled images that look like no class, or None where that is not known),
     test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten,
-          accepted (images of known classes that `reject` accepts)
+          accepted (images of known classes that `reject` accepts), nearest_mean (the accuracy of
+          the nearest class mean on the same features)
           (percent, or points, or None where nothing could be measured), by_class,
+          answers: {class: {what its images were taken for: images}},
           unknown: {label the learner never saw: images}}
     left_out: {labeled, test (files that are no image), hidden (files that were ignored),
           for_example: sentences about some of them, of unlabeled ones too}

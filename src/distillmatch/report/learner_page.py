@@ -1,7 +1,7 @@
 """A learner's report as one page that needs nothing else."""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
@@ -16,6 +16,15 @@ from PIL import Image
 
 from distillmatch.files import write_atomically
 from distillmatch.learner.explanation import Explanation
+from distillmatch.report.learner_findings import (
+    accepted_sentence,
+    baseline_sentence,
+    best_by_class,
+    best_sentence,
+    camera_sentence,
+    confusions,
+    warnings_of,
+)
 from distillmatch.report.learner_text import (
     FIGURES,
     Record,
@@ -24,6 +33,7 @@ from distillmatch.report.learner_text import (
     figures_of,
     forgotten_sentence,
     lead_sentence,
+    left_out_sentence,
     listed,
     measured,
     one_decimal,
@@ -36,6 +46,9 @@ from distillmatch.sources.walk import shown
 PAGE = "report.html"
 SHOWN_SIDE = 96
 SHOWN_CLASSES = 40
+SHOWN_CONFUSIONS = 12
+MATRIX_CLASSES = 25
+"""Of more classes, only the largest confusions are shown."""
 
 
 def write_learner_page(state: Path, summary: Record, explanation: Explanation) -> Path:
@@ -48,8 +61,9 @@ def write_learner_page(state: Path, summary: Record, explanation: Explanation) -
         dark=DARK,
         figure_style=STYLE,
         lead=escape(lead_sentence(summary)),
+        warnings=_warnings(history),
         counts=_counts(history[-1]),
-        accuracy=_accuracy(history),
+        accuracy=_accuracy(history) + _confusion(history[-1]),
         environment=_environment(history[-1], explanation),
         history=_history(history),
         memory=_memory(summary),
@@ -71,21 +85,101 @@ def _counts(record: Record) -> str:
         )
         if measured(record, figure) is not None
     ]
+    of_known = measured(record, "accepted")
+    if of_known is not None:
+        tiles.append((f"{one_decimal(of_known)} %", "of known images accepted"))
     tiles.append((count_or_dash(record["accepted"]), "images taken for known classes"))
+    if record.get("rejected") is not None:
+        tiles.append((f"{record['rejected']:,}", "camera images like no class"))
     tiles.append((f"{record['stored']:,}", "images stored"))
     return "".join(f"<li><b>{escape(n)}</b><span>{escape(words)}</span></li>" for n, words in tiles)
+
+
+def _warnings(history: Sequence[Record]) -> str:
+    found = warnings_of(history)
+    if not found:
+        return ""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
+    return (
+        f'<section id="warnings"><h2>What to look at</h2><ul class="warned">{items}</ul></section>'
+    )
 
 
 def _accuracy(history: Sequence[Record]) -> str:
     record = history[-1]
     if not record["test"]:
         return ""
-    by_class = sorted(record["test"]["by_class"].items(), key=lambda pair: pair[1])
-    sentences = f"{forgotten_sentence(record)} {test_sentence(record)}"
+    said = (
+        baseline_sentence(record),
+        best_sentence(history),
+        forgotten_sentence(record),
+        accepted_sentence(record),
+        test_sentence(record),
+    )
     return (
-        f'<section id="accuracy"><h2>Accuracy</h2><p>{escape(sentences.strip())}</p>'
-        f'<div class="pair">{_chart(history)}{_bars("class", "percent", by_class, 100)}</div>'
-        "</section>"
+        f'<section id="accuracy"><h2>Accuracy</h2><p>{escape(" ".join(filter(None, said)))}</p>'
+        f'<div class="pair">{_chart(history)}{_classes(history)}</div></section>'
+    )
+
+
+def _classes(history: Sequence[Record]) -> str:
+    """Return each class with its accuracy now and at best; of very many, the weakest."""
+    best = sorted(best_by_class(history).items(), key=lambda pair: pair[1].now)
+    body = "".join(
+        f'<tr><th scope="row">{escape(shown(label))}</th><td>{one.now:.1f}</td>'
+        f"<td>{one.best:.1f}</td><td>{escape(one.task)}</td>"
+        f'<td class="bar"><i style="width:{7 * one.now / 100:.2f}rem"></i></td></tr>'
+        for label, one in best[:SHOWN_CLASSES]
+    )
+    more = len(best) - SHOWN_CLASSES
+    if more > 0:
+        body += f'<tr><th scope="row">and {more:,} more</th>{"<td></td>" * 4}</tr>'
+    return (
+        '<div class="wide"><table><thead><tr><th scope="col">class</th><th scope="col">percent</th>'
+        '<th scope="col">best</th><th scope="col">after</th><td></td></tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _confusion(record: Record) -> str:
+    """Return what the images of each class were taken for: a matrix, and the largest confusions."""
+    answers = record["test"].get("answers") if record["test"] else None
+    if not answers:
+        return ""
+    worst = [
+        (f"{label} → {answer}", 100 * count / total)
+        for label, answer, count, total in confusions(record, SHOWN_CONFUSIONS)
+    ]
+    drawn = _matrix(answers) if len(answers) <= MATRIX_CLASSES else ""
+    if not worst and not drawn:
+        return ""
+    return (
+        '<section id="confusion"><h2>What is taken for what</h2><p class="note">Rows are true '
+        "classes, columns the answers, in the same order; counts of test images. Beside them the "
+        "largest confusions, in percent of the true class.</p>"
+        f'<div class="pair">{drawn}{_bars("taken for", "percent", worst, 100)}</div></section>'
+    )
+
+
+def _matrix(answers: Mapping[str, Mapping[str, int]]) -> str:
+    labels = list(answers)
+    heads = "".join(
+        f'<th scope="col" title="{escape(shown(label))}">{number}</th>'
+        for number, label in enumerate(labels, 1)
+    )
+    rows = []
+    for number, label in enumerate(labels, 1):
+        total = max(1, sum(answers[label].values()))
+        cells = ""
+        for answer in labels:
+            count = answers[label].get(answer, 0)
+            kind = "right" if answer == label else "wrong"
+            shade = f' class="{kind}" style="--share:{count / total:.2f}"' if count else ""
+            cells += f"<td{shade}>{count or ''}</td>"
+        rows.append(f'<tr><th scope="row">{number} {escape(shown(label))}</th>{cells}</tr>')
+    return (
+        '<div class="wide"><table class="matrix"><thead><tr><td></td>'
+        f"{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
@@ -128,9 +222,10 @@ def _environment(record: Record, explanation: Explanation) -> str:
     by_class = sorted(record["accepted_by_class"].items(), key=lambda pair: -pair[1])
     most = by_class[0][1] if by_class else 1
     bars = _bars("taken for", "images", by_class, most, ",")
+    said = environment_sentence(record), camera_sentence(record), left_out_sentence(record)
     return (
         '<section id="environment"><h2>What the environment contributed</h2>'
-        f"<p>{escape(environment_sentence(record))}</p>"
+        f"<p>{escape(' '.join(filter(None, said)))}</p>"
         f'<div class="pair">{bars}{_examples(explanation)}</div></section>'
     )
 
