@@ -8,6 +8,7 @@ this machine. Each round starts afresh, sends up to `KILLS` signals, and lets th
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -53,8 +54,9 @@ SUITE: dict[str, Any] = {
     "metrics": ["A_N", "fgt"],
     "seeds": [1, 2],
     "common": {
-        **{key: RUN[key] for key in ("network", "epochs", "batch", "unlabeled_batch", "device")},
+        **{key: RUN[key] for key in ("network", "batch", "unlabeled_batch", "device")},
         "source": SOURCE,
+        "epochs": 20,
         "tasks": 3,
         "coreset": 6,
     },
@@ -190,13 +192,11 @@ def suite_rounds(root: Path, engine: str = "local") -> Round:
         command = [*words, "--ledger", str(work / "ledger"), "--work", str(work / "work")]
         for _ in range(KILLS):
             processes = [Process(command, work / "said") for _ in range(together)]
-            time.sleep(seconds * random.random())
-            if random.random() < 0.5:
-                _kill_a_worker(random, work / "work", [process.pid for process in processes])
-            else:
-                random.choice(processes).kill(random.choice(SIGNALS))
+            if random.random() < 0.6:
+                _kill_a_worker(random, work / "work", processes)
+            processes[0].wait(seconds * random.random() * random.random())
             for process in processes:
-                if random.random() < 0.5:
+                if random.random() < 0.7:
                     process.kill(random.choice(SIGNALS))
                 assert process.wait(), "it does not end"
                 assert process.code in (0, 2, 130, 143, -signal.SIGKILL, -signal.SIGTERM), (
@@ -209,19 +209,27 @@ def suite_rounds(root: Path, engine: str = "local") -> Round:
     return one
 
 
-def _kill_a_worker(random: Random, work: Path, drivers: list[int]) -> None:
-    """Kill a process that holds the lock of a run."""
-    locks = sorted(work.glob("*/run.lock"))
-    random.shuffle(locks)
-    for lock in locks:
-        try:
-            holder = int(lock.read_text().split()[0])
-            os.kill(holder, signal.SIGKILL)
-        except (OSError, ValueError, IndexError):
-            continue
-        assert holder not in drivers
-        counts["SIGKILL of a worker"] += 1
-        return
+def _kill_a_worker(random: Random, work: Path, drivers: Sequence[Process]) -> None:
+    """Kill a process that holds the lock of a run, once there is one."""
+    found: list[int] = []
+    while not found and not all(process.poll() for process in drivers):
+        time.sleep(0.02)
+        found = [number for lock in work.glob("*/run.lock") if (number := _holder(lock))]
+    if found:
+        time.sleep(random.random())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(random.choice(found), signal.SIGKILL)
+            counts["SIGKILL of a worker"] += 1
+
+
+def _holder(lock: Path) -> int | None:
+    """Return the process that a lock names, if it lives."""
+    try:
+        number = int(lock.read_text().split()[0])
+        os.kill(number, 0)
+    except (OSError, ValueError, IndexError):
+        return None
+    return number
 
 
 def _ledger(folder: Path) -> list[dict[str, Any]]:

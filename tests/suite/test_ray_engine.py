@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from small_runs import TESTS, without_times
-from suite_sources import COMMON, checkpoints
+from suite_sources import COMMON, LostBoard, checkpoints
 
 from distillmatch.config import RunConfig
+from distillmatch.errors import TrainingError
 from distillmatch.runs import Interrupted, read_result, run
 from distillmatch.runs.lock import NAME as LOCK
 from distillmatch.runs.side_by_side import Job
@@ -107,6 +108,20 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     assert len(ledger.results()) == 3
     for job in jobs[:3]:
         assert without_times(read_result(job.out)) == without_times(run(job.config))
+
+
+def test_a_lost_cluster_is_a_sentence_and_the_same_call_continues(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, said = job_of(tmp_path, "base", 2), list[str]()
+    with monkeypatch.context() as patched:
+        patched.setattr("distillmatch.suite.ray_engine.Board", LostBoard)
+        with pytest.raises(TrainingError, match=r"Ray cluster was lost .* the same command"):
+            RayEngine(Queue([job], None, said.append), lambda queue: None).run()
+    queue = Queue([job], None, said.append)
+    RayEngine(queue, lambda queue: None).run()
+    assert queue.names("done") == ["base"]
+    assert without_times(read_result(job.out)) == without_times(run(job.config))
 
 
 LISTENING = """

@@ -12,7 +12,7 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted
 from distillmatch.runs.interruption import STOPPING, StopRequest
 from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, Job, run_side_by_side
@@ -125,6 +125,11 @@ class RayEngine:
             # Ray has handlers of its own, set by `init`; within the block a stop is a request.
             with StopRequest() as stop:
                 self._run(ray, stop)
+        except ray.exceptions.RayError as error:  # of the board: a run's own are handled
+            raise TrainingError(
+                f"the Ray cluster was lost ({type(error).__name__}); what is done is kept, and the "
+                "same command continues from there"
+            ) from error
         finally:
             if own:
                 ray.shutdown()
