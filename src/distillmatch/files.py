@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -87,6 +88,8 @@ def locked_file(path: Path) -> Iterator[BinaryIO]:
                 if attempt < LOCK_TRIES - 1:
                     continue  # another process is done with it and removes its folder right now
                 raise
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(EINVAL, "expected a file, found a pipe or a device", str(path))
             if sys.platform != "win32":
                 with contextlib.suppress(OSError):
                     fcntl.flock(file.fileno(), fcntl.LOCK_EX)

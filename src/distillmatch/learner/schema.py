@@ -1,8 +1,8 @@
 """The form of `learner.json`, checked before any of it is used."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from distillmatch.runs.schema import Count, Number, SnapshotSchema, Text
 
@@ -75,11 +75,22 @@ class _Explanation(BaseModel):
 
 
 class _Settings(BaseModel):
-    """The parameters of the estimator, which checks the others."""
+    """The parameters of the estimator, which checks their values."""
 
     method: Text
     network: Text
+    image_size: Count | None
+    epochs: Count
+    batch: Count
+    unlabeled_batch: Count
+    coreset: Count
+    learning_rate: Number | None
+    seed: Annotated[int, Field(strict=True)]
+    device: Text
     options: dict[str, Any] | None
+    unlabeled_limit: Count
+    accept: Number
+    examples: Count
 
 
 class LearnerSchema(BaseModel):
@@ -98,6 +109,14 @@ class LearnerSchema(BaseModel):
     explanation: _Explanation
     snapshot: SnapshotSchema
     made_with: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _has_classes(self) -> Self:
+        if len(set(self.labels)) < len(self.labels) or len({*map(type, self.labels)}) > 1:
+            raise ValueError("labels must all differ and be of one kind")
+        if sum(self.sizes) != len(self.labels) or len(self.sizes) != len(self.history):
+            raise ValueError("sizes must fit the labels and the history")
+        return self
 
 
 def check_form(body: object) -> None:
