@@ -23,9 +23,8 @@ def test_groups_are_what_plain_loops_say(seed: int) -> None:
                 assert group.label == CLASSES[rows[number].tolist().index(first)]
             unsure = 1 - (first - second) if familiar[number] else 1
             assert grouping.uncertainty[number] == pytest.approx(unsure, abs=1e-6)
-        if group.kind != "unfamiliar":
-            unsure_of = grouping.uncertainty[group.images]
-            assert (np.diff(unsure_of) <= 0).all(), "the least sure come first"
+        unsure_of = grouping.uncertainty[group.images]
+        assert (np.diff(unsure_of) <= 0).all(), "the least sure come first"
     assert sorted(n for group in grouping.groups for n in group.images) == list(range(60))
     still_open = draw.random(60) < 0.5
     for group in grouping.groups:
@@ -33,19 +32,27 @@ def test_groups_are_what_plain_loops_say(seed: int) -> None:
         assert grouping.gain(group, still_open) == pytest.approx(expected, abs=1e-5)
 
 
-def test_one_class_alone_is_sure_and_no_threshold_means_familiar() -> None:
+def test_one_class_alone_is_sure_and_equal_shares_are_doubtful() -> None:
     assert margins(np.ones((2, 1), np.float32)).tolist() == [1, 1]
     rows = np.full((4, 3), 1 / 3, np.float32)
-    grouping = group_images(rows, None, np.zeros((4, 2), np.float32), CLASSES)
+    grouping = group_images(rows, np.ones(4, bool), np.zeros((4, 2), np.float32), CLASSES)
     assert [(group.kind, group.label) for group in grouping.groups] == [("doubtful", "a")]
+
+
+def test_images_of_one_guess_that_look_different_are_apart() -> None:
+    rows = np.tile(np.array([0.9, 0.1, 0], np.float32), (40, 1))
+    looks = np.repeat(np.eye(2, 5, dtype=np.float32), 20, axis=0)
+    grouping = group_images(rows, np.ones(40, bool), looks, CLASSES)
+    assert all(len({number // 20 for number in group.images}) == 1 for group in grouping.groups)
+    assert {group.label for group in grouping.groups} == {"a"}
 
 
 def test_clusters_find_what_lies_apart_and_are_always_the_same() -> None:
     draw = np.random.default_rng(0)
     places = 10 * np.eye(4, 6)
-    truth = np.repeat(np.arange(4), 12)
+    truth = np.repeat(np.arange(4), 16)
     draw.shuffle(truth)
-    rows = (places[truth] + 0.1 * draw.standard_normal((48, 6))).astype(np.float32)
+    rows = (places[truth] + 0.1 * draw.standard_normal((64, 6))).astype(np.float32)
     found = clusters(rows)
     assert sorted(tuple(sorted(members)) for members in found) == sorted(
         tuple(np.flatnonzero(truth == one)) for one in range(4)

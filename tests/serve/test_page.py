@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from review_client import ONCE, TOKEN, numbers_of, start_review, write_camera
 
+from distillmatch.serve import groups
 from distillmatch.serve.app import Review, make_app
 from distillmatch.serve.server import hosts_of, open_socket, running
 
@@ -15,8 +16,9 @@ PHONE = {"width": 390, "height": 800}
 
 
 @pytest.fixture
-def review(tmp_path: Path) -> Review:
-    camera = write_camera(tmp_path / "camera", {"red": 40, "orange": 3, "gray": 5})
+def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Review:
+    monkeypatch.setattr(groups, "CLUSTER_IMAGES", 100)
+    camera = write_camera(tmp_path / "camera", {"red": 90, "orange": 3, "gray": 5})
     return start_review(camera, tmp_path / "labels")
 
 
@@ -84,17 +86,17 @@ def test_a_person_labels_by_keys_at_the_width_of_a_phone(
     press("2")
     done("1 image labeled green")
     press("c")
-    done("39 images labeled red")
-    assert sorted(filter(None, labels_of(review, "red"))) == ["green", *["red"] * 39]
+    done("89 images labeled red")
+    assert sorted(filter(None, labels_of(review, "red"))) == ["green", *["red"] * 89]
 
     page.reload()  # nothing is lost
-    page.get_by_text("45 of 48 images labeled").wait_for()
-    page.get_by_role("button", name="Labeled 45").click()
-    assert page.locator(".tile").count() == 5 + 1 + 24
+    page.get_by_text("95 of 98 images labeled").wait_for()
+    page.get_by_role("button", name="Labeled 95").click()
+    assert page.locator(".tile").count() == 5 + 1 + 48
     page.locator("section", has_text="green").locator(".tile").click()
     press("Delete")
     done("label removed")
-    assert review.labels.labeled == 44
+    assert review.labels.labeled == 94
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert complaints == []
     assert all(url.startswith((address, "data:")) for url in asked)

@@ -63,8 +63,9 @@ class Review:
         self.learner, self.camera, self.labels = learner, camera, labels
         self.classes = [str(label) for label in learner.classes_]
         judged = camera.judged
+        familiar = np.ones(len(camera.shots), bool) if judged.familiar is None else judged.familiar
         self.grouping = group_images(
-            judged.probabilities, judged.familiar, camera.descriptors, self.classes
+            judged.probabilities, familiar, camera.descriptors, self.classes
         )
         self._digests = [shot.digest for shot in camera.shots]
         self._number = {digest: number for number, digest in enumerate(self._digests)}

@@ -1,10 +1,10 @@
 """Groups of camera images that one look can label, those that teach most first.
 
 A learner is *sure* of a familiar image if its two most probable classes are at least `SURE` apart,
-else the image is *doubtful*. Both are grouped by the most probable class. *Unfamiliar* images are
-grouped by how they look. The uncertainty of an image is 1 minus that distance, and 1 if it is
-unfamiliar. A group's gain is the sum of the uncertainties of its images without a label: about as
-many answers the learner does not know.
+else the image is *doubtful*. These of each class, and the *unfamiliar* images, are grouped by how
+they look. The uncertainty of an image is 1 minus that distance, and 1 if it is unfamiliar. A
+group's gain is the sum of the uncertainties of its images without a label: about as many answers
+the learner does not know.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 Kind = Literal["unfamiliar", "doubtful", "sure"]
 SURE = 0.5
 """Least distance between the probabilities of the two most probable classes."""
-CLUSTER_IMAGES, MOST_CLUSTERS = 12, 40
-"""Mean images of a cluster, as many as one look takes in; and the most clusters."""
+CLUSTER_IMAGES, MOST_CLUSTERS = 16, 40
+"""Mean images of a cluster, as many as one look takes in; and the most clusters of a class."""
 _STEPS = 50
 
 
@@ -44,26 +44,25 @@ class Grouping(NamedTuple):
 
 def group_images(
     probabilities: NDArray[np.float32],
-    familiar: NDArray[np.bool_] | None,
+    familiar: NDArray[np.bool_],
     descriptors: NDArray[np.float32],
     classes: list[str],
 ) -> Grouping:
-    """Group images by what the learner thinks of them."""
+    """Group images by what the learner thinks of them and by how they look."""
     best = probabilities.argmax(axis=1)
-    known = np.ones(len(best), bool) if familiar is None else familiar
-    uncertainty = np.where(known, 1 - margins(probabilities), 1).astype(np.float32)
-    groups: list[Group] = []
-    strange = np.flatnonzero(~known)
-    for members in clusters(descriptors[strange]):
-        groups.append(Group("unfamiliar", strange[members].tolist()))
+    uncertainty = np.where(familiar, 1 - margins(probabilities), 1).astype(np.float32)
     sure = uncertainty <= 1 - SURE
-    by_uncertainty = np.argsort(-uncertainty, kind="stable")
-    kinds: dict[Kind, NDArray[np.bool_]] = {"doubtful": known & ~sure, "sure": known & sure}
-    for kind, chosen in kinds.items():
-        for number, label in enumerate(classes):
-            images = by_uncertainty[(chosen & (best == number))[by_uncertainty]]
-            if len(images):
-                groups.append(Group(kind, images.tolist(), label))
+    chosen: list[tuple[Kind, str | None, NDArray[np.bool_]]] = [("unfamiliar", None, ~familiar)]
+    for number, label in enumerate(classes):
+        here = familiar & (best == number)
+        chosen += [("doubtful", label, here & ~sure), ("sure", label, here & sure)]
+    groups = []
+    for kind, guess, mask in chosen:
+        numbers = np.flatnonzero(mask)
+        for members in clusters(descriptors[numbers]):
+            images = numbers[members]
+            order = np.argsort(-uncertainty[images], kind="stable")
+            groups.append(Group(kind, images[order].tolist(), guess))
     return Grouping(groups, uncertainty)
 
 
