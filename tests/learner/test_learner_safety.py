@@ -87,12 +87,16 @@ def test_a_repeated_command_learns_nothing_and_finishes_the_report(
     words += ["--unlabeled", str(tmp_path / "camera")]
     assert main([*words, *WORDS]) == 0
     page.unlink()
+    (state / "checkpoints").mkdir()
+    for left in (".report.html.a.part", "checkpoints/.00000001.safetensors.a.part"):
+        (state / left).touch()  # by a process that was killed at the end
     head = (state / HEAD).read_bytes()
     capsys.readouterr()
     for repeated in (words, [*words, *WORDS, "--name", "another"]):
         assert main(repeated) == 0
         assert "task 'march' is learned already" in capsys.readouterr().err
         assert (state / HEAD).read_bytes() == head and page.is_file()
+        assert len(list(state.iterdir())) == 3
     write_class(tmp_path / "march" / "labeled", "red", 2, first=50)
     assert main(words) == 2
     assert "was learned from other images" in capsys.readouterr().err

@@ -179,6 +179,15 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused(
     assert "\n" not in str(error.value)
 
 
+def test_a_learner_that_lacks_what_its_method_needs_goes_no_further(tmp_path: Path) -> None:
+    small_learner("e2e", epochs=1).partial_fit(*task(SHARK, count=2)).save(tmp_path)
+    _set("snapshot", "copies", to={})(tmp_path)
+    learner = ContinualLearner.load(tmp_path)
+    with pytest.raises(LearnerError, match="what was learned before has no 'past'"):
+        learner.partial_fit(*task(TROUT, count=2))
+    assert learner.classes_.tolist() == ["shark"]
+
+
 def test_a_learner_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     """It was written before methods without networks of their own, and has what it said beside."""
     shutil.copytree(VERSION_1, tmp_path / "it")

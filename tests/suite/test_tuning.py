@@ -141,6 +141,10 @@ def test_an_interrupted_search_goes_on_and_ends_the_same(tmp_path: Path) -> None
     again = Here(dataset)
     assert tune(tmp_path / "out", again, space) == expected
     assert len(again.done) == 2
+    damaged = next((tmp_path / "out" / "trials").glob("*/*/result.json"))
+    damaged.write_bytes(b"")
+    assert tune(tmp_path / "out", again, space) == expected
+    assert len(again.done) == 3
     once_more = Here(dataset)
     tune(tmp_path / "out", once_more, space, search="grid")
     assert len(once_more.done) == 3, "what another search has run is not run again"
@@ -176,6 +180,12 @@ def test_the_folder_of_another_tuning_is_refused_and_left_as_it_is(tmp_path: Pat
     (tmp_path / "trials.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"trials.json: expected a record of a tuning"):
         tune(tmp_path, work, space)
+    wrong: tuple[Any, ...] = (None, True, [])
+    for config in wrong:
+        record = {"format": "distillmatch tuning", "version": 1, "config": config}
+        (tmp_path / "trials.json").write_text(json.dumps(record))
+        with pytest.raises(RunFolderError, match="config: expected names with values"):
+            tune(tmp_path, work, space)
 
 
 def test_forgetting_is_better_when_it_is_lower(tmp_path: Path) -> None:

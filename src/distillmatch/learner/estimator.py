@@ -150,7 +150,13 @@ class ContinualLearner(Parameters):
             examples=parameters["examples"],
         )
         assert before is None or isinstance(before, Trained)
-        learned = _measured(learn_task(before, config, given, progress, checkpoint), given)
+        try:
+            after = learn_task(before, config, given, progress, checkpoint)
+        except KeyError as error:
+            if before is None:
+                raise
+            raise LearnerError(f"what was learned before has no {error}") from error
+        learned = _measured(after, given)
         learned.history[-1]["left_out"] = left_out(labeled, environment)
         return learned
 

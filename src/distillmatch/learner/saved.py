@@ -37,6 +37,8 @@ from distillmatch.views import Normalization
 
 Tell = Callable[[str], None]
 HEAD = "learner.json"
+UNFINISHED = (".weights-", f".{HEAD}.", ".report.html.")
+"""How the names of files begin of which a killed process wrote a part."""
 FORMAT = "distillmatch learner"
 VERSION, OLD = 2, 1
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
@@ -104,7 +106,7 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> N
 def sweep(folder: Path, kept: str) -> None:
     """Remove weights that `learner.json` does not name, and what a killed process left."""
     for path in folder.iterdir():
-        unfinished = path.name.startswith((".weights-", f".{HEAD}.")) and path.suffix == ".part"
+        unfinished = path.name.startswith(UNFINISHED) and path.suffix == ".part"
         if unfinished or (_WEIGHTS.fullmatch(path.name) and path.name != kept):
             path.unlink(missing_ok=True)
 

@@ -116,6 +116,8 @@ class LearnerSchema(BaseModel):
             raise ValueError("labels must all differ and be of one kind")
         if sum(self.sizes) != len(self.labels) or len(self.sizes) != len(self.history):
             raise ValueError("sizes must fit the labels and the history")
+        if len(self.snapshot.coreset) != len(self.labels):
+            raise ValueError("snapshot.coreset must fit the labels")
         return self
 
 

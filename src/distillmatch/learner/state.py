@@ -38,7 +38,7 @@ from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.inputs import Reader
 from distillmatch.learner.labels import Labeled, class_folders, read_labeled
 from distillmatch.learner.places import Place, paths_at, roots_of
-from distillmatch.learner.saved import HEAD, Tell, alone_in, read_head, sweep
+from distillmatch.learner.saved import HEAD, UNFINISHED, Tell, alone_in, read_head, sweep
 from distillmatch.learner.video import Camera, Video
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import StopRequest
@@ -289,14 +289,16 @@ def _open(state: Path, settings: dict[str, Any], allow_import: Collection[str]) 
 
 def _is_ours(path: Path) -> bool:
     names = ("run.lock", "checkpoints")
-    return path.name in names or path.name.startswith((".weights-", f".{HEAD}.", "weights-"))
+    return path.name in names or path.name.startswith((*UNFINISHED, "weights-"))
 
 
 def _forget_finished(state: Path, tasks: int) -> None:
     """Remove the checkpoint of a task that was finished just before a process died."""
     checkpoints = Checkpoints(state, LearnerCheckpoint)
-    checkpoint, _ = checkpoints.load()
-    if checkpoint is not None and checkpoint.values["engine"]["task"] < tasks:
+    checkpoint, problems = checkpoints.load()
+    if checkpoint is None and problems:
+        return  # what is wrong with it is said when the next task begins
+    if checkpoint is None or checkpoint.values["engine"]["task"] < tasks:
         checkpoints.clear()
 
 

@@ -17,7 +17,7 @@ from pydantic import model_validator
 
 from distillmatch.config import PLACE_KEYS, Config, RunConfig, StreamConfig
 from distillmatch.config.base import Count, impossible
-from distillmatch.errors import ConfigError, RunFolderError, TrainingError
+from distillmatch.errors import ConfigError, ResultError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
 from distillmatch.runs import read_result
@@ -221,7 +221,10 @@ class Tuning:
         """Return the metric of a finished run; a result of another stream is none."""
         if not (job.out / RESULT).exists():
             return None
-        result = read_result(job.out)
+        try:
+            result = read_result(job.out)
+        except ResultError:
+            return None  # whoever runs it says what is wrong
         if not result["complete"] or result["stream"]["fingerprint"] != fold.fingerprint:
             return None
         return float(result["metrics"][self.selection.metric])
@@ -262,7 +265,10 @@ def _check_same_tuning(out: Path, config: RunConfig) -> None:
     path = out / RECORD
     if not path.exists():
         return
-    recorded = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)["config"]
+    record = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)
+    recorded = record.get("config")
+    if not isinstance(recorded, dict):
+        raise RunFolderError(f"{path}: config: expected names with values")
     listed = differences(recorded, config, PLACE_KEYS)
     if listed:
         raise RunFolderError(f"{out} holds another tuning: {listed}; choose another folder")
