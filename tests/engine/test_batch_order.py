@@ -85,10 +85,3 @@ def test_steps_take_the_same_however_they_are_asked_for(
     rows, sizes = order.going_round(whole, draw)
     assert list(chain.from_iterable(pieces)) == cut(rows, sizes)
     assert order.images(whole) == len(rows) == sum(sizes)
-
-
-def test_with_the_papers_coreset_the_last_batch_is_whole_or_has_what_is_left() -> None:
-    labeled = 500 + 400
-    assert BatchOrder(labeled, 64).in_pass(0, range(15), drawing(labeled))[1] == (64,) * 15
-    short = BatchOrder(labeled, 64, "short").in_pass(0, range(15), drawing(labeled))[1]
-    assert short == (*(64,) * 14, 4)

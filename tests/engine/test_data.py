@@ -4,7 +4,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,15 +82,6 @@ def test_every_batch_has_its_share_of_stored_images_and_a_pass_every_new_one(
     everything = list(range(new, new + stored))
     for start in range(0, len(went_round) - stored + 1, stored):
         assert sorted(went_round[start : start + stored]) == everything, "each once a round"
-
-
-@pytest.mark.parametrize("last", ["filled", "short"])
-def test_an_epoch_takes_the_same_images_in_whatever_parts_it_is_asked_for(last: Any) -> None:
-    data = data_of(23, 7, 8, stored_share=0.4, last_batches=last)
-    for number in range(3):
-        whole = batches_of(data, number)
-        assert whole == batches_of(data, number, (1,)) == batches_of(data, number, (1, 3))
-    assert batches_of(data, 0) != batches_of(data, 1), "every epoch has an order of its own"
 
 
 def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None:

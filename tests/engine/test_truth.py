@@ -194,24 +194,6 @@ def test_the_walk_finds_the_truth_that_the_oracle_is_given() -> None:
     assert not usual["uses_truth"]
 
 
-def test_the_walk_sees_into_closures_bound_methods_and_views() -> None:
-    dataset = six_classes()
-    engine = Engine(config_of(), dataset, build_stream(dataset, config_of()))
-    labels = torch.from_numpy(dataset.train.labels)
-    hidden: list[object] = [
-        lambda: engine,
-        engine.snapshot,
-        lambda given=engine: given,
-        {"deep": [(engine,)]},
-        types.SimpleNamespace(inner=engine),
-    ]
-    for thing in hidden:
-        assert any(found is engine for found, _ in reachable(thing))
-    for view in (labels[3:], dataset.train.labels[3:]):
-        numbers = [numbers_in(thing) for thing, _ in reachable(view)]
-        assert any(n is not None and n.size == len(labels) for n in numbers)
-
-
 def learned(config: RunConfig, poisoned: bool) -> tuple[Engine, list[TaskOutcome]]:
     dataset = six_classes()
     stream = build_stream(dataset, config)

@@ -9,7 +9,6 @@ from slow import activated_by_groups
 from torch import Tensor
 from torch.nn import functional
 
-from distillmatch.concurrency import shared_device
 from distillmatch.fast import batch_norm, compiler, operators
 from distillmatch.fast import convolution as kernel
 from distillmatch.fast import weight_gradient as weight_gradient_module
@@ -19,9 +18,6 @@ from distillmatch.fast.weight_gradient import weight_gradient
 from distillmatch.networks import (
     BatchNorm,
     StatisticsGroups,
-    acceleration,
-    build_network,
-    separate_statistics,
 )
 
 pytestmark = pytest.mark.gpu
@@ -126,78 +122,6 @@ def test_the_weight_gradient_is_that_of_a_float32_convolution(
     rtol, atol = (2**-8, 2**-8 * scale) if by_cudnn else (1e-4, 1e-5 * scale)
     torch.testing.assert_close(ours.double(), weight.grad, rtol=rtol, atol=atol)
     assert torch.equal(ours, weight_gradient(inputs, gradient, kernel, stride))
-
-
-def test_weight_gradients_of_usual_sizes_are_made_by_the_kernel_that_reads_once() -> None:
-    takes = weight_gradient_module.takes
-    assert takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 3, 1)
-    assert takes(maps(4, 128, 8, 1), maps(4, 128, 8, 2), 3, 1)
-    assert not takes(maps(3, 128, 8, 1), maps(3, 128, 8, 2), 3, 1)
-    assert not takes(maps(3, 32, 16, 1), maps(3, 32, 16, 2), 3, 1)
-    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 32, 2), 1, 1)
-    assert not takes(maps(3, 32, 32, 1), maps(3, 32, 16, 2), 3, 2)
-    assert not takes(maps(3, 32, 32, 1).half(), maps(3, 32, 32, 2).half(), 3, 1)
-    assert not takes(maps(0, 32, 32, 1), maps(0, 32, 32, 2), 3, 1)
-
-
-@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
-def test_weight_gradients_in_float16_are_torchs_own(kernel: int, stride: int) -> None:
-    inputs, gradient = maps(5, 16, 16, 1), maps(5, 32, 16 // stride, 2)
-    ours = weight_gradient(inputs.half(), gradient.half(), kernel, stride)
-    assert ours.dtype == torch.float32
-    expected = weight_gradient(inputs, gradient, kernel, stride)
-    scale = float(expected.abs().max())
-    torch.testing.assert_close(ours, expected, rtol=2**-9, atol=2**-9 * scale)
-
-
-@pytest.mark.parametrize("count", [64, 320])
-def test_weight_gradients_are_the_same_to_the_bit_beside_other_runs(count: int) -> None:
-    inputs, gradient = maps(count, 32, 32, 1), maps(count, 64, 16, 2)
-    for taps in (1, 3):
-        alone = weight_gradient(inputs, gradient, taps, 2)
-        with shared_device():
-            assert torch.equal(weight_gradient(inputs, gradient, taps, 2), alone)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_networks_gradients_are_as_near_to_float32_as_those_of_torch_in_half_precision(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images = torch.randn(96, 3, 32, 32, device="cuda")
-    labels = torch.arange(96, device="cuda") % 10
-
-    def gradients(half: bool) -> Tensor:
-        network = build_network("wrn-16-2", 10, generator=torch.Generator().manual_seed(seed))
-        network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        with (
-            torch.autocast("cuda", torch.bfloat16, enabled=half),
-            separate_statistics(network, [64, 32]),
-        ):
-            logits = network(images.to(memory_format=torch.channels_last))
-        functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
-        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
-
-    exact, ours = gradients(False), gradients(True)
-    monkeypatch.setattr(acceleration, "_fast", lambda: None)
-    theirs = gradients(True)
-    assert not torch.equal(ours, theirs), "the kernels were not used"
-    error, usual = (ours - exact).norm() / exact.norm(), (theirs - exact).norm() / exact.norm()
-    assert error < 1.25 * usual, (float(error), float(usual))
-
-
-def test_two_backward_passes_agree_to_the_bit() -> None:
-    network = build_network("wrn-16-2", 10, generator=torch.Generator().manual_seed(1))
-    network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images = torch.randn(64, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
-    seen = []
-    for _ in range(3):
-        network.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16):
-            logits = network(images)
-        logits.square().sum().backward()
-        seen.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
-    for again in seen[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(seen[0], again, strict=True))
 
 
 @pytest.mark.parametrize("count", [1, 7, 320])

@@ -51,20 +51,6 @@ def norms_of(network: nn.Module) -> list[BatchNorm]:
     return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
 
 
-def test_uniform_weights_are_spread_as_torchs_own() -> None:
-    network = build_network("wrn-10-4", 400, generator=seeded(2), initial_weights="uniform")
-    torch.manual_seed(5)
-    with torch.no_grad():
-        head = network.head.slots
-        theirs = nn.Linear(head.in_features, head.out_features)
-        assert float(head.weight.std()) == pytest.approx(float(theirs.weight.std()), rel=0.02)
-        assert float(head.bias.std()) == pytest.approx(float(theirs.bias.std()), rel=0.1)
-        for layer in (one for one in network.modules() if isinstance(one, nn.Conv2d)):
-            side = layer.kernel_size[0]
-            other = nn.Conv2d(layer.in_channels, layer.out_channels, side, bias=False)
-            assert float(layer.weight.std()) == pytest.approx(float(other.weight.std()), rel=0.1)
-
-
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 def test_normal_weights_are_normal_by_the_outputs_of_convolutions(head: Head) -> None:
     """Drawn again number by number, in the order of the layers."""

@@ -181,7 +181,7 @@ def takes(maps: Tensor, gradient: Tensor, side: int, stride: int) -> bool:
 def _by_kernels(maps: Tensor, gradient: Tensor, side: int, stride: int) -> Any:
     if takes(maps, gradient, side, stride):
         return _by_streams(maps, gradient)
-    if side == 1 and maps.dtype in (torch.bfloat16, torch.float16):
+    if side == 1 and maps.dtype == torch.bfloat16:
         taken = as_rows(maps[:, :, ::stride, ::stride])
         made = torch.mm(as_rows(gradient).t(), taken, out_dtype=torch.float32)
         return made[:, :, None, None]
