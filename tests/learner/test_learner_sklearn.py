@@ -80,7 +80,8 @@ def test_clones_have_the_parameters_and_nothing_that_was_learned() -> None:
     assert copy.get_params() == learner.get_params()
     assert is_classifier(learner)
     assert repr(copy) == (
-        "ContinualLearner(network='wrn-10-1', coreset=7, options={'pseudo_labels': False})"
+        "ContinualLearner(method='dm', network='wrn-10-1', coreset=7, "
+        "options={'pseudo_labels': False})"
     )
     with pytest.raises(ValueError, match="unknown parameter 'epoch'"):
         copy.set_params(epoch=3)

@@ -291,9 +291,9 @@ def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None
         classes_ = np.array(["boat", "shark", "trout"])
         can_reject = True
 
-        def predict_rows(self, rows: Any, reject: bool = False) -> Any:
+        def answer_rows(self, rows: Any, reject: bool = False) -> Any:
             third = "unknown" if reject else "boat"
-            return np.array(["boat", "boat", third, "shark", "trout", "boat"])
+            return np.array(["boat", "boat", third, "shark", "trout", "boat"]), None
 
         def nearest_mean_rows(self, rows: Any) -> Any:
             return np.array(["boat", "trout", "trout", "boat", "trout", "boat"])

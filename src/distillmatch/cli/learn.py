@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from distillmatch.learner.video import Camera
 
 OF_A_RUN = (
-    "method",
-    "network",
     "image_size",
     "epochs",
     "batch",
@@ -42,7 +40,8 @@ OF_A_RUN = (
 )
 """Settings of a learner that a run has under the same name."""
 OF_A_LEARNER = ("unlabeled_limit", "accept")
-SETTINGS = (*OF_A_RUN, *OF_A_LEARNER)
+CHOSEN = ("method", "network", "pretrained")
+SETTINGS = (*CHOSEN, *OF_A_RUN, *OF_A_LEARNER)
 
 
 def add_parser(commands: Commands) -> None:
@@ -242,6 +241,27 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         "settings of a new learner",
         "A learner that is there keeps its own where they are not given; another method, network, "
         "image size, coreset, seed or gate is refused. --options takes any further one of a run.",
+    )
+    group.add_argument(
+        "--method",
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="features (of a pretrained network), or a method that trains a network, or your own "
+        "module:name (default: auto, features where the extra 'pretrained' is installed, else dm)",
+    )
+    group.add_argument(
+        "--network",
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="efficientnet-lite0, wrn-DEPTH-WIDTH, torchvision:NAME, timm:NAME, or your own "
+        "module:name (default: auto, efficientnet-lite0 for features, else wrn-28-2)",
+    )
+    group.add_argument(
+        "--pretrained",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="weights that the network was trained to, .safetensors or .pt",
     )
     for name in OF_A_RUN:
         add_field_option(group, RunConfig, name)

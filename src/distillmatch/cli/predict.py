@@ -51,6 +51,13 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--reject", action="store_true", help="label what looks like no learned class 'unknown'"
     )
+    parser.add_argument(
+        "--accept",
+        type=float,
+        metavar="X",
+        help="with --reject: share of known images to accept (default: as the learner was told, "
+        "0.95)",
+    )
     add_device_option(parser)
     parser.set_defaults(run=run)
 
@@ -61,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("-0 is for names on standard input, so no others can be given")
     if "" in arguments.images:
         raise ConfigError("expected files or folders of images, not an empty name")
+    if arguments.accept is not None and not arguments.reject:
+        raise ConfigError("--accept is for --reject, which was not given")
     barren: list[str] = []
     names = _names(arguments.images, b"\0" if arguments.null else b"\n", barren)
     from distillmatch.learner.estimator import ContinualLearner
@@ -69,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     learner = ContinualLearner.load(
         arguments.state, device=arguments.device, allow_import=arguments.allow_import
     )
-    predictions = predict_files(learner, names, arguments.reject)
+    predictions = predict_files(learner, names, arguments.reject, arguments.accept)
     row = _json if arguments.json else _csv if arguments.csv else _plain
     out = sys.stdout.buffer
     if arguments.csv:

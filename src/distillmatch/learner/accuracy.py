@@ -86,7 +86,7 @@ def measure(
 def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:
     """Return the percentage of images recognized, of each class that the learner knows."""
     known = learner.classes_.tolist()
-    answers = learner.predict_rows(tests.rows).tolist()
+    answers = learner.answer_rows(tests.rows)[0].tolist()
     right = Counter(
         label for label, answer in zip(tests.labels, answers, strict=True) if label == answer
     )
@@ -98,7 +98,7 @@ def answers_by_class(
     learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
 ) -> dict[str, dict[str, int]]:
     """Return how often each class was answered, for the images of each known class."""
-    answers = learner.predict_rows(tests.rows).tolist()
+    answers = learner.answer_rows(tests.rows)[0].tolist()
     counts = Counter(zip(tests.labels, answers, strict=True))
     found: dict[str, dict[str, int]] = {str(label): {} for label in known}
     for (label, answer), count in sorted(counts.items(), key=lambda pair: -pair[1]):
@@ -125,7 +125,7 @@ def accepted_share(
     """Return the percentage of images of known classes that `reject` accepts, where it can."""
     if not learner.can_reject:
         return None
-    answers = learner.predict_rows(tests.rows, reject=True).tolist()
+    answers = learner.answer_rows(tests.rows, reject=True)[0].tolist()
     accepted = [
         answer != UNKNOWN
         for answer, label in zip(answers, tests.labels, strict=True)

@@ -1,10 +1,13 @@
 """The learner as a scikit-learn-style estimator."""
 
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
+from warnings import warn
 
 import numpy as np
 import torch
@@ -12,10 +15,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import Progress
+from distillmatch.engine import Placement, Progress
 from distillmatch.errors import LearnerError
+from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.environment import look_around
 from distillmatch.learner.explanation import Explanation
+from distillmatch.learner.feature_reader import FeatureReader, Gallery
+from distillmatch.learner.features import Featured, learn_features
 from distillmatch.learner.inputs import (
     Items,
     PixelReader,
@@ -38,10 +44,19 @@ from distillmatch.learner.labels import (
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.parameters import Parameters, not_fitted
 from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
-from distillmatch.learner.settings import check_accept, lasting, plain, run_config
+from distillmatch.learner.settings import (
+    AUTO,
+    FEATURES,
+    check_accept,
+    chosen,
+    lasting,
+    missed,
+    plain,
+    run_config,
+)
 from distillmatch.learner.task import Given, Keeper
 from distillmatch.learner.trained import Trained
-from distillmatch.learner.trained_task import learn_task
+from distillmatch.learner.trained_task import learn_task as learn_trained
 from distillmatch.methods import Method
 from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
@@ -56,6 +71,10 @@ _learning: set[int] = set()
 class ContinualLearner(Parameters):
     """Learns classes of images a task at a time, with whatever unlabeled images are around.
 
+    With `method` and `network` "auto", it keeps statistics of a pretrained network's features where
+    the extra `pretrained` is installed, and else trains a small network from scratch. `pretrained`
+    is a file of weights for another `network`.
+
     The parameters have the names, meanings and defaults of a run's configuration; `options` holds
     any others of them, and those of a user's own method. Beside them: of a task's unlabeled images
     at most `unlabeled_limit` are used; `accept` is the share of known images that
@@ -64,8 +83,8 @@ class ContinualLearner(Parameters):
 
     def __init__(
         self,
-        method: str = "dm",
-        network: str = "wrn-28-2",
+        method: str = AUTO,
+        network: str = AUTO,
         image_size: int | None = None,
         epochs: int = 200,
         batch: int = 64,
@@ -78,6 +97,7 @@ class ContinualLearner(Parameters):
         unlabeled_limit: int = 50_000,
         accept: float = 0.95,
         examples: int = 24,
+        pretrained: Path | str | None = None,
     ) -> None:
         self.method = method
         self.network = network
@@ -93,6 +113,7 @@ class ContinualLearner(Parameters):
         self.unlabeled_limit = unlabeled_limit
         self.accept = accept
         self.examples = examples
+        self.pretrained = pretrained
 
     def partial_fit(
         self,
@@ -135,9 +156,13 @@ class ContinualLearner(Parameters):
             raise LearnerError("images must be at least one, not none")
         check_classes(classes, labeled.labels)
         new_classes(() if before is None else before.labels, labeled.labels)
+        if before is None and (sentence := missed(parameters, config)):
+            (warn if checkpoint is None else checkpoint.tell)(sentence)
+        began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
         reader = self.reader_for(labeled.items)
-        number = 0 if before is None else len(before.sizes)
-        rows, labeled = read_labeled(labeled, reader)
+        rows, labeled = read_labeled(labeled, reader, "labeled images")
+        if isinstance(reader, FeatureReader):
+            reader = replace(reader, gallery=Gallery())
         environment = look_around(
             unlabeled, reader, parameters["unlabeled_limit"], config.seed, number
         )
@@ -148,15 +173,21 @@ class ContinualLearner(Parameters):
             environment=environment,
             accept=parameters["accept"],
             examples=parameters["examples"],
+            seconds=time.perf_counter() - began,
         )
-        assert before is None or isinstance(before, Trained)
-        try:
-            after = learn_task(before, config, given, progress, checkpoint)
-        except KeyError as error:
-            if before is None:
-                raise
-            raise LearnerError(f"what was learned before has no {error}") from error
-        learned = _measured(after, given)
+        learned: Learned
+        if isinstance(reader, FeatureReader):
+            assert before is None or isinstance(before, Featured)
+            learned = learn_features(before, config, given, reader, checkpoint)
+        else:
+            assert before is None or isinstance(before, Trained)
+            try:
+                learned = learn_trained(before, config, given, progress, checkpoint)
+            except KeyError as error:
+                if before is None:
+                    raise
+                raise LearnerError(f"what was learned before has no {error}") from error
+        learned = _measured(learned, given)
         learned.history[-1]["left_out"] = left_out(labeled, environment)
         return learned
 
@@ -196,7 +227,10 @@ class ContinualLearner(Parameters):
         before = self._learned_or_none()
         if before is not None:
             return before.reader
-        return PixelReader(self._config(None).image_size or natural_side(items))
+        config = self._config(None)
+        if config.method == FEATURES:
+            return FeatureReader(Backbone.of(config, Placement.of(config)))
+        return PixelReader(config.image_size or natural_side(items))
 
     def predict(self, X: Any, reject: bool = False, accept: float | None = None) -> NDArray[Any]:
         """Return the label of each image; with `reject`, "unknown" where it looks like no class.
@@ -204,16 +238,26 @@ class ContinualLearner(Parameters):
         The threshold is such that a share `accept` of known images, by default the learner's own,
         are answered.
         """
-        reader = self._fitted().reader
-        threshold = self._threshold(accept) if reject else None
-        answers = [self._answers(reader.room(0), threshold)]
-        for rows in read_in_chunks(open_images(X), reader):
-            answers.append(self._answers(rows, threshold))
+        learned = self._fitted()
+        answers = [self.answer_rows(learned.reader.room(0), reject, accept)[0]]
+        for rows in read_in_chunks(open_images(X), learned.reader):
+            answers.append(self.answer_rows(rows, reject, accept)[0])
         return np.concatenate(answers)
 
-    def predict_rows(self, rows: NDArray[Any], reject: bool = False) -> NDArray[Any]:
-        """Return what `predict` does, for images that the learner's reader has read."""
-        return self._answers(rows, self._threshold(None) if reject else None)
+    def answer_rows(
+        self, rows: NDArray[Any], reject: bool = False, accept: float | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Return labels and probabilities of images that the learner's reader has read."""
+        learned = self._fitted()
+        threshold = self._threshold(accept) if reject else None
+        known, logits = label_array(learned.labels), learned.logits(rows)
+        probabilities: NDArray[np.float32] = torch.from_numpy(logits).softmax(dim=1).numpy()
+        answers: NDArray[Any] = known[logits.argmax(axis=1)]
+        if threshold is not None and len(rows):
+            familiar = learned.familiarity(rows) >= threshold
+            mixed = np.where(familiar, answers.astype(object), UNKNOWN)
+            answers = mixed.astype(np.str_) if known.dtype.kind == "U" else mixed
+        return answers, probabilities
 
     def nearest_mean_rows(self, rows: NDArray[Any]) -> NDArray[Any] | None:
         """Return the label whose mean of features is nearest, where the learner has features."""
@@ -226,7 +270,7 @@ class ContinualLearner(Parameters):
         learned = self._fitted()
         found = [np.empty((0, len(learned.labels)), np.float32)]
         for rows in read_in_chunks(open_images(X), learned.reader):
-            found.append(probabilities(learned, rows))
+            found.append(self.answer_rows(rows)[1])
         return np.concatenate(found)
 
     def predict_familiarity(self, X: Any) -> NDArray[np.float32]:
@@ -354,17 +398,18 @@ class ContinualLearner(Parameters):
 
     def _config(self, before: Learned | None) -> RunConfig:
         """Return the configuration, or refuse one that is not that of what was learned."""
-        config = run_config(plain(self.get_params()))
+        parameters = plain(self.get_params())
         if before is None:
-            return config
+            return run_config(chosen(parameters, None))
+        now_chosen = chosen(parameters, before.config)
+        _refuse_change("method", before.config.method, now_chosen["method"])
+        config = run_config(now_chosen)
         there, now = lasting(before.config), lasting(config)
         there["image_size"] = before.image_size
+        if config.image_size is None:
+            now["image_size"] = before.image_size
         for name, value in there.items():
-            chosen_value = now.get(name)
-            if chosen_value != value and not (name == "image_size" and chosen_value is None):
-                raise LearnerError(
-                    f"{name} is {value!r} in what was learned, and cannot become {chosen_value!r}"
-                )
+            _refuse_change(name, value, now.get(name))
         return config
 
     def _threshold(self, accept: float | None) -> float:
@@ -377,28 +422,14 @@ class ContinualLearner(Parameters):
         if not learned.gives_scores:
             raise LearnerError(
                 f"what method '{learned.config.method}' learned has no threshold to tell strangers "
-                "by; reject needs a method that scores images, such as 'dm' with pseudo-labels and "
-                "any gate but 'everything'"
+                "by; reject needs method 'features', or one that scores images, such as 'dm' with "
+                "pseudo-labels and any gate but 'everything'"
             )
 
-    def _answers(self, rows: NDArray[Any], threshold: float | None) -> NDArray[Any]:
-        """Return labels, and "unknown" for what looks less familiar than a threshold."""
-        learned = self._fitted()
-        known = label_array(learned.labels)
-        if not len(rows):
-            return known[:0]
-        answers: NDArray[Any] = known[learned.logits(rows).argmax(axis=1)]
-        if threshold is None:
-            return answers
-        familiar = learned.familiarity(rows) >= threshold
-        mixed = np.where(familiar, answers.astype(object), UNKNOWN)
-        return mixed.astype(np.str_) if known.dtype.kind == "U" else mixed
 
-
-def probabilities(learned: Learned, rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the probability of each class, for images that the reader has read."""
-    found: NDArray[np.float32] = torch.from_numpy(learned.logits(rows)).softmax(dim=1).numpy()
-    return found
+def _refuse_change(name: str, there: Any, now: Any) -> None:
+    if now != there:
+        raise LearnerError(f"{name} is {there!r} in what was learned, and cannot become {now!r}")
 
 
 def _measured(learned: Learned, given: Given) -> Learned:

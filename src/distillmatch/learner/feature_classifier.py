@@ -127,6 +127,15 @@ class FeatureClassifier:
         nearest: NDArray[np.int64] = distances.argmin(1)
         return nearest
 
+    def linear(self) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
+        """Return a power, weights and biases: the logits are sign(x) |x|^power W' + b."""
+        model, temperature = _Model(self.tensors), float(self.tensors["temperature"][0])
+        biases = -model.weights @ model.center - 0.5 * (model.centered * model.weights).sum(1)
+        weights = np.where(model.known[:, None], model.weights / temperature, 0)
+        biases = np.where(model.known, biases / temperature, _NEVER)
+        power = float(self.tensors["power"][0])
+        return power, weights.astype(np.float32), biases.astype(np.float32)
+
     def familiarity(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return how familiar images are (n,): the higher, the more."""
         z = _compress(features, float(self.tensors["power"][0]))

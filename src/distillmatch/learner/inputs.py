@@ -141,11 +141,16 @@ def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
     """Yield each image of a list, or the reason why there is none; files are decoded in threads."""
     done = 0
     with show_progress(f"decoding the {what}", len(items)) as progress:
-        for kind, run in groupby(items, _kind_of):
-            for piece in _decoded(kind, list(run), side, what):
-                yield from piece
-                done += len(piece)
-                progress(done)
+        for piece in decoded(items, side, what):
+            yield from piece
+            done += len(piece)
+            progress(done)
+
+
+def decoded(items: Items, side: int, what: str) -> Iterator[list[Pixels | str]]:
+    """Yield the images of a list, or the reason why there is none, some at a time."""
+    for kind, run in groupby(items, _kind_of):
+        yield from _decoded(kind, list(run), side, what)
 
 
 def _kind_of(item: Any) -> Any:

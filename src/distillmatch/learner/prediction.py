@@ -1,6 +1,5 @@
-"""Predicting files: decoded by a few threads while the network looks at those before."""
+"""Predicting files: read in a thread while those before are answered."""
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -8,20 +7,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.learner.inputs import NO_FILE, is_special
-from distillmatch.sources.images import BadImageError, decode_image
+from distillmatch.learner.inputs import NO_FILE, Reader, is_special
+from distillmatch.sources.images import ImageFile
+from distillmatch.terminal import without_progress
 
 if TYPE_CHECKING:
     from distillmatch.learner.estimator import ContinualLearner
 
 BATCH = 256
 AHEAD = 2
-"""Batches that are decoded before they are asked for."""
+"""Batches that are read before they are asked for."""
 
 Trouble = Literal["missing", "forbidden", "folder", "unreadable"]
 
@@ -43,8 +43,15 @@ class _Failure:
     reason: str
 
 
+Result = NDArray[Any] | _Failure
+"""What the learner's reader makes of an image, or why there is nothing."""
+
+
 def predict_files(
-    learner: "ContinualLearner", names: Iterable[str | None], reject: bool = False
+    learner: "ContinualLearner",
+    names: Iterable[str | None],
+    reject: bool = False,
+    accept: float | None = None,
 ) -> Iterator[list[Prediction]]:
     """Return a prediction for every name, in order, some at a time.
 
@@ -52,25 +59,26 @@ def predict_files(
     are then answered.
     """
     if reject:
-        learner.predict([], reject=True)  # a learner that cannot tell strangers says so at once
-    return _predictions(learner, names, reject)
+        learner.predict([], reject=True, accept=accept)  # what cannot be done is said at once
+    return _predictions(learner, names, reject, accept)
 
 
 def _predictions(
-    learner: "ContinualLearner", names: Iterable[str | None], reject: bool
+    learner: "ContinualLearner",
+    names: Iterable[str | None],
+    reject: bool,
+    accept: float | None,
 ) -> Iterator[list[Prediction]]:
-    side = learner.image_size_
-    with (
-        warnings.catch_warnings(),
-        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
-    ):
+    reader = learner.reader_for([])
+    with warnings.catch_warnings(), without_progress(), ThreadPoolExecutor(1) as reading:
         warnings.simplefilter("ignore")  # what is wrong with a file is in its row
-        waiting: deque[tuple[list[str], list[Future[NDArray[np.uint8] | _Failure]]]] = deque()
+        waiting: deque[tuple[list[str], Future[list[Result]]]] = deque()
         for batch in _batches(names):
             if batch:
-                waiting.append((batch, [pool.submit(_decode, name, side) for name in batch]))
+                waiting.append((batch, reading.submit(_read, batch, reader)))
             while len(waiting) > (AHEAD if batch else 0):
-                yield list(_predict(learner, *waiting.popleft(), reject))
+                done, future = waiting.popleft()
+                yield list(_predict(learner, done, future.result(), reject, accept))
 
 
 def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
@@ -89,39 +97,44 @@ def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
 def _predict(
     learner: "ContinualLearner",
     names: list[str],
-    decoding: list["Future[NDArray[np.uint8] | _Failure]"],
+    results: list[Result],
     reject: bool,
+    accept: float | None,
 ) -> Iterator[Prediction]:
-    decoded = [future.result() for future in decoding]
-    images = [image for image in decoded if not isinstance(image, _Failure)]
-    found = _labels(learner, np.stack(images), reject) if images else iter(())
-    for name, image in zip(names, decoded, strict=True):
-        if isinstance(image, _Failure):
-            yield Prediction(name, error=image.error, reason=image.reason)
+    rows = [result for result in results if not isinstance(result, _Failure)]
+    labels, best = iter(()), iter(())
+    if rows:
+        answers, probabilities = learner.answer_rows(np.stack(rows), reject, accept)
+        labels, best = iter(answers), iter(probabilities.max(axis=1))
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, _Failure):
+            yield Prediction(name, error=result.error, reason=result.reason)
         else:
-            label, probability = next(found)
-            yield Prediction(name, label, probability)
+            yield Prediction(name, str(next(labels)), float(next(best)))
 
 
-def _labels(
-    learner: "ContinualLearner", images: NDArray[np.uint8], reject: bool
-) -> Iterator[tuple[str, float]]:
-    probabilities = learner.predict_proba(images)
-    best = probabilities.argmax(axis=1)
-    labels = learner.predict(images, reject=True) if reject else learner.classes_[best]
-    for label, row, column in zip(labels, probabilities, best, strict=True):
-        yield str(label), float(row[column])
+def _read(names: list[str], reader: Reader) -> list[Result]:
+    """Read what can be read of some files."""
+    checked = [_checked(name) for name in names]
+    found = iter(list(reader.results([file for file in checked if isinstance(file, ImageFile)])))
+    results: list[Result] = []
+    for file in checked:
+        if isinstance(file, _Failure):
+            results.append(file)
+            continue
+        result = next(found)
+        results.append(_Failure("unreadable", result) if isinstance(result, str) else result)
+    return results
 
 
-def _decode(name: str, side: int) -> NDArray[np.uint8] | _Failure:
+def _checked(name: str) -> ImageFile | _Failure:
+    """Return a file that can be opened, or why none can."""
     path = Path(name)
     try:
         if is_special(path):
-            raise BadImageError(NO_FILE)
-        with path.open("rb") as file:
-            return decode_image(file, side)
-    except BadImageError as error:
-        return _Failure("unreadable", str(error))
+            return _Failure("unreadable", NO_FILE)
+        with path.open("rb"):
+            return ImageFile.at(name)
     except FileNotFoundError:
         return _Failure("missing", "there is no such file")
     except IsADirectoryError:

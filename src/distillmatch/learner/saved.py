@@ -24,6 +24,7 @@ from distillmatch.engine import Placement
 from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
+from distillmatch.learner.features import Featured
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.schema import check_form
 from distillmatch.learner.settings import run_config
@@ -150,7 +151,8 @@ def read_learned(
         for values in (settings, named):
             refuse_code(values, shown(folder / HEAD), allow_import)
         config = run_config(named)
-        return settings, Trained.restored(body, tensors, _common(body, config, tensors["examples"]))
+        kind = Featured if body.get("features") else Trained
+        return settings, kind.restored(body, tensors, _common(body, config, tensors["examples"]))
 
 
 def _common(body: dict[str, Any], config: RunConfig, pictures: Tensor) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from distillmatch.runs.schema import Count, Number, SnapshotSchema, Text
+from distillmatch.runs.schema import Count, Number, SnapshotSchema, Text, Truth
 
 LabelValue = Annotated[int, Field(strict=True)] | Text
 Percent = Number | None
@@ -54,6 +54,7 @@ class _Record(BaseModel):
     stored: Count
     stored_bytes: Count
     weights_bytes: Count
+    statistics_bytes: Count | None = None
     accept: Number | None = None
     rejected: Count | None = None
     known_threshold: Number | None
@@ -93,8 +94,15 @@ class _Settings(BaseModel):
     examples: Count
 
 
+class _Features(BaseModel):
+    """What method 'features' needs to know of its network."""
+
+    digest: Text
+    published: Truth
+
+
 class LearnerSchema(BaseModel):
-    """What `learner.json` says of the learner."""
+    """What `learner.json` says of the learner; what it learned is a snapshot, or of features."""
 
     settings: _Settings
     method: Text
@@ -107,16 +115,19 @@ class LearnerSchema(BaseModel):
     accept: Number | None = None
     history: Annotated[list[_Record], Field(min_length=1)]
     explanation: _Explanation
-    snapshot: SnapshotSchema
+    snapshot: SnapshotSchema | None = None
+    features: _Features | None = None
     made_with: dict[str, Any]
 
     @model_validator(mode="after")
-    def _has_classes(self) -> Self:
+    def _fits(self) -> Self:
         if len(set(self.labels)) < len(self.labels) or len({*map(type, self.labels)}) > 1:
             raise ValueError("labels must all differ and be of one kind")
         if sum(self.sizes) != len(self.labels) or len(self.sizes) != len(self.history):
             raise ValueError("sizes must fit the labels and the history")
-        if len(self.snapshot.coreset) != len(self.labels):
+        if (self.snapshot is None) == (self.features is None):
+            raise ValueError("expected either a snapshot or features")
+        if self.snapshot is not None and len(self.snapshot.coreset) != len(self.labels):
             raise ValueError("snapshot.coreset must fit the labels")
         return self
 

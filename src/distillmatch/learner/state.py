@@ -9,7 +9,7 @@ they are; the keys of mappings are strings):
     accepted_by_class, unlabeled_in (the trainings that used them; absent in old records),
     fingerprint (of the folders the task was learned from; "" where it came from Python),
     seconds (by training), losses (last mean of each training), values (epsilon, threshold),
-    stored, stored_bytes (coreset), weights_bytes,
+    stored, stored_bytes (coreset), weights_bytes, statistics_bytes (of method 'features'),
     accept (share of known images to accept), known_threshold (of `reject`, or None),
     rejected (unlabeled images that look like no class, or None where that is not known),
     test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten,
@@ -102,14 +102,14 @@ def learn(
                 "nothing was changed"
             )
             return done
-        images, tests = _read_folders(learner, labeled, test, held_out)
-        before = {}
-        if learner.__sklearn_is_fitted__() and tests is not None:
-            before = accuracy_by_class(learner, tests)
         checkpoints = Checkpoints(state, LearnerCheckpoint)
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
             reading.enter_context(stop.idle(f"before anything was learned; {_as_before(state)}"))
+            images, tests = _read_folders(learner, labeled, test, held_out)
+            before = {}
+            if learner.__sklearn_is_fitted__() and tests is not None:
+                before = accuracy_by_class(learner, tests)
             keeper = _StateKeeper(
                 state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished, reading.close
             )

@@ -19,7 +19,9 @@ from distillmatch.learner.recognition import Judged
 
 
 class Keeper(Protocol):
-    """Keeps a task's snapshots, so that it can be continued."""
+    """Keeps a task's snapshots, so that it can be continued; `tell` is for the user."""
+
+    tell: Callable[[str], None]
 
     def found(self, fingerprint: str) -> Snapshot | None:
         """Return where the task with this fingerprint stands, or refuse another's."""
@@ -33,7 +35,7 @@ class Given:
     """What a task brings; images and the environment's are rows, as the learner's reader made them.
 
     `accept` is the share of known images that are to be recognized as such; at most so many
-    `examples` of accepted images are kept.
+    `examples` of accepted images are kept. Reading it all took so many `seconds`.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Given:
     environment: Environment
     accept: float
     examples: int
+    seconds: float = 0.0
 
     def fingerprint(self, config: RunConfig, tasks: int) -> str:
         """Return what tells this task from another one on the same learner."""

@@ -89,7 +89,7 @@ class Trained(Learned):
         if accept != self.accept:
             raise LearnerError(
                 f"method '{self.config.method}' set its threshold for accept={self.accept:g} when "
-                f"it learned, and cannot answer for accept={accept:g}"
+                f"it learned, and cannot answer for accept={accept:g}; method 'features' can"
             )
         return self.known_threshold
 

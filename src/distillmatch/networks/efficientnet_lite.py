@@ -179,11 +179,16 @@ def pretrained_network() -> EfficientNetLite0:
 def frozen_network() -> EfficientNetLite0:
     """Return the pretrained network for inference only, its normalization folded away."""
     network = pretrained_network()
+    fold(network)
+    network.requires_grad_(False).eval()
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def fold(network: EfficientNetLite0) -> None:
+    """Make all normalization a part of the convolutions."""
     for layer in network.modules():
         if isinstance(layer, Layer):
             layer.fold()
-    network.requires_grad_(False).eval()
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _our_name(published: str) -> str:

@@ -101,10 +101,11 @@ def _use_of_unlabeled(record: Record) -> str:
     """Say whether unlabeled images were taken for known classes, and else what they were for."""
     if record["accepted"]:
         count = sum(number > 0 for number in record["accepted_by_class"].values())
+        did = "refined" if has_statistics(record) else "reminded the learner of"
         classes = plural(count, "class", "classes")
-        return (
-            f"{record['accepted']:,} were taken as familiar and reminded the learner of {classes}"
-        )
+        return f"{record['accepted']:,} were taken as familiar and {did} {classes}"
+    if has_statistics(record):
+        return "none looked familiar enough to learn from"
     used_in = record.get("unlabeled_in", [])
     if record["accepted"] is None and used_in:
         networks = " and ".join(f"the {name}" for name in used_in)
@@ -162,9 +163,10 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
         ("method", str(settings["method"])),
         ("network", str(settings["network"])),
         ("images", f"{summary['image_size']} px square"),
-        ("epochs a task", f"{settings['epochs']:,}"),
         ("on disk", size_shown(summary["bytes"])),
     ]
+    if not (history and has_statistics(history[-1])):
+        rows.insert(-1, ("epochs a task", f"{settings['epochs']:,}"))
     if history:
         rows += memory_rows(history[-1])
         rows += [(name, f"{value:.4g}") for name, value in history[-1]["values"].items()]
@@ -177,11 +179,22 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
 
 def memory_rows(record: Record) -> list[tuple[str, str]]:
     """Return what is kept from one task to the next, and how much it is."""
+    if has_statistics(record):
+        return [
+            ("network", f"{size_shown(record['weights_bytes'])}, frozen"),
+            ("statistics", f"{size_shown(record['statistics_bytes'])}, of the classes' features"),
+            ("photographs", "none, but a few small examples for the report"),
+        ]
     stored = size_shown(record["stored_bytes"])
     return [
         ("networks", size_shown(record["weights_bytes"])),
         ("stored images", f"{record['stored']:,} ({stored})" if record["stored"] else "none"),
     ]
+
+
+def has_statistics(record: Record) -> bool:
+    """Return whether statistics of features were learned, and no network trained."""
+    return record.get("statistics_bytes") is not None
 
 
 def count_or_dash(count: int | None) -> str:

@@ -49,12 +49,17 @@ def piece_size(side: int) -> int:
     return min(1024, max(16, _PIECE_BYTES // (side * side * 3)))
 
 
+def worker_count() -> int:
+    """Return how many threads decode images at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(16, max(2, cores or 1))
+
+
 @contextmanager
 def decode_in_pieces(
     files: Sequence[ImageFile | str], side: int, start: int = 0
 ) -> Iterator[Iterator[list[Result]]]:
     """Yield the results of all files, or paths, from number `start` on, piece after piece."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     size = piece_size(side)
 
     def decode(batch: Sequence[ImageFile | str]) -> list[Result]:
@@ -71,7 +76,7 @@ def decode_in_pieces(
         for started in ahead:
             yield [result for batch in started for result in batch.result()]
 
-    pool = ThreadPoolExecutor(min(16, max(2, workers or 1)))
+    pool = ThreadPoolExecutor(worker_count())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the result says what is wrong with a file

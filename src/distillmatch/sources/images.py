@@ -34,15 +34,16 @@ class BadImageError(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image yet to be decoded: what messages call it, and how to open it."""
+    """An image yet to be decoded: what messages call it, how to open it, and its path if any."""
 
     where: str
     open: Callable[[], BinaryIO]
+    path: str | None = None
 
     @classmethod
     def at(cls, path: str) -> "ImageFile":
         """Return the image in the file at `path`."""
-        return cls(shown(path), partial(_open, path))
+        return cls(shown(path), partial(_open, path), path)
 
 
 def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:

@@ -1,0 +1,162 @@
+"""A frozen network that turns images into features."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Placement
+from distillmatch.engine.outputs import piece_size
+from distillmatch.errors import LearnerError
+from distillmatch.learner.inputs import Pixels
+from distillmatch.networks import (
+    PretrainedWeights,
+    build_network,
+    efficientnet_lite,
+    named_generator,
+)
+from distillmatch.runs.checkpoints import checksum
+from distillmatch.sources.decoding import worker_count
+from distillmatch.views import Normalization, plain_views
+
+IMAGE_SIZE = 224
+IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""By which most networks trained on ImageNet take their images."""
+SHARE_PIXELS = 2 * 224 * 224
+"""Of the images that a core shows to the network at once."""
+LITE = Normalization((efficientnet_lite.MEAN,) * 3, (efficientnet_lite.STD,) * 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A network in evaluation, the images it takes, and the weights that must be kept with it.
+
+    `digest` is a hash of its weights. Published ones are `weights` of a package, so none are kept.
+    """
+
+    network: nn.Module
+    side: int
+    normalization: Normalization
+    dimension: int
+    digest: str
+    weights: Mapping[str, Tensor]
+    placement: Placement
+
+    @classmethod
+    def of(cls, config: RunConfig, placement: Placement) -> "Backbone":
+        """Return the network that a configuration names, with published weights or a file's."""
+        if config.network == efficientnet_lite.NAME and config.pretrained is None:
+            return cls.published(config, placement)
+        side = config.image_size or IMAGE_SIZE
+        network = _fresh(config, side)
+        return cls._ready(network, config.network, side, placement)
+
+    @classmethod
+    def published(cls, config: RunConfig, placement: Placement) -> "Backbone":
+        """Return EfficientNet-Lite0 with the weights of its package."""
+        network = efficientnet_lite.frozen_network()
+        side, count = config.image_size or IMAGE_SIZE, network.feature_count
+        placed = placement.place(network)
+        return cls(placed, side, LITE, count, efficientnet_lite.SHA256, {}, placement)
+
+    @classmethod
+    def stored(
+        cls, config: RunConfig, side: int, weights: Mapping[str, Tensor], placement: Placement
+    ) -> "Backbone":
+        """Return the network that a configuration names, with weights that were kept."""
+        network = _fresh(config.replace(pretrained=None), side)
+        network.load_state_dict(dict(weights))
+        return cls._ready(network, config.network, side, placement)
+
+    @classmethod
+    def _ready(cls, network: nn.Module, name: str, side: int, placement: Placement) -> "Backbone":
+        weights = {key: value.detach().clone() for key, value in network.state_dict().items()}
+        normalization = LITE if name == efficientnet_lite.NAME else _normalization(network)
+        network.requires_grad_(False).eval()
+        if isinstance(network, efficientnet_lite.EfficientNetLite0):
+            efficientnet_lite.fold(network)
+        with torch.no_grad():
+            dimension = network(torch.zeros(1, 3, side, side)).shape[1]
+        placed, digest = placement.place(network), checksum("", weights)
+        return cls(placed, side, normalization, dimension, digest, weights, placement)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the network is on a CPU."""
+        return self.placement.device.type == "cpu"
+
+    @property
+    def batch(self) -> int:
+        """How many images are read before the next are started."""
+        return 64 if self.on_cpu else max(16, piece_size(self.placement.scoring_batch, self.side))
+
+    @property
+    def share(self) -> int:
+        """How many images a thread prepares at once; of large ones, more would leave the cache."""
+        return max(1, SHARE_PIXELS // self.side**2) if self.on_cpu else 4
+
+    @contextmanager
+    def workers(self) -> Iterator[ThreadPoolExecutor]:
+        """Yield threads that prepare images; on a CPU they run the network, each on one core."""
+        if not self.on_cpu:
+            with ThreadPoolExecutor(worker_count()) as pool:
+                yield pool
+            return
+        threads = torch.get_num_threads()
+        try:
+            with ThreadPoolExecutor(min(16, threads), initializer=_use_one_core) as pool:
+                yield pool
+        finally:
+            torch.set_num_threads(threads)
+
+    @property
+    def key(self) -> bytes:
+        """What the features of an image depend on beside the image."""
+        told = repr((self.digest, self.side, self.normalization, str(self.placement.dtype)))
+        return hashlib.blake2b(told.encode(), digest_size=16).digest()
+
+    def features(self, images: Pixels) -> NDArray[np.float32]:
+        """Return a row of features for each image of shape (side, side, 3)."""
+        pixels = self.placement.tensor(images).permute(0, 3, 1, 2)
+        views = plain_views(pixels, self.normalization, self.placement.dtype)
+        with torch.no_grad(), self.placement.autocast():
+            rows: NDArray[np.float32] = self.network(views).float().cpu().numpy()
+        if not np.isfinite(rows).all():
+            raise LearnerError("the pretrained network gives features that are not finite numbers")
+        return rows
+
+
+def _use_one_core() -> None:
+    """Let the operators of the calling thread use no further threads."""
+    torch.set_num_threads(1)
+
+
+def _fresh(config: RunConfig, side: int) -> nn.Module:
+    """Return the backbone that a configuration names, with weights from its file if it has one."""
+    weights = None if config.pretrained is None else PretrainedWeights.read(config.pretrained)
+    if config.network == efficientnet_lite.NAME:
+        network = efficientnet_lite.EfficientNetLite0()
+        if weights is not None:
+            weights.load_into(network, config.network)
+        return network
+    generator = named_generator(config.seed, "features")
+    return build_network(
+        config.network, 1, generator=generator, image_size=side, weights=weights
+    ).backbone
+
+
+def _normalization(network: Any) -> Normalization:
+    """Return the one that a network of timm notes, or ImageNet's."""
+    noted = getattr(network, "pretrained_cfg", None) or {}
+    try:
+        return Normalization(tuple(noted["mean"]), tuple(noted["std"]))
+    except (KeyError, TypeError, ValueError):
+        return IMAGENET

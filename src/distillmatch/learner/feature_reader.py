@@ -1,0 +1,215 @@
+"""Images read as rows of features: decoded ahead in threads, shown to a network in batches."""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from distillmatch.learner.backbone import Backbone
+from distillmatch.learner.feature_cache import FeatureCache, Features, content_key
+from distillmatch.learner.inputs import Items, Pixels, decoded, problem
+from distillmatch.sources.images import ImageFile, decode_file
+from distillmatch.terminal import show_progress
+
+AHEAD = 2
+"""Batches that are prepared at once, the one that is used next among them."""
+HASHED_BYTES = 256 * 2**20
+"""Larger files are no photographs; what they hold is not looked for in the cache."""
+_PIECE_BYTES = 2**20
+PICTURES = 2048
+"""Images without a file of which a small picture is kept, to show some as examples."""
+PICTURE_SIDE = 96
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """An image ready for the network: its features if they are known, else its pixels."""
+
+    key: bytes | None
+    features: Features | None = None
+    pixels: Pixels | None = None
+    problem: str = ""
+    is_new: bool = False
+
+
+class Gallery:
+    """Pictures of images by their number: of files when one is asked for, else kept small."""
+
+    def __init__(self) -> None:
+        self._items: list[ImageFile | Pixels | None] = []
+        self._kept = 0
+
+    def __getitem__(self, number: int, /) -> Pixels | None:
+        """Return the picture of an image, if there is one still."""
+        item = self._items[number]
+        if isinstance(item, ImageFile):
+            found = decode_file(item, PICTURE_SIDE)
+            return None if isinstance(found, str) else found
+        return item
+
+    def add(self, item: Any, pixels: Pixels | None) -> None:
+        """Note the next image, and its pixels where they were decoded."""
+        if isinstance(item, ImageFile) and item.path is not None:
+            self._items.append(item)
+        elif pixels is None or self._kept == PICTURES:
+            self._items.append(None)
+        else:
+            small = Image.fromarray(pixels).resize((PICTURE_SIDE, PICTURE_SIDE))
+            self._items.append(np.array(small))
+            self._kept += 1
+
+
+@dataclass(frozen=True)
+class FeatureReader:
+    """Reads images as float32 features of shape (count, dimension); those known are not computed.
+
+    With a `gallery`, pictures of what it reads can be shown later.
+    """
+
+    backbone: Backbone
+    cache: FeatureCache | None = field(default_factory=FeatureCache.of_user)
+    gallery: Gallery | None = None
+
+    def room(self, count: int) -> Features:
+        """Return an array with room for the features of so many images."""
+        return np.empty((count, self.backbone.dimension), np.float32)
+
+    def read(self, items: Items, what: str = "images") -> tuple[Features, list[str]]:
+        """Read those images that can be read, and say what is wrong with the others."""
+        rows, problems = self.room(len(items)), []
+        count = 0
+        for number, one in enumerate(self.results(items, what)):
+            if isinstance(one, str):
+                problems.append(problem(items, number, one, what))
+            else:
+                rows[count] = one
+                count += 1
+        return rows[:count], problems
+
+    def results(self, items: Items, what: str = "images") -> Iterator[Features | str]:
+        """Yield the features of each image, or the reason why it cannot be read."""
+        done = 0
+        with (
+            show_progress(f"computing features of the {what}", len(items)) as progress,
+            self.backbone.workers() as pool,
+        ):
+            try:
+                for batch, prepared in self._prepared(pool, items, what):
+                    yield from self._finished(batch, prepared)
+                    done += len(batch)
+                    progress(done)
+            finally:
+                pool.shutdown(cancel_futures=True)
+                if self.cache is not None:
+                    self.cache.close()
+
+    def _prepared(
+        self, pool: ThreadPoolExecutor, items: Items, what: str
+    ) -> Iterator[tuple[Items, list[_Prepared]]]:
+        """Yield batches of images with what is known of each, prepared while others are used."""
+        size, share = self.backbone.batch, self.backbone.share
+        ahead: deque[tuple[Items, list[Future[list[_Prepared]]]]] = deque()
+        for start in range(0, len(items), size):
+            batch = items[start : start + size]
+            # Frames of a video, which are decoded in a row, are not divided.
+            files = all(type(item) is ImageFile for item in batch)
+            step = share if files else len(batch)
+            parts = [batch[cut : cut + step] for cut in range(0, len(batch), step)]
+            ahead.append((batch, [pool.submit(self._prepare, part, what) for part in parts]))
+            if len(ahead) == AHEAD:
+                yield _gathered(*ahead.popleft())
+        for batch, started in ahead:
+            yield _gathered(batch, started)
+
+    def _prepare(self, items: Items, what: str) -> list[_Prepared]:
+        """Look images up by their content and decode those that are not known.
+
+        On a CPU their features are computed here, too: threads that each show an image or two to
+        the network are faster than one that shows it many.
+        """
+        if all(type(item) is ImageFile for item in items):
+            prepared = [self._of_file(item) for item in items]
+        else:
+            pieces = decoded(items, self.backbone.side, what)
+            prepared = [self._of_pixels(one) for piece in pieces for one in piece]
+        return self._computed(prepared, self.backbone.share) if self.backbone.on_cpu else prepared
+
+    def _of_file(self, file: ImageFile) -> _Prepared:
+        key = self._file_key(file)
+        known = self._known(key)
+        if known is not None:
+            return _Prepared(key, known)
+        found = decode_file(file, self.backbone.side)
+        if isinstance(found, str):
+            return _Prepared(key, problem=found)
+        return _Prepared(key, pixels=found)
+
+    def _of_pixels(self, found: Pixels | str) -> _Prepared:
+        if isinstance(found, str):
+            return _Prepared(None, problem=found)
+        content = np.ascontiguousarray(found).tobytes()
+        key = content_key(self.backbone.key, b"pixels", content)
+        return _Prepared(key, self._known(key), found)
+
+    def _known(self, key: bytes | None) -> Features | None:
+        if key is None or self.cache is None:
+            return None
+        found = self.cache.get(key)
+        return found if found is not None and len(found) == self.backbone.dimension else None
+
+    def _file_key(self, file: ImageFile) -> bytes | None:
+        """Return the key of a file's content, if it is one of a photograph's size."""
+        try:
+            with file.open() as opened:
+                if opened.seek(0, 2) > HASHED_BYTES:
+                    return None
+                opened.seek(0)
+                content = hashlib.sha256()
+                while piece := opened.read(_PIECE_BYTES):
+                    content.update(piece)
+        except OSError:
+            return None
+        return content_key(self.backbone.key, b"file", content.digest())
+
+    def _computed(self, prepared: list[_Prepared], share: int) -> list[_Prepared]:
+        """Return images with features, so many at once; those that were not known are marked."""
+        todo = [
+            (place, one.pixels)
+            for place, one in enumerate(prepared)
+            if one.features is None and one.pixels is not None
+        ]
+        for start in range(0, len(todo), share):
+            part = todo[start : start + share]
+            rows = self.backbone.features(np.stack([pixels for _, pixels in part]))
+            for (place, _), row in zip(part, rows, strict=True):
+                prepared[place] = replace(prepared[place], features=row, is_new=True)
+        return prepared
+
+    def _finished(self, items: Items, prepared: list[_Prepared]) -> Iterator[Features | str]:
+        """Yield the features of a batch, and keep what was not known."""
+        prepared = self._computed(prepared, self.backbone.batch)
+        new = {
+            one.key: one.features
+            for one in prepared
+            if one.is_new and one.key is not None and one.features is not None
+        }
+        if new and self.cache is not None:
+            self.cache.put(new)
+        for item, one in zip(items, prepared, strict=True):
+            if one.features is None:
+                yield one.problem
+                continue
+            if self.gallery is not None:
+                self.gallery.add(item, one.pixels)
+            yield one.features
+
+
+def _gathered(
+    items: Items, started: Sequence[Future[list[_Prepared]]]
+) -> tuple[Items, list[_Prepared]]:
+    return items, [one for future in started for one in future.result()]

@@ -1,0 +1,180 @@
+"""What was learned from a pretrained network's features: statistics of them, and no images."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distillmatch.config import RunConfig
+from distillmatch.errors import LearnerError
+from distillmatch.learner.backbone import Backbone
+from distillmatch.learner.feature_classifier import FeatureClassifier
+from distillmatch.learner.feature_reader import FeatureReader
+from distillmatch.learner.labels import slots_of
+from distillmatch.learner.learned import Learned
+from distillmatch.learner.recognition import Sample, choose_examples
+from distillmatch.learner.task import Classes, Given, Keeper, explained, record_of
+
+_STATISTICS, _BACKBONE = "statistics/", "backbone/"
+"""Before the names of tensors in a saved learner."""
+
+
+@dataclass(frozen=True, eq=False)
+class Featured(Learned):
+    """A frozen network, and statistics of the features that it gives."""
+
+    backbone: Backbone
+    statistics: FeatureClassifier
+
+    @classmethod
+    def restored(
+        cls, body: dict[str, Any], tensors: dict[str, Tensor], common: dict[str, Any]
+    ) -> "Featured":
+        """Return what was saved; `common` is what all kinds of learners have."""
+        noted, side = body["features"], common["image_size"]
+        config, placement = common["config"].replace(image_size=side), common["placement"]
+        if noted["published"]:
+            backbone = Backbone.published(config, placement)
+        else:
+            weights = _below(_BACKBONE, tensors)
+            backbone = Backbone.stored(config, side, weights, placement)
+        if backbone.digest != noted["digest"]:
+            raise LearnerError(
+                f"it was learned on other weights of network '{config.network}' than those that "
+                "are installed here"
+            )
+        arrays = {name: value.numpy() for name, value in _below(_STATISTICS, tensors).items()}
+        statistics = FeatureClassifier(arrays)
+        if statistics.dimension != backbone.dimension:
+            raise ValueError("its statistics do not fit its network")
+        return cls(**common, backbone=backbone, statistics=statistics)
+
+    @property
+    def reader(self) -> FeatureReader:
+        """What reads images as features."""
+        return FeatureReader(self.backbone)
+
+    def logits(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return a logit for each row of features and class."""
+        if not len(rows):
+            return np.empty((0, len(self.labels)), np.float32)
+        return self.statistics.logits(rows)
+
+    def nearest_mean(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the class whose mean of labeled rows is nearest."""
+        return self.statistics.nearest_mean(rows)
+
+    @property
+    def gives_scores(self) -> bool:
+        """Whether it is known how familiar features look: always."""
+        return True
+
+    def familiarity(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return how familiar each row of features looks."""
+        return self.statistics.familiarity(rows) if len(rows) else np.empty(0, np.float32)
+
+    def threshold(self, accept: float) -> float:
+        """Return the familiarity that a share `accept` of known images reach."""
+        return self.statistics.threshold(accept)
+
+    def classifier(self) -> nn.Module:
+        """Return the network from normalized images to logits."""
+        return _Classifier(self.backbone.network, *self.statistics.linear())
+
+    def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the statistics, and the network's weights unless they are published."""
+        noted = {"digest": self.backbone.digest, "published": not self.backbone.weights}
+        tensors = {f"{_BACKBONE}{name}": value for name, value in self.backbone.weights.items()}
+        for name, array in self.statistics.tensors.items():
+            tensors[f"{_STATISTICS}{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        return {"features": noted}, tensors
+
+
+def learn_features(
+    before: Featured | None,
+    config: RunConfig,
+    given: Given,
+    reader: FeatureReader,
+    keeper: Keeper | None = None,
+) -> Featured:
+    """Learn a task from features of images; what was learned before stays as it is."""
+    classes, backbone = Classes.after(before, given), reader.backbone
+    if keeper is not None:
+        keeper.found(given.fingerprint(config, len(classes.sizes) - 1))
+    began = time.perf_counter()
+    unlabeled, slots = given.environment.images, slots_of(classes.labels, given.labels)
+    known = FeatureClassifier.empty(backbone.dimension) if before is None else before.statistics
+    statistics, judgement = known.after(
+        given.images, slots, len(classes.labels), unlabeled, config.seed
+    )
+    explanation = explained(given, classes.labels, judgement)
+    if len(unlabeled) and reader.gallery is not None:
+        sample = Sample(np.arange(len(unlabeled)), statistics.familiarity(unlabeled))
+        examples = choose_examples(
+            sample, judgement, classes.labels, reader.gallery, given.examples
+        )
+        explanation = replace(explanation, examples=examples)
+    record = {
+        **record_of(given, classes, explanation),
+        "unlabeled_in": [],
+        "seconds": {"features": given.seconds, "classifier": time.perf_counter() - began},
+        "losses": {},
+        "values": {},
+        "stored": 0,
+        "stored_bytes": 0,
+        "weights_bytes": sum(value.nbytes for value in backbone.network.state_dict().values()),
+        "statistics_bytes": statistics.bytes,
+        "known_threshold": statistics.threshold(given.accept),
+    }
+    return Featured(
+        config=config,
+        placement=backbone.placement,
+        labels=classes.labels,
+        sizes=classes.sizes,
+        image_size=backbone.side,
+        normalization=backbone.normalization,
+        history=(*(() if before is None else before.history), record),
+        explanation=explanation,
+        backbone=backbone,
+        statistics=statistics,
+    )
+
+
+class _Classifier(nn.Module):
+    """A frozen network and the linear classifier on its features."""
+
+    weights: Tensor
+    biases: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        power: float,
+        weights: NDArray[np.float32],
+        biases: NDArray[np.float32],
+    ) -> None:
+        super().__init__()
+        self.backbone, self.power = backbone, power
+        device = next(backbone.parameters()).device
+        self.register_buffer("weights", torch.from_numpy(weights).to(device))
+        self.register_buffer("biases", torch.from_numpy(biases).to(device))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of normalized images."""
+        features = self.backbone(images).float()
+        compressed = features.sign() * features.abs() ** self.power
+        logits: Tensor = compressed @ self.weights.T + self.biases
+        return logits
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

