@@ -105,19 +105,8 @@ def test_the_benchmark_of_views_measures_both_kinds(capsys: pytest.CaptureFixtur
 
 
 def test_the_benchmark_of_training_measures_both_loops(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "bench",
-        "train",
-        "--seconds",
-        "0.2",
-        "--device",
-        "cpu",
-        "--tasks",
-        "5",
-        "--batch",
-        "8",
-    ]
-    words += ["--unlabeled-batch", "8", "--labels-per-class", "4", "--json"]
+    words = ["bench", "train", "--seconds", "0.2", "--device", "cpu", "--json", "--tasks", "5"]
+    words += ["--batch", "8", "--unlabeled-batch", "8", "--labels-per-class", "4"]
     assert main(words) == 0
     measured = json.loads(capsys.readouterr().out)
     plain, engine = measured["plain"], measured["engine"]

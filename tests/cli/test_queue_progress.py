@@ -72,12 +72,3 @@ def test_the_pace_counts_from_when_as_many_runs_as_ever_are_under_way(shown: Sho
     assert left[:5] == [""] * 5
     # In 13 s, since all three are under way, 20 + 36 + 22 of the 900 that were left at first.
     assert left[5] == f"about {13 * (900 - 82 - 36 - 22) / (20 + 36 + 22) / 60:.0f} min left"
-
-
-@pytest.mark.parametrize("shown", ["a"], indirect=True)
-def test_a_queue_of_hours_is_judged_by_a_minute(shown: Shown) -> None:
-    left = [shown.after(*step) for step in ((0, 36061.0),)]
-    left += [
-        shown.after(seconds, 36061.0, a=done) for seconds, done in ((0, 1), (30, 31), (30, 61))
-    ]
-    assert left == ["", "", "", "about 10 h 0 min left"]

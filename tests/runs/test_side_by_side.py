@@ -21,13 +21,12 @@ from test_processes import (
 )
 
 from distillmatch.cli import main
-from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.config import RunConfig
 from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.runs.checkpoints import Checkpoints
-from distillmatch.sources import Dataset, load_source
-from distillmatch.streams import build_stream
+from distillmatch.sources import Dataset
 
 Outcomes = tuple[dict[str, Any], dict[str, Exception]]
 
@@ -129,12 +128,6 @@ def test_an_error_of_the_caller_stops_the_runs_where_they_can_be_continued(tmp_p
     assert not (tmp_path / "long" / "run.lock").exists()
 
 
-@pytest.mark.parametrize("at_once", [0, 33])
-def test_an_impossible_number_at_once_is_refused(at_once: int) -> None:
-    with pytest.raises(ConfigError, match=f"must be 1 to 32, not {at_once}"):
-        do([], at_once)
-
-
 def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     used: list[Dataset] = []
@@ -155,18 +148,6 @@ def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.Mon
     # A source of the user's own may depend on the seed: it is asked, and what is equal kept once.
     assert sorted(loads) == ["shapes", SOURCE, SOURCE]
     assert len(used) == 6 and len({id(dataset) for dataset in used}) == 1
-
-
-def test_a_saved_stream_is_learned_instead(tmp_path: Path) -> None:
-    config = small(method="base")
-    dataset = load_source(config)
-    other = build_stream(dataset, StreamConfig(source=SOURCE, tasks=3, seed=5))
-    other.save(tmp_path / "stream.json")
-    job = Job("a", config, tmp_path / "a", tmp_path / "stream.json")
-    results, failures = do([job], 1)
-    assert not failures
-    expected = run(config, dataset=dataset, stream=other)
-    assert without_times(results["a"]) == without_times(expected)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

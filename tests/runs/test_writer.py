@@ -179,19 +179,6 @@ def test_a_write_that_fails_stops_the_run_after_the_epoch_with_the_state_before_
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
 
 
-def test_a_write_that_fails_while_the_result_is_made_is_of_no_account(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail_at_last(checkpoint: Checkpoint) -> None:
-        if place_of(checkpoint) == (2, 1, 0):
-            full_disk(checkpoint)
-
-    before_each_write(monkeypatch, fail_at_last)
-    result = session(interrupted(method="base"), tmp_path)
-    assert result is not None and result["complete"] and read_result(tmp_path) == result
-    assert {path.name for path in tmp_path.iterdir()} == {"result.json", "log.jsonl"}
-
-
 def test_a_stop_during_a_slow_write_leaves_the_newest_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

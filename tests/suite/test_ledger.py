@@ -271,15 +271,21 @@ def setting(*keys: str | int, to: Any) -> Callable[[Result], None]:
         (setting("R", 0, 1, to=1.0), "R must hold percentages up to its diagonal"),
         (setting("A", 1, 0, to=-1.0), "A must hold percentages"),
         (setting("R", to=[[1.0]]), "R has 1 rows for 3 tasks"),
-        (setting("memory", "stored_images", to=7), "memory.stored_images is 7, and 6 at most"),
-        (setting("complete", to=False), "complete is False with 3 of 3 tasks"),
+        (
+            setting("memory", "stored_images", to=7),
+            "memory.stored_images is 7, and 6 at",
+        ),
+        (
+            setting("complete", to=False),
+            "complete is false, and true with 3 of 3 tasks",
+        ),
         (setting("seed", to=2), "seed is 2, and 1 in config"),
-        (setting("method", to="dm"), "method is 'dm', and 'base' in config"),
-        (setting("stream", "order", to="parent"), "stream.order is 'parent', and 'random'"),
-        (setting("task_sizes", 0, to=3), "task_sizes add up to 7, and there are 6 classes"),
+        (setting("method", to="dm"), 'method is "dm", and "base" in config'),
+        (setting("stream", "order", to="parent"), 'stream.order is "parent", and "random"'),
+        (setting("task_sizes", 0, to=3), "the sum of task_sizes is 7, and 6 by classes"),
         (setting("config", "epochs", to=2), "its configuration is that of shapes-random3"),
         (setting("config", "epochs", to="two"), "config: epochs must be a whole number"),
-        (setting("options", to={"a": 1}), "options.a is 1, and None by default"),
+        (setting("options", to={"a": 1}), "options.a is 1, and null by default"),
     ],
 )
 def test_what_was_tampered_with_is_found(
@@ -306,4 +312,4 @@ def test_options_that_have_another_default_today_are_told() -> None:
     assert checked(result, None).problems == []
     result["options"]["consistency_threshold"] = 0.95
     (problem,) = checked(result, None).problems
-    assert problem == "options.consistency_threshold is 0.95, and None by default"
+    assert problem == "options.consistency_threshold is 0.9500, and null by default"

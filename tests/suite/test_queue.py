@@ -186,21 +186,6 @@ def test_processes_that_share_folders_run_everything_once(
     assert all(queue.over for queue in queues)
 
 
-def test_the_work_left_counts_known_runs_in_full_and_others_by_their_cost(tmp_path: Path) -> None:
-    queue = Queue(jobs_in(tmp_path, "base", "dm"), None, nothing)
-    dm, base = queue.entries["dm1"], queue.entries["base1"]
-    queue.take()
-    queue.progress("dm1", total=480.0, done=120.0)
-    wanted, done = queue.work()
-    assert done == 120.0
-    assert wanted == pytest.approx(480.0 + 480.0 * base.cost / dm.cost)
-    queue.take()
-    queue.progress("base1", total=100.0, done=50.0)
-    assert queue.work() == pytest.approx((580.0, 170.0))
-    queue.failed("base1", "why")
-    assert queue.work() == pytest.approx((480.0, 120.0))
-
-
 @pytest.mark.parametrize("before", [10.0, 45.0])
 def test_progress_begins_at_nothing_where_tasks_are_not_of_equal_work(
     before: float, tmp_path: Path, result: dict[str, Any]

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -100,15 +99,6 @@ def test_sampled_searches_are_repeatable_and_try_different_points(kind: Any) -> 
     small: Space = {"momentum": (0.0, 0.5)}
     whole = drive(sampled(small, kind, 24, 3, seed=1), lambda p: None)
     assert sum(map(len, whole)) <= 2, "no more than there are"
-
-
-def test_tpe_learns_from_scores_where_random_does_not() -> None:
-    def later(kind: Any, sign: int) -> float:
-        batches = drive(sampled(PAPER, kind, 40, 2, seed=3), lambda p: sign * hill(p))
-        return fmean(hill(point) for batch in batches[10:] for point in batch)
-
-    assert later("random", 1) == later("random", -1)
-    assert later("tpe", 1) > later("tpe", -1) + 1
 
 
 def test_spaces_are_read_from_words_and_files(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What must hold of a result in the ledger: its name and configuration, its figures."""
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,9 @@ from distillmatch.suite.plan import PlannedRun, plan
 
 Result = dict[str, Any]
 Planned = Mapping[str, PlannedRun]
+Pair = tuple[str, Any, Any, str]
+"""What is recorded, by its name, what it must be, and by what."""
+COMPUTED = "from the matrices"
 CLOSE = 1e-6
 """Percent by which a figure may differ from the one computed again: the order of additions."""
 
@@ -50,33 +54,36 @@ class Check:
             config = config_of(result)
         except ResultError as error:
             return Report([str(error)])
-        tally = None
-        problems = [
-            *_problems_of_options(config, result),
-            *_problems_of_name(config, name, self.planned),
-            *_problems_of_head(result),
-        ]
-        if shape := _problems_of_shape(result):
-            problems += shape
-        else:
-            tally = Tally.restored(tuple(result["task_sizes"]), result)
-            problems += _problems_of_figures(result, tally)
-        report = Report(problems)
-        if not problems and tally is not None:
-            report.remarks += _remarks_on(config, result, self.planned)
-            stream = f"{config.recipe} {sorted(result['stream'].items())}"
-            if config.method == BOUND and result["complete"]:
-                self._bounds.setdefault(stream, []).append(bound_of(result))
-            if result["metrics"]["omega"] is not None:
-                tally.tasks = [{"test_images": task["test_images"]} for task in tally.tasks]
-                self._waiting.append((report, stream, result["metrics"], tally))
+        report = Report(
+            [
+                *_problems_of_options(config, result),
+                *_problems_of_name(config, name, self.planned),
+                *_differing(_recorded_twice(result)),
+            ]
+        )
+        tally, metrics = Tally.restored(tuple(result["task_sizes"]), result), result["metrics"]
+        unfit = list(_problems_of_matrices(result))
+        report.problems += unfit or _differing(_computed_again(result, tally))
+        if report.problems:
+            return report
+        report.remarks += _remarks_on(config, result, self.planned)
+        stream = f"{config.recipe} {sorted(result['stream'].items())}"
+        if config.method == BOUND and result["complete"]:
+            self._bounds.setdefault(stream, []).append(bound_of(result))
+        if metrics["omega"] is not None:
+            tally.tasks = [{"test_images": task["test_images"]} for task in tally.tasks]
+            self._waiting.append((report, stream, metrics, tally))
         return report
 
     def finish(self) -> None:
         """Compute every Ω again of which a bound of the same recipe and stream was checked."""
         for report, stream, metrics, tally in self._waiting:
-            bounds = self._bounds.get(stream, [])
-            found = [_problems_of_omega(metrics, tally, bound) for bound in bounds]
+            found: list[list[str]] = []
+            for bound in self._bounds.get(stream, []):
+                again = tally.metrics(bound)
+                keys = ("omega", "omega_double_sum", "omega_curve")
+                pairs = [(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys]
+                found.append(list(_differing(pairs)))
             report.problems += sorted(found, key=len)[0] if found else []
 
 
@@ -114,9 +121,9 @@ def _problems_of_options(config: RunConfig, result: Result) -> Iterator[str]:
         yield str(error)
         return
     now, then = options.model_dump(mode="json"), result["options"]
-    for key in {**now, **then}:
-        if now.get(key) != then.get(key):
-            yield f"options.{key} is {then.get(key)}, and {now.get(key)} by default"
+    keys = {**now, **then}
+    pairs = [(f"options.{key}", then.get(key), now.get(key), "by default") for key in keys]
+    yield from _differing(pairs)
 
 
 def _problems_of_name(config: RunConfig, name: str | None, planned: Planned) -> Iterator[str]:
@@ -133,84 +140,68 @@ def _problems_of_name(config: RunConfig, name: str | None, planned: Planned) -> 
     yield f"its configuration is not that of {' and '.join(run.experiments)}: {listed}"
 
 
-def _problems_of_head(result: Result) -> Iterator[str]:
-    """Compare what is recorded twice: beside the configuration, and in it."""
-    config = result["config"]
+def _recorded_twice(result: Result) -> Iterator[Pair]:
+    """Yield what stands in two places of a result."""
+    config, stream, tasks = result["config"], result["stream"], len(result["tasks"])
+    stages, classes = len(result["task_sizes"]), len(result["classes"])
     for key in ("method", "seed"):
-        if result[key] != config.get(key):
-            yield f"{key} is {result[key]!r}, and {config.get(key)!r} in config"
+        yield key, result[key], config.get(key), "in config"
     for key in STREAM_KEYS:
-        # The number of tasks may follow from the source.
-        given = config.get(key)
-        if result["stream"][key] != given and (key != "tasks" or given is not None):
-            yield f"stream.{key} is {result['stream'][key]!r}, and {given!r} in config"
-    learned, classes = sum(result["task_sizes"]), len(result["classes"])
-    if learned != classes:
-        yield f"task_sizes add up to {learned}, and there are {classes} classes"
+        if key != "tasks" or config.get(key) is not None:  # it may follow from the source
+            yield f"stream.{key}", stream[key], config.get(key), "in config"
+    yield "stream.tasks", stream["tasks"], stages, "by task_sizes"
+    yield "the sum of task_sizes", sum(result["task_sizes"]), classes, "by classes"
+    yield "complete", result["complete"], tasks == stages, f"with {tasks} of {stages} tasks"
+    curve = result["metrics"]["omega_curve"]
+    length = tasks if curve is None else len(curve)
+    yield "the length of metrics.omega_curve", length, tasks, "by tasks"
+    for key in ("stored_images", "stored_bytes"):
+        most = max((task[key] for task in result["tasks"]), default=0)
+        yield f"memory.{key}", result["memory"][key], most, "at most in tasks"
 
 
-def _problems_of_shape(result: Result) -> list[str]:
-    """Return what does not fit so that nothing can be computed: counts of tasks, and triangles."""
-    tasks, stages = len(result["tasks"]), len(result["task_sizes"])
-    problems = []
-    if result["stream"]["tasks"] != stages:
-        problems.append(f"stream.tasks is {result['stream']['tasks']} for {stages} task_sizes")
-    if result["complete"] != (tasks == stages):
-        problems.append(f"complete is {result['complete']} with {tasks} of {stages} tasks")
+def _problems_of_matrices(result: Result) -> Iterator[str]:
+    """Return what does not fit so that nothing can be computed."""
     for key in ("R", "A", "P"):
-        if len(result[key]) != tasks:
-            problems.append(f"{key} has {len(result[key])} rows for {tasks} tasks")
+        if len(result[key]) != len(result["tasks"]):
+            yield f"{key} has {len(result[key])} rows for {len(result['tasks'])} tasks"
         elif not all(
             (n <= i) == (value is not None) and (value is None or 0 <= value <= 100)
             for i, row in enumerate(result[key])
             for n, value in enumerate(row)
         ):
-            problems.append(f"{key} must hold percentages up to its diagonal, and null above it")
-    curve = result["metrics"]["omega_curve"]
-    if curve is not None and len(curve) != tasks:
-        problems.append(f"metrics.omega_curve has {len(curve)} figures for {tasks} tasks")
-    return problems
+            yield f"{key} must hold percentages up to its diagonal, and null above it"
 
 
-def _problems_of_figures(result: Result, tally: Tally) -> Iterator[str]:
-    """Compute what follows from the matrices and the tasks, and compare."""
-    metrics, tasks, again = result["metrics"], result["tasks"], tally.metrics(None)
-    pairs = {f"metrics.{key}": (metrics[key], again[key]) for key in ("A_N", "bwt", "fgt")}
-    for field_name, figures in {
-        "metrics.accuracies": metrics["accuracies"],
-        "tasks[].accuracy": [task["accuracy"] for task in tasks],
-        "the diagonal of P": [row[i] for i, row in enumerate(result["P"])],
-    }.items():
-        pairs[field_name] = figures, again["accuracies"]
+def _computed_again(result: Result, tally: Tally) -> Iterator[Pair]:
+    """Yield what follows from the matrices and the tasks."""
+    metrics, again = result["metrics"], tally.metrics(None)
+    for key in ("A_N", "bwt", "fgt", "accuracies"):
+        yield f"metrics.{key}", metrics[key], again[key], COMPUTED
+    own = [task["accuracy"] for task in result["tasks"]]
+    yield "tasks[].accuracy", own, again["accuracies"], COMPUTED
+    diagonal = [row[i] for i, row in enumerate(result["P"])]
+    yield "the diagonal of P", diagonal, again["accuracies"], COMPUTED
     if metrics["omega_curve"]:
-        pairs["metrics.omega"] = (metrics["omega"], metrics["omega_curve"][-1])
-    yield from _differing(pairs)
-    for key in ("stored_images", "stored_bytes"):
-        most = max((task[key] for task in tasks), default=0)
-        if result["memory"][key] != most:
-            yield f"memory.{key} is {result['memory'][key]}, and {most} at most in tasks"
+        yield "metrics.omega", metrics["omega"], metrics["omega_curve"][-1], "by its curve"
 
 
-def _problems_of_omega(metrics: dict[str, Any], tally: Tally, bound: Bound) -> list[str]:
-    again, keys = tally.metrics(bound), ("omega", "omega_double_sum", "omega_curve")
-    return list(_differing({f"metrics.{key}": (metrics[key], again[key]) for key in keys}))
+def _differing(pairs: Iterable[Pair]) -> Iterator[str]:
+    """Say what is recorded otherwise than it must be."""
+    for name, stored, right, where in pairs:
+        if not _is_close(stored, right):
+            yield f"{name} is {_shown(stored)}, and {_shown(right)} {where}"
 
 
-def _differing(pairs: Mapping[str, tuple[Any, Any]]) -> Iterable[str]:
-    for name, (stored, computed) in pairs.items():
-        if not _is_close(stored, computed):
-            yield f"{name} is {_shown(stored)}, and {_shown(computed)} from the matrices"
-
-
-def _is_close(stored: Any, computed: Any) -> bool:
-    if isinstance(stored, list) and isinstance(computed, list):
-        return len(stored) == len(computed) and all(map(_is_close, stored, computed))
-    if stored is None or computed is None:
-        return stored is computed
-    return math.isclose(stored, computed, rel_tol=0, abs_tol=CLOSE)
+def _is_close(stored: Any, right: Any) -> bool:
+    if isinstance(stored, list) and isinstance(right, list):
+        return len(stored) == len(right) and all(map(_is_close, stored, right))
+    if isinstance(stored, float) and isinstance(right, float):
+        return math.isclose(stored, right, rel_tol=0, abs_tol=CLOSE)
+    return bool(stored == right)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
-    return "null" if value is None else f"{value:.4f}"
+    return f"{value:.4f}" if isinstance(value, float) else json.dumps(value)
