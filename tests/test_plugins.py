@@ -234,7 +234,7 @@ def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_n
     words = ["run", "--method", "own_method:LwfMatch", "--pats-weight", "2"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "option '--pats-weight', did you mean '--past-weight'?" in said
+    assert "option '--pats-weight' (did you mean '--past-weight'?)" in said
     (tmp_path / "run.yaml").write_text("method: own_method:LwfMatch\noptions: {pats_weight: 2}\n")
     words = ["run", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "o")]
     assert main([*words, "--allow-import", "own_method:LwfMatch"]) == 2

@@ -1,7 +1,8 @@
 """Errors that a user can act on: each is one sentence and ends the command with exit code 2."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def kind_of(given: object) -> str:
     name = type(given).__name__
     article = "an" if name[0].lower() in "aeiou" else "a"
     return "None" if given is None else f"{article} {name}"
+
+
+def did_you_mean(word: str, known: Iterable[object]) -> str:
+    """Return ` (did you mean '...'?)` with the known word that is nearest, or nothing."""
+    close = get_close_matches(word, [str(one) for one in known], n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 @contextmanager

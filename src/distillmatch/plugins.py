@@ -4,13 +4,12 @@ import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, did_you_mean
 
 CODE_KEYS = ("source", "method", "network")
 """The keys of configurations whose values can name code as `module:name`."""
@@ -34,11 +33,9 @@ def _plugins(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
 def refuse_unknown(name: str, names: Collection[str], kind: str) -> None:
     """Refuse a name that is not installed; `module:name` is looked for when it is loaded."""
     if ":" not in name and name not in names:
-        close = get_close_matches(name, names, n=1)
-        hint = f", did you mean '{close[0]}'?" if close else ""
         raise ConfigError(
             f"{kind} must be one of {', '.join(names)}, or your own as module:name, not "
-            f"'{name}'{hint}"
+            f"'{name}'{did_you_mean(name, names)}"
         )
 
 

@@ -153,7 +153,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["stream", "--order", "sideways"], "order must be one of 'random', 'parent'"),
     (["stream", "--tasks", "many"], "tasks must be a whole number, not 'many'"),
     (["stream", "--color", "red"], "unknown option '--color'"),
-    (["stream", "--task", "5"], "unknown option '--task', did you mean '--tasks'?"),
+    (["stream", "--task", "5"], "unknown option '--task' (did you mean '--tasks'?)"),
     (["stream", "more"], "unexpected argument 'more'"),
     (["run", "--out", "x", "--mehtod", "gd"], "did you mean '--method'?"),
     (["run", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
@@ -202,7 +202,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["run", "--out", ""], "argument --out: must be a path, not ''"),
     (["run", "--out", "x", "--source", "folder", "--data-dir", ""], "data_dir must be a path, not"),
     (["compare", "missing"], "missing: No such file"),
-    (["fly"], "not 'fly' (see distillmatch --help)"),
+    (["fly"], "not 'fly'; see distillmatch --help"),
     ([], "required: COMMAND"),
 ]
 

@@ -1,20 +1,13 @@
 """The parser of all commands: errors in one sentence with a suggestion, and help with examples."""
 
 import argparse
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, did_you_mean
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
-
-
-def suggestion(word: str, known: Iterable[object]) -> str:
-    """Return `, did you mean '...'?` with the known word that is nearest, or nothing."""
-    close = get_close_matches(word, [str(one) for one in known], n=1)
-    return f", did you mean '{close[0]}'?" if close else ""
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -70,22 +63,21 @@ class Parser(argparse.ArgumentParser):
         for word in left:
             is_option = word.startswith("-")
             known = [option for action in self._actions for option in action.option_strings]
-            hint = suggestion(word.partition("=")[0], known) if is_option else ""
+            hint = did_you_mean(word.partition("=")[0], known) if is_option else ""
             what = "unknown option" if is_option else "unexpected argument"
-            raise ConfigError(f"{what} '{word}'{hint} (see {self.prog} --help)")
+            raise ConfigError(f"{what} '{word}'{hint}; see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage like every other wrong input."""
-        raise ConfigError(f"{message} (see {self.prog} --help)")
+        raise ConfigError(f"{message}; see {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is none of an argument's choices, with the nearest one."""
         if action.choices is not None and value not in action.choices:
             known = [str(one) for one in action.choices]
             name = "/".join(action.option_strings) or action.metavar or action.dest
-            self.error(
-                f"{name} must be one of {', '.join(known)}, not '{value}'{suggestion(value, known)}"
-            )
+            hint = did_you_mean(value, known)
+            self.error(f"{name} must be one of {', '.join(known)}, not '{value}'{hint}")
 
 
 def add_command(

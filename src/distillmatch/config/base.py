@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from distillmatch.config.yaml_files import read_yaml
-from distillmatch.errors import ConfigError, kind_of
+from distillmatch.errors import ConfigError, did_you_mean, kind_of
 from distillmatch.plugins import refuse_code
 
 
@@ -125,8 +124,7 @@ def _sentence(error: ErrorDetails, config: type[Config]) -> str:
         return f"{context['key']} {context['sentence']}"
     key = str(error["loc"][0]) if error["loc"] else "the configuration"
     if error["type"] == "extra_forbidden":
-        close = get_close_matches(key, config.model_fields, n=1)
-        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        hint = did_you_mean(key, config.model_fields)
         return f"unknown key '{key}'{hint}; the keys are {', '.join(config.model_fields)}"
     if error["type"] == "missing":
         return f"{key} is missing"

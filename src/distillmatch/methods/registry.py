@@ -1,12 +1,11 @@
 """Finding a method by name, and checking the options that it is given."""
 
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from inspect import isabstract
 from typing import Any
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, did_you_mean
 from distillmatch.methods.method import Method, NetworkBuilder
 from distillmatch.plugins import METHODS, find_plugin, plugin_names
 
@@ -77,7 +76,6 @@ def _unknown(name: str, method_name: str, method: type[Method]) -> str:
     problem = f"method '{method_name}' has no option '{name}'"
     if name in RunConfig.model_fields:
         return f"{problem}: it is an option of the run"
-    close = get_close_matches(name, [*method.Options.model_fields, *RunConfig.model_fields], n=1)
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
+    hint = did_you_mean(name, [*method.Options.model_fields, *RunConfig.model_fields])
     own = ", ".join(method.Options.model_fields) or "none"
     return f"{problem}{hint}; its options are {own}"

@@ -7,7 +7,6 @@ with the column's over it and the row's over that; beside it stands what was pub
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,7 @@ from distillmatch.config import (
 )
 from distillmatch.config.base import CountOrZero, Switch, impossible
 from distillmatch.config.recipe import RecipeName
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, did_you_mean
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 
 Metric = Literal["A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "memory_saving"]
@@ -202,8 +201,7 @@ def load_experiment(
         return _experiment(named[0], parse_yaml(text), named[0], recipe)
     path = Path(name_or_file)
     if path.suffix not in (".yaml", ".yml") and not path.is_file():
-        close = get_close_matches(name_or_file, [*names, *PAPER_NUMBERS], n=1)
-        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        hint = did_you_mean(name_or_file, [*names, *PAPER_NUMBERS])
         raise ConfigError(
             f"unknown experiment '{name_or_file}'{hint}; there are {', '.join(names)}, the paper's "
             "numbers of tables and figures, and your own as a YAML file"

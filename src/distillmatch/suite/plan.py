@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, did_you_mean
 from distillmatch.suite.catalogue import Cell, Experiment
 from distillmatch.suite.names import BOUND, bound_config, run_name
 
@@ -74,8 +74,10 @@ def _refuse_absent(
     cells = [cell for one in experiments for cell in one.cells]
     present = {cell.config.method for cell in cells}
     for method in sorted({*(methods or ())} - present):
+        hint = did_you_mean(method, present)
         raise ConfigError(
-            f"no chosen experiment has method '{method}'; they have {', '.join(sorted(present))}"
+            f"no chosen experiment has method '{method}'{hint}; they have "
+            f"{', '.join(sorted(present))}"
         )
     for name in names or ():
         if not any(is_named(cell, name) for cell in cells):
