@@ -13,7 +13,7 @@ from PIL import Image
 from starlette.types import ASGIApp, Message
 
 from distillmatch import ContinualLearner
-from distillmatch.errors import LearnerError
+from distillmatch.learner.inputs import Items, PixelReader, read_all
 from distillmatch.serve.app import Review, make_app
 from distillmatch.serve.camera import look
 from distillmatch.serve.labels import Labels
@@ -25,23 +25,32 @@ COLORS |= {"orange": (200, 185, 20)}
 
 
 class ColorLearner:
-    """Takes the strongest color for the class, and gray for unknown."""
+    """Takes the strongest color for the class, and what has little color for unknown."""
 
     classes_ = np.array(CLASSES)
-    image_size_ = 16
 
     def __init__(self, rejects: bool = True) -> None:
-        self.rejects = rejects
+        self.can_reject = rejects
+        self.seen = 0
 
-    def predict_proba(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        strength = np.exp(images.mean(axis=(1, 2))[:, ::-1] / 40)
-        return np.asarray(strength / strength.sum(axis=1, keepdims=True), np.float32)
+    def reader_for(self, items: Items) -> PixelReader:
+        return PixelReader(16)
 
-    def predict(self, images: NDArray[np.uint8], reject: bool) -> NDArray[Any]:
-        if not self.rejects:
-            raise LearnerError("no threshold")
-        best = self.classes_[self.predict_proba(images).argmax(axis=1)].astype(object)
-        return np.where(np.ptp(images.mean(axis=(1, 2)), axis=1) < 50, "unknown", best)
+    def answer_rows(
+        self, rows: NDArray[np.uint8], reject: bool = False
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        self.seen += len(rows)
+        strength = np.exp(rows.mean(axis=(1, 2))[:, ::-1] / 40)
+        shares = np.asarray(strength / strength.sum(axis=1, keepdims=True), np.float32)
+        best = self.classes_[shares.argmax(axis=1)]
+        return np.where(reject & (_saturation(rows) < 50), "unknown", best), shares
+
+    def predict_familiarity(self, items: Items) -> NDArray[np.float32]:
+        return _saturation(read_all(items, self.reader_for(items)))
+
+
+def _saturation(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return np.asarray(np.ptp(rows.mean(axis=(1, 2)), axis=1), np.float32)
 
 
 def write_camera(folder: Path, counts: dict[str, int]) -> Path:

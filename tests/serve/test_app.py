@@ -213,7 +213,8 @@ def test_what_is_no_image_is_not_predicted(client: Client, content: bytes, said:
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
 def test_predict_answers_as_the_learner_does(client: Client, form: str) -> None:
     said = client.post("/predict", image_file("green", form=form)).json
-    assert said["label"] == "green" and said["known"] is True and said["familiarity"] is None
+    assert said["label"] == "green" and said["known"] is True
+    assert said["familiarity"] == pytest.approx(210, abs=5)
     assert list(said["probabilities"]) == list(CLASSES)
     assert sum(said["probabilities"].values()) == pytest.approx(1)
     assert client.post("/predict", image_file("gray", form=form)).json["known"] is False
@@ -223,7 +224,8 @@ def test_a_learner_that_cannot_reject_knows_nothing_of_the_unknown(tmp_path: Pat
     camera = write_camera(tmp_path / "camera", {"gray": 2, "red": 1})
     review = start_review(camera, tmp_path / "labels", ColorLearner(rejects=False))
     client = Client(review)
-    assert client.post("/predict", image_file("gray")).json["known"] is None
+    said = client.post("/predict", image_file("gray")).json
+    assert said["known"] is said["familiarity"] is None
     assert {group["kind"] for group in client.get("/page").json["groups"]} == {"doubtful", "sure"}
 
 

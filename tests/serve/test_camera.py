@@ -2,28 +2,16 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from review_client import ColorLearner, start_review, write_camera
 
 from distillmatch import ContinualLearner
 from distillmatch.errors import LearnerError
 from distillmatch.serve import camera as of_camera
 from distillmatch.serve.camera import describe, look
-
-
-class CountingLearner(ColorLearner):
-    seen = 0
-
-    def predict_proba(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        self.seen += len(images)
-        return super().predict_proba(images)
-
-    def predict(self, images: NDArray[np.uint8], reject: bool) -> NDArray[Any]:
-        return np.array(["red"] * len(images))
 
 
 def test_each_content_is_judged_once_and_other_files_are_named(
@@ -36,7 +24,7 @@ def test_each_content_is_judged_once_and_other_files_are_named(
     (camera / "notes.txt").write_text("no image")
     (camera / ".DS_Store").write_text("ignored")
     (camera / "film.mp4").write_bytes(bytes(20_000))
-    learner = CountingLearner()
+    learner = ColorLearner()
     found = look(cast(ContinualLearner, learner), [camera, camera / "later"], tmp_path / "out")
     assert learner.seen == len(found.shots) == len(found.judged.probabilities) == 10
     assert found.copies == 10
@@ -76,6 +64,9 @@ def test_folders_without_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LearnerError, match="found none"):
         start_review(tmp_path / "empty", tmp_path / "labels")
+    (tmp_path / "empty" / "notes.txt").write_text("no image")
+    with pytest.raises(LearnerError, match=r"found none \(.*notes.txt: not an image"):
+        start_review(tmp_path / "empty", tmp_path / "labels")
 
 
 @pytest.mark.parametrize("side", [8, 20])
@@ -89,3 +80,6 @@ def test_descriptors_are_means_of_squares(side: int) -> None:
         for color in range(3)
     ]
     np.testing.assert_allclose(describe(images)[0], expected, atol=1e-6)
+    features = np.array([[3, 4], [0, 0], [30, 40]], np.float32)
+    directions = np.array([[0.6, 0.8], [0, 0], [0.6, 0.8]])
+    np.testing.assert_allclose(describe(features), directions, atol=1e-6)

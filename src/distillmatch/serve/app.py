@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -33,11 +34,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distillmatch.errors import DiskError, DistillMatchError
 from distillmatch.learner import ContinualLearner
+from distillmatch.learner.inputs import read_all
 from distillmatch.serve.camera import Camera, judge
 from distillmatch.serve.groups import group_images
 from distillmatch.serve.labels import Labels
-from distillmatch.sources.images import FORMATS, BadImageError, decode_image, upright
-from distillmatch.terminal import tell
+from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_image, upright
+from distillmatch.terminal import tell, without_progress
 
 GUESSES = 3
 THUMB_SIDE, PICTURE_SIDE = 224, 1280
@@ -62,11 +64,7 @@ class Review:
     def __init__(self, learner: ContinualLearner, camera: Camera, labels: Labels) -> None:
         self.learner, self.camera, self.labels = learner, camera, labels
         self.classes = [str(label) for label in learner.classes_]
-        judged = camera.judged
-        familiar = np.ones(len(camera.shots), bool) if judged.familiar is None else judged.familiar
-        self.grouping = group_images(
-            judged.probabilities, familiar, camera.descriptors, self.classes
-        )
+        self.grouping = group_images(*camera.judged, self.classes)
         self._digests = [shot.digest for shot in camera.shots]
         self._number = {digest: number for number, digest in enumerate(self._digests)}
         self._thumbs: OrderedDict[int, bytes] = OrderedDict()
@@ -97,14 +95,17 @@ class Review:
 
     def predict(self, content: bytes) -> dict[str, Any]:
         """Return what the learner says of an image file."""
-        image = decode_image(io.BytesIO(content), self.learner.image_size_)
-        judged = judge(self.learner, image[None])
-        row = judged.probabilities[0]
+        image = [ImageFile("this file", partial(io.BytesIO, content))]
+        rejects = self.learner.can_reject
+        with without_progress():
+            judged = judge(self.learner, read_all(image, self.learner.reader_for(image)))
+            familiarity = self.learner.predict_familiarity(image) if rejects else None
+        shares = judged.probabilities[0]
         return {
-            "label": self.classes[int(row.argmax())],
-            "probabilities": dict(zip(self.classes, map(float, row), strict=True)),
-            "familiarity": None if judged.familiarity is None else float(judged.familiarity[0]),
-            "known": None if judged.familiar is None else bool(judged.familiar[0]),
+            "label": self.classes[int(shares.argmax())],
+            "probabilities": dict(zip(self.classes, map(float, shares), strict=True)),
+            "familiarity": None if familiarity is None else float(familiarity[0]),
+            "known": bool(judged.familiar[0]) if rejects else None,
         }
 
     def thumb(self, number: int) -> bytes:

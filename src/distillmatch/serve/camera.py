@@ -1,12 +1,11 @@
 """Camera images: found, read once, and judged by the learner."""
 
 import hashlib
-import io
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +16,17 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner import ContinualLearner
 from distillmatch.learner.labels import UNKNOWN
 from distillmatch.learner.places import paths_at
-from distillmatch.sources.images import BadImageError, decode_image
+from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
 
+WHAT = "camera images"
 BATCH = 256
 LARGEST_FILE = 256 * 2**20
 """Bytes of a file that may be an image; a film among photographs is not read."""
 _GRID = 8
 """Squares along each side of an image whose mean colors describe it."""
+_PIECE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,17 @@ class Shot:
 
 
 class Judged(NamedTuple):
-    """What a learner says of images.
+    """What a learner says of images, a row for each.
 
     Attributes:
-        probabilities: of each class, a row per image.
-        familiar: whether each looks like a learned class, or None if the learner cannot tell.
-        familiarity: the score behind that, if the learner gives one.
+        probabilities: of each class.
+        familiar: whether it looks like a learned class; always so if the learner cannot tell.
+        descriptors: images that look alike have rows that are near.
     """
 
     probabilities: NDArray[np.float32]
-    familiar: NDArray[np.bool_] | None
-    familiarity: NDArray[np.float32] | None
+    familiar: NDArray[np.bool_]
+    descriptors: NDArray[np.float32]
 
 
 class Camera(NamedTuple):
@@ -67,55 +68,40 @@ class Camera(NamedTuple):
     Attributes:
         shots: the images.
         judged: what the learner says of them.
-        descriptors: a row per image; images that look alike have rows that are near.
         copies: files left out because another has the same content.
         problems: a sentence for each file that is no image.
     """
 
     shots: list[Shot]
     judged: Judged
-    descriptors: NDArray[np.float32]
     copies: int
     problems: list[str]
-
-
-def judge(learner: ContinualLearner, images: NDArray[np.uint8]) -> Judged:
-    """Return what a learner says of decoded images."""
-    probabilities = learner.predict_proba(images)
-    try:
-        familiar = learner.predict(images, reject=True) != UNKNOWN
-    except LearnerError:  # it has no threshold
-        familiar = None
-    return Judged(probabilities, familiar, None)
 
 
 def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera:
     """Judge the images at some places, with progress in the terminal; what lies in `out` is not."""
     files = find_files(places, out)
-    shots: dict[str, Shot] = {}
+    found, problems = _identified(files)
+    copies = len(files) - len(found) - len(problems)
+    shots: list[Shot] = []
     judged: list[Judged] = []
-    descriptors: list[NDArray[np.float32]] = []
-    problems: list[str] = []
-    copies = 0
-    with show_progress("looking at the camera images", len(files)) as progress:
-        for done, batch in _batches(files, learner.image_size_):
-            images = []
-            for shot, image in batch:
-                if isinstance(image, str):
-                    problems.append(f"{shown(shot.path)}: {image}")
-                elif shots.setdefault(shot.digest, shot) is shot:
-                    images.append(image)
-                else:
-                    copies += 1
-            if images:
-                judged.append(judge(learner, np.stack(images)))
-                descriptors.append(describe(np.stack(images)))
-            progress(done)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong with a file is said of it
+        items = [ImageFile.at(shot.path) for shot in found]
+        results = zip(found, learner.reader_for(items).results(items, WHAT), strict=True)
+        while batch := list(islice(results, BATCH)):
+            rows = [row for _, row in batch if not isinstance(row, str)]
+            shots += [shot for shot, row in batch if not isinstance(row, str)]
+            problems += [
+                f"{shown(shot.path)}: {row}" for shot, row in batch if isinstance(row, str)
+            ]
+            if rows:
+                judged.append(judge(learner, np.stack(rows)))
     if not shots:
-        raise LearnerError(f"{shown(places[0])}: expected images there, found none")
-    return Camera(
-        list(shots.values()), _joined(judged), np.concatenate(descriptors), copies, problems
-    )
+        reason = f" ({problems[0]})" if problems else ""
+        raise LearnerError(f"{shown(places[0])}: expected images there, found none{reason}")
+    whole = Judged(*(np.concatenate(parts) for parts in zip(*judged, strict=True)))
+    return Camera(shots, whole, copies, problems)
 
 
 def find_files(places: Sequence[Path], out: Path) -> list[tuple[str, str]]:
@@ -136,53 +122,47 @@ def find_files(places: Sequence[Path], out: Path) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def describe(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Describe images by the mean colors of a grid of squares."""
-    cell = images.shape[1] // _GRID
-    cut = images[:, : cell * _GRID, : cell * _GRID].astype(np.float32)
-    cells = cut.reshape(len(images), _GRID, cell, _GRID, cell, 3).mean(axis=(2, 4))
-    rows: NDArray[np.float32] = cells.reshape(len(images), -1) / 255
-    return rows
+def judge(learner: ContinualLearner, rows: NDArray[np.generic]) -> Judged:
+    """Return what a learner says of images that its reader has read."""
+    labels, probabilities = learner.answer_rows(rows, reject=learner.can_reject)
+    return Judged(probabilities, labels != UNKNOWN, describe(rows))
 
 
-def read_shot(path: str, name: str, side: int) -> tuple[Shot, NDArray[np.uint8] | str]:
-    """Return an image with its pixels, or the reason why there are none."""
-    nothing = Shot(path, name, "", (0, 0))
-    try:
-        stamp = _stamp(path)
-        if stamp[0] > LARGEST_FILE:
-            return nothing, "too large for an image"
-        content = Path(path).read_bytes()
-        image = decode_image(io.BytesIO(content), side)
-    except BadImageError as error:
-        return nothing, str(error)
-    except OSError as error:
-        return nothing, error.strerror or str(error)
-    digest = hashlib.blake2b(content, digest_size=8).hexdigest()
-    return Shot(path, name, digest, stamp), image
+def describe(rows: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Describe images by directions of features; those read as pixels, by a grid of mean colors."""
+    if rows.ndim == 2:
+        features = rows.astype(np.float32)
+        return np.asarray(features / np.maximum(np.linalg.norm(features, axis=1)[:, None], 1e-6))
+    cell = rows.shape[1] // _GRID
+    cut = rows[:, : cell * _GRID, : cell * _GRID].astype(np.float32)
+    cells = cut.reshape(len(rows), _GRID, cell, _GRID, cell, 3).mean(axis=(2, 4))
+    return np.asarray(cells.reshape(len(rows), -1) / 255)
 
 
-def _batches(
-    files: Sequence[tuple[str, str]], side: int
-) -> Iterator[tuple[int, list[tuple[Shot, NDArray[np.uint8] | str]]]]:
-    """Yield how many files are read, and the images of the last ones."""
-    with warnings.catch_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        warnings.simplefilter("ignore")  # what is wrong with a file is said of it
-        for start in range(0, len(files), BATCH):
-            some = files[start : start + BATCH]
-            read = list(pool.map(lambda file: read_shot(file[0], file[1], side), some))
-            yield start + len(some), read
+def _identified(files: Sequence[tuple[str, str]]) -> tuple[list[Shot], list[str]]:
+    """Return the files of different contents, and what is wrong with others."""
+    shots: dict[str, Shot] = {}
+    problems: list[str] = []
+    with show_progress(f"reading the {WHAT}", len(files)) as progress:
+        for number, (path, name) in enumerate(files):
+            try:
+                stamp = _stamp(path)
+                if stamp[0] > LARGEST_FILE:
+                    raise OSError("too large for an image")
+                shot = Shot(path, name, _digest(path), stamp)
+                shots.setdefault(shot.digest, shot)
+            except OSError as error:
+                problems.append(f"{shown(path)}: {error.strerror or error}")
+            progress(number + 1)
+    return list(shots.values()), problems
 
 
-def _joined(judged: Sequence[Judged]) -> Judged:
-    """Return as one what was said of batches."""
-    known = [one.familiar for one in judged if one.familiar is not None]
-    scores = [one.familiarity for one in judged if one.familiarity is not None]
-    return Judged(
-        np.concatenate([one.probabilities for one in judged]),
-        np.concatenate(known) if known else None,
-        np.concatenate(scores) if scores else None,
-    )
+def _digest(path: str) -> str:
+    content = hashlib.blake2b(digest_size=8)
+    with Path(path).open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            content.update(piece)
+    return content.hexdigest()
 
 
 def _stamp(path: str) -> tuple[int, int]:
