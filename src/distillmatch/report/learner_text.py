@@ -181,7 +181,7 @@ def memory_rows(record: Record) -> list[tuple[str, str]]:
     """Return what is kept from one task to the next, and how much it is."""
     if has_statistics(record):
         return [
-            ("network", f"{size_shown(record['weights_bytes'])}, frozen"),
+            ("weights", f"{size_shown(record['weights_bytes'])}, frozen"),
             ("statistics", f"{size_shown(record['statistics_bytes'])}, of the classes' features"),
             ("photographs", "none, but a few small examples for the report"),
         ]
