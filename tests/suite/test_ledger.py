@@ -268,9 +268,6 @@ def setting(*keys: str | int, to: Any) -> Callable[[Result], None]:
         (setting("A", 2, 0, to=87.654), "metrics.bwt is "),
         (setting("P", 1, 1, to=87.654), "the diagonal of P is "),
         (setting("tasks", 1, "accuracy", to=87.654), r"tasks\[\].accuracy is "),
-        (setting("R", 0, 1, to=1.0), "R must hold percentages up to its diagonal"),
-        (setting("A", 1, 0, to=-1.0), "A must hold percentages"),
-        (setting("R", to=[[1.0]]), "R has 1 rows for 3 tasks"),
         (
             setting("memory", "stored_images", to=7),
             "memory.stored_images is 7, and 6 at",

@@ -36,7 +36,8 @@ def result_of_base() -> dict[str, Any]:
 
 
 def part_of(result: dict[str, Any], tasks: int) -> dict[str, Any]:
-    return {**result, "complete": False, "tasks": result["tasks"][:tasks]}
+    matrices = {name: [row[:tasks] for row in result[name][:tasks]] for name in "RAP"}
+    return {**result, **matrices, "complete": False, "tasks": result["tasks"][:tasks]}
 
 
 def test_the_longest_runs_come_first(tmp_path: Path) -> None:

@@ -154,8 +154,6 @@ class CheckpointWriter:
     def begin(self, checkpoint: Checkpoint, place: str) -> None:
         """Begin to write, once the last write is done; `place` says how far the run is."""
         self.settle()
-        # A resumed run notes what comes after this point: what came before must be in the log.
-        self.folder.log.flush()
         self._place = place
         # A daemon, for a disk that hangs must not keep the process.
         thread = threading.Thread(target=self._write, args=(checkpoint,), name=WRITER, daemon=True)

@@ -70,7 +70,6 @@ class RunFolder:
             event = "interrupted" if isinstance(error, Interrupted) else "failed"
             reason = " ".join(str(error).split())
             self.log.note(event, error=type(error).__name__, reason=reason)
-        self.log.flush()
         assert self._lock is not None
         self._lock.release()
         if self._made:  # a run that could not begin leaves nothing behind

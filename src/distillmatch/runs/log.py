@@ -13,9 +13,6 @@ from distillmatch.errors import explain_disk_errors
 from distillmatch.files import read_bytes
 
 LOG = "log.jsonl"
-FLUSH_SECONDS = 1.0
-"""Epochs can take 50 ms: their lines are written together, once a second."""
-
 Entry = dict[str, Any]
 
 
@@ -24,28 +21,11 @@ class RunLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG
-        self._waiting: list[str] = []
-        self._written_at = float("-inf")
 
     def note(self, event: str, **fields: Any) -> None:
-        """Write a line now, after those that wait."""
-        self.note_soon(event, **fields)
-        self.flush()
-
-    def note_soon(self, event: str, **fields: Any) -> None:
-        """Write a line within a second, or with the next event."""
+        """Write a line by a single call, so that it is whole or missing."""
         moment = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        line = json.dumps({"time": moment, "event": event, **fields}, ensure_ascii=False)
-        self._waiting.append(line + "\n")
-        if time.monotonic() - self._written_at >= FLUSH_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the lines that wait by a single call, so that lines are whole or missing."""
-        text, self._waiting = "".join(self._waiting), []
-        self._written_at = time.monotonic()
-        if not text:
-            return
+        text = json.dumps({"time": moment, "event": event, **fields}, ensure_ascii=False) + "\n"
         with contextlib.suppress(OSError), self.path.open("ab+", buffering=0) as file:
             # A process that was killed, or a disk that was full, may have left half a line.
             if file.tell():
@@ -82,7 +62,7 @@ class EpochNotes:
     ) -> None:
         now = time.perf_counter()
         terms = {term: means[number] for term, means in underway.losses[training].items()}
-        self.log.note_soon(
+        self.log.note(
             "epoch",
             task=underway.task + 1,
             training=training,

@@ -104,7 +104,30 @@ class _RecordedConfig(BaseModel):
     options: dict[str, Any] = {}
 
 
-class ResultSchema(_Part):
+class _Results(_Part):
+    """The finished tasks, and what was measured after each."""
+
+    R: Matrix
+    A: Matrix
+    P: Matrix
+    tasks: list[_Task]
+
+    @model_validator(mode="after")
+    def _has_triangles(self) -> Self:
+        tasks = range(len(self.tasks))
+        for name, rows in (("R", self.R), ("A", self.A), ("P", self.P)):
+            if len(rows) != len(tasks):
+                raise ValueError(f"{name} has {len(rows)} rows for {len(tasks)} tasks")
+            for i, row in zip(tasks, rows, strict=True):
+                known = [value for value in row[: i + 1] if value is not None and 0 <= value <= 100]
+                if len(known) <= i or row[i + 1 :] != [None] * (len(tasks) - i - 1):
+                    raise ValueError(
+                        f"{name} must hold percentages up to its diagonal, and null above it"
+                    )
+        return self
+
+
+class ResultSchema(_Results):
     """A result; one of version 1, upgraded, has the options of its time in `config`."""
 
     format: Literal["distillmatch result"]
@@ -123,10 +146,6 @@ class ResultSchema(_Part):
     commit: _Commit
     complete: Truth
     metrics: _Metrics
-    R: Matrix
-    A: Matrix
-    P: Matrix
-    tasks: list[_Task]
     seconds: _Seconds
     memory: _Memory
 
@@ -143,21 +162,6 @@ class SnapshotSchema(_Part):
     values: dict[str, Number]
     copies: dict[str, Text]
     coreset: list[Count]
-
-
-class _Results(_Part):
-    R: Matrix
-    A: Matrix
-    P: Matrix
-    tasks: list[_Task]
-
-    @model_validator(mode="after")
-    def _has_triangles(self) -> Self:
-        for name, rows in (("R", self.R), ("A", self.A), ("P", self.P)):
-            known = [sum(value is not None for value in row) for row in rows]
-            if known != [*range(1, len(self.tasks) + 1)]:
-                raise ValueError(f"{name} does not fit the tasks")
-        return self
 
 
 class _Images(BaseModel):

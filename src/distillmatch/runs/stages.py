@@ -119,7 +119,7 @@ class StagedSession(Session):
         log = folder.stage(number) / LOG
         for entry in history(read_log(log)) if log.exists() else ():
             step = steps.get(entry["training"], 0) + entry["step"]
-            folder.log.note_soon(**{**entry, "step": step})
+            folder.log.note(**{**entry, "step": step})
 
     def _tell(self, sentence: str) -> None:
         if self.folder is not None:
@@ -136,7 +136,6 @@ class StageSession(Session):
         head = {"format": STAGE_FORMAT, "version": STAGE_VERSION}
         record = {**head, **self._which_run(), "row": row}
         if self.folder is not None:
-            self.folder.log.flush()
             text = json.dumps(record, allow_nan=False)
             write_atomically(self.folder.path / STAGE, text + "\n", "writing a finished stage")
         return record

@@ -62,8 +62,7 @@ class Check:
             ]
         )
         tally, metrics = Tally.restored(tuple(result["task_sizes"]), result), result["metrics"]
-        unfit = list(_problems_of_matrices(result))
-        report.problems += unfit or _differing(_computed_again(result, tally))
+        report.problems += _differing(_computed_again(result, tally))
         if report.problems:
             return report
         report.remarks += _remarks_on(config, result, self.planned)
@@ -158,19 +157,6 @@ def _recorded_twice(result: Result) -> Iterator[Pair]:
     for key in ("stored_images", "stored_bytes"):
         most = max((task[key] for task in result["tasks"]), default=0)
         yield f"memory.{key}", result["memory"][key], most, "at most in tasks"
-
-
-def _problems_of_matrices(result: Result) -> Iterator[str]:
-    """Return what does not fit so that nothing can be computed."""
-    for key in ("R", "A", "P"):
-        if len(result[key]) != len(result["tasks"]):
-            yield f"{key} has {len(result[key])} rows for {len(result['tasks'])} tasks"
-        elif not all(
-            (n <= i) == (value is not None) and (value is None or 0 <= value <= 100)
-            for i, row in enumerate(result[key])
-            for n, value in enumerate(row)
-        ):
-            yield f"{key} must hold percentages up to its diagonal, and null above it"
 
 
 def _computed_again(result: Result, tally: Tally) -> Iterator[Pair]:
