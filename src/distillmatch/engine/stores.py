@@ -8,7 +8,6 @@ import mmap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,24 +27,8 @@ READERS = 8
 _FEW = 256
 
 
-class ImageStore(Protocol):
-    """Images of a task, by number."""
-
-    @property
-    def side(self) -> int:
-        """The side of the images in pixels."""
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, rows: Rows) -> Tensor:
-        """Do what the host can do beforehand to have some images."""
-
-    def deliver(self, fetched: Tensor) -> Tensor:
-        """Return what was fetched as uint8 images on the device, (count, 3, side, side)."""
-
-
 class ResidentStore:
-    """Images that lie on the device."""
+    """Images of a task, by number, that lie on the device."""
 
     def __init__(self, parts: Sequence[ImageRows], placement: Placement) -> None:
         self.placement = placement
@@ -61,11 +44,11 @@ class ResidentStore:
         return len(self.pixels)
 
     def fetch(self, rows: Rows) -> Tensor:
-        """Return the numbers themselves: the images are there."""
+        """Do what the host can do beforehand: nothing, so return the numbers themselves."""
         return torch.from_numpy(rows)
 
     def deliver(self, fetched: Tensor) -> Tensor:
-        """Pick the images on the device."""
+        """Return what was fetched as uint8 images on the device, (count, 3, side, side)."""
         return self.pixels[self.placement.tensor(fetched.numpy())]
 
 
@@ -118,6 +101,9 @@ class StreamedStore:
             if len(places):
                 first = self.ends[number] - len(part)
                 into[places] = part[rows[places] - first]
+
+
+ImageStore = ResidentStore | StreamedStore
 
 
 def make_stores(
