@@ -13,6 +13,7 @@ from distillmatch.errors import ConfigError
 from distillmatch.networks import (
     BatchNorm,
     DeconfHead,
+    Detector,
     Head,
     WideResNet,
     build_network,
@@ -102,7 +103,7 @@ def test_a_bad_name_is_explained(name: str, sentence: str) -> None:
 
 def test_an_unknown_head_or_no_class_is_refused() -> None:
     with pytest.raises(ConfigError, match="head must be one of linear, cosine"):
-        build_network("wrn-10-1", 2, "conv")  # type: ignore[call-overload]
+        build_network("wrn-10-1", 2, "conv")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="at least 1 class, not 0"):
         build_network("wrn-10-1", 0)
 
@@ -212,6 +213,7 @@ def test_deconf_head_agrees_with_loops(
 def test_the_head_leaves_mixed_precision() -> None:
     detector = build_network("wrn-10-1", 5, "cosine")
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert isinstance(detector, Detector)
         assert detector.similarities(images(4)).dtype == torch.float32
         assert build_network("wrn-10-1", 5)(images(4)).dtype == torch.float32
 

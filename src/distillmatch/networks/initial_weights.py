@@ -1,13 +1,11 @@
 """Initial weights: how those of new layers, and of new class slots, are drawn."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from distillmatch.errors import ConfigError
 from distillmatch.networks.normalization import BatchNorm
 from distillmatch.randomness import random_integers
 
@@ -70,34 +68,3 @@ def draw_bias(
 def draw_normal(weight: Tensor, generator: torch.Generator | None) -> None:
     """Draw the weights of a linear layer with variance 2 / (features in)."""
     nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
-
-
-def enlarge(
-    layer: nn.Linear,
-    outputs: int,
-    draw: Callable[[Tensor, torch.Generator | None], None],
-    generator: torch.Generator | None,
-    initial_weights: InitialWeights,
-) -> None:
-    """Give a linear layer more outputs: the old rows stay, new ones start as in a fresh layer."""
-    added = outputs - layer.out_features
-    if added < 0:
-        raise ConfigError(
-            f"a network of {layer.out_features} classes cannot be made one of {outputs}"
-        )
-    if added == 0:
-        return
-    # Drawn in float32 on the CPU, so that they are the same wherever the network is.
-    rows = torch.empty(added, layer.in_features)
-    draw(rows, generator)
-    layer.weight = _longer(layer.weight, rows)
-    if layer.bias is not None:
-        biases = torch.empty(added)
-        draw_bias(biases, layer.in_features, generator, initial_weights)
-        layer.bias = _longer(layer.bias, biases)
-    layer.out_features = outputs
-
-
-def _longer(parameter: Tensor, rows: Tensor) -> nn.Parameter:
-    values = torch.cat([parameter.detach(), rows.to(parameter)])
-    return nn.Parameter(values, requires_grad=parameter.requires_grad)

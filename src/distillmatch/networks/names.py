@@ -5,14 +5,14 @@ Others have a colon.
 
 import re
 from threading import RLock
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 
 from distillmatch.errors import ConfigError
 from distillmatch.networks import efficientnet_lite
-from distillmatch.networks.deconf import DeconfHead, Detector, Similarity
+from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
 from distillmatch.networks.initial_weights import InitialWeights
 from distillmatch.networks.network import LinearHead, Network
@@ -52,32 +52,6 @@ def parse_network(name: str) -> tuple[int, int]:
     if width < 1:
         raise ConfigError(f"network {name!r}: the width must be at least 1")
     return depth, width
-
-
-@overload
-def build_network(
-    name: str,
-    classes: int,
-    head: Literal["linear"] = "linear",
-    generator: torch.Generator | None = None,
-    *,
-    image_size: int = 32,
-    weights: PretrainedWeights | None = None,
-    initial_weights: InitialWeights = "normal",
-) -> Network: ...
-
-
-@overload
-def build_network(
-    name: str,
-    classes: int,
-    head: Similarity,
-    generator: torch.Generator | None = None,
-    *,
-    image_size: int = 32,
-    weights: PretrainedWeights | None = None,
-    initial_weights: InitialWeights = "normal",
-) -> Detector: ...
 
 
 def build_network(

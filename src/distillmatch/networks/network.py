@@ -5,10 +5,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from distillmatch.errors import ConfigError
 from distillmatch.networks.initial_weights import (
     InitialWeights,
+    draw_bias,
     draw_uniform,
-    enlarge,
     initialize,
 )
 
@@ -28,8 +29,23 @@ class ClassHead(nn.Module, ABC):
         draw_uniform(rows, generator)
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
-        """Grow to so many class slots, keeping what was learned for the first ones."""
-        enlarge(self.slots, classes, self.draw, generator, self.initial_weights)
+        """Grow to so many class slots: old rows stay, new ones start as in a fresh layer."""
+        layer = self.slots
+        added = classes - layer.out_features
+        if added < 0:
+            raise ConfigError(
+                f"a network of {layer.out_features} classes cannot be made one of {classes}"
+            )
+        if added == 0:
+            return
+        # Drawn in float32 on the CPU, so that they are the same wherever the network is.
+        rows, biases = torch.empty(added, layer.in_features), torch.empty(added)
+        self.draw(rows, generator)
+        layer.weight = _longer(layer.weight, rows)
+        if layer.bias is not None:
+            draw_bias(biases, layer.in_features, generator, self.initial_weights)
+            layer.bias = _longer(layer.bias, biases)
+        layer.out_features = classes
 
 
 class LinearHead(ClassHead, nn.Linear):
@@ -100,3 +116,8 @@ class Network(nn.Module):
         The head's parameters are replaced, so an optimizer must be made anew.
         """
         self.head.grow(classes, generator)
+
+
+def _longer(parameter: Tensor, rows: Tensor) -> nn.Parameter:
+    values = torch.cat([parameter.detach(), rows.to(parameter)])
+    return nn.Parameter(values, requires_grad=parameter.requires_grad)
