@@ -29,6 +29,13 @@ def clean(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def safe_cell(value: object) -> object:
+    """Return a cell of CSV, its text quoted where a spreadsheet would take it for a formula."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return f"'{value}"
+    return value
+
+
 def tell(sentence: str) -> None:
     """Print a sentence for the user on standard error."""
     say(f"distillmatch: {sentence}", sys.stderr)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_runs import SOURCE, TINY, as_words
 
 from distillmatch.cli import main, make_parser
 from distillmatch.cli.options import config_from
@@ -484,3 +485,18 @@ def test_an_error_that_is_not_about_memory_keeps_its_traceback(
     monkeypatch.setattr("distillmatch.cli.run.run", lambda parsed: fail_with(error))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         main(["run", "--out", str(tmp_path)])
+
+
+def test_a_network_that_wants_to_exit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys\nfrom torch import nn\nclass Net(nn.Module):\n"
+    code += "    feature_count = 3\n    calls = 0\n\n    def forward(self, images):\n"
+    code += "        Net.calls += 1\n        if Net.calls > 3:\n            sys.exit(0)\n"
+    code += "        return images.mean((2, 3))\n"
+    (tmp_path / "leaving.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = as_words({**TINY, "network": "leaving:Net", "source": SOURCE, "method": "base"})
+    assert main(["run", "--out", "it", "--quiet", *words]) == 2
+    assert "leaving.py, forward() raised SystemExit (0)" in capsys.readouterr().err

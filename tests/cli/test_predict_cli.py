@@ -162,6 +162,25 @@ def test_a_folder_with_nothing_to_read_is_said_and_decides_the_exit_code(
     assert last == "distillmatch: 1 image could not be read, 1 place had nothing to read"
 
 
+def test_no_name_is_a_formula_or_steers_the_terminal(
+    world: Path,
+    typed: Callable[[bytes], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = b"=1+1.png\n\x1b[31m.png\n"
+    typed(names)
+    assert main(["predict", str(world / "state"), "--csv"]) == 2
+    assert [row["image"] for row in rows_of(capsys.readouterr().out)] == [
+        "'=1+1.png",
+        "\x1b[31m.png",
+    ]
+    typed(names)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["predict", str(world / "state"), "--csv"]) == 2
+    assert "\\x1b[31m.png" in capsys.readouterr().out
+
+
 def test_no_names_at_all_are_no_error(
     world: Path, typed: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from errno import EDQUOT, ENOSPC
@@ -114,6 +115,14 @@ def _run(parsed: argparse.Namespace) -> int | None:
     try:
         with without_progress() if quiet else nullcontext():
             code: int | None = parsed.run(parsed)
+    except SystemExit as end:
+        *_, (frame, _) = traceback.walk_tb(end.__traceback__)
+        if frame.f_globals.get("__name__", "").startswith("distillmatch."):
+            raise
+        raise DistillMatchError(
+            f"{frame.f_code.co_filename}, {frame.f_code.co_name}() raised SystemExit ({end.code}), "
+            "which would end the program"
+        ) from end
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if isinstance(error, MemoryError) or NO_MEMORY in text:

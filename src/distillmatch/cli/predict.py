@@ -15,7 +15,7 @@ from distillmatch.cli.options import add_device_option, add_state
 from distillmatch.cli.parser import Commands
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import list_files, shown
-from distillmatch.terminal import tell
+from distillmatch.terminal import clean, safe_cell, tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.prediction import Prediction
@@ -170,7 +170,8 @@ def _csv(prediction: "Prediction") -> bytes:
 
 
 def _as_csv(cells: tuple[str, ...]) -> bytes:
-    """Return a row; a name keeps the bytes it has on the disk."""
+    """Return a row; except on a terminal, a name keeps the bytes it has on the disk."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode("utf-8", "surrogateescape")
+    csv.writer(text, lineterminator="\n").writerow(map(safe_cell, cells))
+    row = text.getvalue()
+    return (clean(row) if sys.stdout.isatty() else row).encode("utf-8", "surrogateescape")

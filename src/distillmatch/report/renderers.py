@@ -14,6 +14,7 @@ from distillmatch.metrics import Verdict
 from distillmatch.report.cells import METRICS, Figure, Row, TableModel, published_shown, shown
 from distillmatch.report.glance import glance_svg
 from distillmatch.report.svg import DARK, LIGHT
+from distillmatch.terminal import safe_cell
 
 MARKS: dict[Verdict | None, str] = {"agrees": "●", "higher": "▲", "lower": "▼", None: ""}
 """A shape for each verdict, so that nothing depends on color."""
@@ -188,13 +189,6 @@ def csv_text(groups: Groups) -> str:
                 ]
                 writer.writerow(map(safe_cell, cells))
     return out.getvalue()
-
-
-def safe_cell(value: object) -> object:
-    """Return a value with text quoted that a spreadsheet would take for a formula."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
-    return value
 
 
 def html(groups: Groups, heading: str) -> str:
