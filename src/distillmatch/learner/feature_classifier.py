@@ -1,20 +1,23 @@
 """A classifier on frozen features: it keeps statistics of the classes and no image.
 
 Features x are first compressed, z = sqrt(x) if none is negative. Of each class c the state keeps
-the number and the mean of its labeled images and, apart from them, of the unlabeled images taken
-for it; of all classes together, the largest principal axes of the scatter within classes, S.
+the number and the mean of its labeled images, n_c and a_c, and of the unlabeled images taken for
+it, u_c and b_c; of all classes together, the largest axes of the scatter within classes, S.
 
-    mean         m_c = (n_c a_c + u_c b_c) / (n_c + u_c),   labeled n_c, a_c; unlabeled u_c <= n_c
-    covariance   C = (1 - s) S / f + s t I,                 t = tr(S) / (f d), f degrees of freedom
-    logits       (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2, over a temperature
-    familiarity  max_c cos(z - g, m_c - g),                 g the mean of the class means
+    mean         m_c = (n_c a_c + w_c b_c) / (n_c + w_c),   g = the mean of the m_c
+    covariance   C = (1 - s) S / f + s v I,   v = tr(S) / (f d), f the degrees of freedom
+    logits       l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2, over T
+    familiarity  max_c l_c / p - min_c |z - m_c| / 3 q
 
-Labeled images are scored as if they had not been learned, exactly and without folds: class means
-and C lose the image by a rank-one update. The temperature T and the familiarity that a share of the
-known images reaches come from these scores.
+The temperature T, the scales p and q and the familiarity that a share of the known images reaches
+come from labeled images scored by a classifier that has not learned them (cross-validation).
 
-Unlabeled images that are familiar move the class means by their probabilities. They never count
-for more than the labeled images of the class do, whatever their number.
+Familiar unlabeled images move the means by their probabilities, but earn their weight w_c: if b_c
+is farther from a_c than chance explains, the excess is its bias, and w_c the number of labeled
+images of the same error; it is never more than n_c.
+
+    bias_c = max(0, |a_c - b_c|^2 - d v (1 / n_c + 1 / u_c))
+    w_c    = min(n_c, d v / (d v / u_c + bias_c))
 """
 
 from collections.abc import Mapping
@@ -25,16 +28,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+State = dict[str, Array]
 
 SHRINKAGE = 0.8
 """Share s of the identity in the covariance."""
 AXES = 128
-"""Principal axes of the scatter that are kept."""
+"""Axes of the scatter that are kept."""
+FOLDS = 10
 FAMILIAR = 0.5
 """Share of known images that are as familiar as an unlabeled image must be to be learned."""
 ROUNDS = 5
+MEMORY = 5
+"""Unlabeled images remembered for each labeled one; beyond, the mean follows newer ones."""
 SCORES = 4096
-"""Scores of held-out images that are kept, evenly along their order."""
+"""Held-out images whose scores are kept."""
 _NEVER = -1e9
 
 
@@ -64,7 +71,7 @@ class FeatureClassifier:
                 "scatter": np.zeros(2, np.float32),  # its trace and its degrees of freedom
                 "temperature": np.ones(1, np.float32),
                 "power": np.ones(1, np.float32),
-                "scores": np.zeros(0, np.float32),
+                "scores": np.zeros((0, 2), np.float32),
             }
         )
 
@@ -96,176 +103,185 @@ class FeatureClassifier:
         power = float(self.tensors["power"][0])
         if self.classes == 0:
             power = 0.5 if len(features) and features.min() >= 0 else 1.0
-        z, y, u = _compress(features, power), labels, _compress(unlabeled, power)
-        grown = self._replaced(_with_labels(self.tensors, z, y, classes), power=[power])
-        held_out = _Model(grown.tensors).held_out(z, y)
-        grown = grown._replaced(temperature=[_temperature(held_out.logits, held_out.labels)])
-        if len(u) and len(held_out.familiarity):
-            moved, judgement = _refined(grown.tensors, u, held_out)
-            grown = grown._replaced(moved)
-            held_out = _Model(grown.tensors).held_out(z, y)
-            grown = grown._replaced(temperature=[_temperature(held_out.logits, held_out.labels)])
-        else:
-            pseudo = grown.logits(unlabeled).argmax(1) if classes else np.zeros(len(u))
-            judgement = Judgement(pseudo.astype(np.int64), np.zeros(len(u), np.bool_))
-        scores = np.sort(np.concatenate([self.tensors["scores"], held_out.familiarity]))
+        z, u = _compress(features, power), _compress(unlabeled, power)
+        before = _grown(self.tensors, classes)
+        learned = _with_labels(before, z, labels)
+        held_out = _held_out(before, learned, z, labels)
+        judgement = Judgement(np.zeros(len(u), np.int64), np.zeros(len(u), np.bool_))
+        if len(u) and classes:
+            learned, judgement = _with_unlabeled(learned, u, held_out)
+            held_out = _held_out(before, learned, z, labels)
+        if len(held_out.labels):
+            learned["temperature"] = np.array([held_out.temperature])
+        scores = np.concatenate([before["scores"], held_out.scores])
         kept = np.linspace(0, len(scores) - 1, min(SCORES, len(scores))).round().astype(int)
-        return grown._replaced(scores=scores[kept]), judgement
+        learned |= {"scores": scores[kept], "power": np.array([power])}
+        stored = {key: value.astype(np.float32) for key, value in learned.items()}
+        return FeatureClassifier(stored), judgement
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return logits (n, classes); their softmax is a probability of each class."""
-        z = _compress(features, float(self.tensors["power"][0]))
-        scaled = _Model(self.tensors).logits(z) / float(self.tensors["temperature"][0])
-        logits: NDArray[np.float32] = np.maximum(scaled, _NEVER).astype(np.float32)
-        return logits
-
-    def nearest_mean(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the class whose mean of labeled images is nearest, to compare with."""
-        z = _compress(features, float(self.tensors["power"][0]))
-        means = self.tensors["labeled_means"].astype(np.float64)
-        distances = (means**2).sum(1) - 2 * z @ means.T
-        nearest: NDArray[np.int64] = distances.argmin(1)
-        return nearest
+        model = self._model
+        logits = model.logits(self._compressed(features)) / model.temperature
+        return np.asarray(np.maximum(logits, _NEVER), np.float32)
 
     def linear(self) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
         """Return a power, weights and biases: the logits are sign(x) |x|^power W' + b."""
-        model, temperature = _Model(self.tensors), float(self.tensors["temperature"][0])
-        biases = -model.weights @ model.center - 0.5 * (model.centered * model.weights).sum(1)
-        weights = np.where(model.known[:, None], model.weights / temperature, 0)
-        biases = np.where(model.known, biases / temperature, _NEVER)
+        model = self._model
+        weights = np.where(model.known[:, None], model.weights / model.temperature, 0)
+        biases = np.where(model.known, model.biases / model.temperature, _NEVER)
         power = float(self.tensors["power"][0])
         return power, weights.astype(np.float32), biases.astype(np.float32)
 
+    def nearest_mean(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the class whose mean of labeled images is nearest, to compare with."""
+        means = self.tensors["labeled_means"].astype(np.float64)
+        distances = (means**2).sum(1) - 2 * self._compressed(features) @ means.T
+        nearest: NDArray[np.int64] = distances.argmin(1)
+        return nearest
+
     def familiarity(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return how familiar images are (n,): the higher, the more."""
-        z = _compress(features, float(self.tensors["power"][0]))
-        similarity = _Model(self.tensors).similarity(z)
-        familiarity: NDArray[np.float32] = similarity.max(1, initial=-1.0).astype(np.float32)
-        return familiarity
+        scores = self._model.scores(self._compressed(features))
+        return np.asarray(_familiarity(scores, self.tensors["scores"]), np.float32)
 
     def threshold(self, accept: float) -> float:
         """Return the familiarity that a share `accept` of known images reaches."""
-        scores = self.tensors["scores"]
-        return float(np.quantile(scores, 1 - accept)) if len(scores) else -1.0
+        known = self.tensors["scores"].astype(np.float64)
+        if len(known) == 0:
+            return float(np.finfo(np.float32).min)
+        return float(np.quantile(_familiarity(known, known), 1 - accept))
 
-    def _replaced(
-        self, tensors: Mapping[str, object] | None = None, **named: object
-    ) -> "FeatureClassifier":
-        changed = {**(tensors or {}), **named}
-        new = {key: np.asarray(value, np.float32) for key, value in changed.items()}
-        return FeatureClassifier({**self.tensors, **new})
+    @property
+    def _model(self) -> "_Model":
+        return _Model({key: value.astype(np.float64) for key, value in self.tensors.items()})
 
-
-class _HeldOut(NamedTuple):
-    """Scores of labeled images whose class has others, as if they had not been learned."""
-
-    logits: Array
-    labels: NDArray[np.int64]
-    familiarity: Array
-    distances: Array
+    def _compressed(self, features: NDArray[np.float32]) -> Array:
+        return _compress(features, float(self.tensors["power"][0]))
 
 
 class _Model:
     """What follows from the state: class means and the inverse of the covariance."""
 
-    def __init__(self, tensors: Mapping[str, NDArray[np.float32]]) -> None:
-        state = {key: value.astype(np.float64) for key, value in tensors.items()}
-        labeled, unlabeled = state["labeled"], state["unlabeled"]
-        self.weight = labeled + unlabeled
-        sums = labeled[:, None] * state["labeled_means"]
-        sums += unlabeled[:, None] * state["unlabeled_means"]
-        self.means = sums / np.maximum(self.weight, 1)[:, None]
+    def __init__(self, state: State) -> None:
+        labeled, axes = state["labeled"], state["scatter_axes"]
         self.known = labeled > 0
+        self.temperature = float(state["temperature"][0])
+        variance = float(state["scatter"][0] / max(state["scatter"][1], 1.0))
+        weight = _earned(state, variance)
+        sums = (
+            labeled[:, None] * state["labeled_means"] + weight[:, None] * state["unlabeled_means"]
+        )
+        self.means = sums / np.maximum(labeled + weight, 1)[:, None]
         several = self.known.sum() > 1
         self.center = self.means[self.known].mean(0) if several else np.zeros(sums.shape[1])
-        self.centered = self.means - self.center
-        trace, freedom = state["scatter"]
-        axes = state["scatter_axes"]
+        self.even = SHRINKAGE * variance / max(sums.shape[1], 1) or 1.0
         squares = (axes**2).sum(1)
-        self.per_image = (1 - SHRINKAGE) / max(freedom, 1.0)
-        even = SHRINKAGE * trace / max(freedom, 1.0) / max(sums.shape[1], 1)
-        self.even = even if even > 0 else 1.0
+        spread = (1 - SHRINKAGE) * squares / max(state["scatter"][1], 1.0)
         self.axes = axes / np.sqrt(np.where(squares > 0, squares, 1))[:, None]
-        spread = self.per_image * squares
         self.excess = spread / (self.even * (self.even + spread))
-        self.weights = self.whitened(self.centered)
-
-    def whitened(self, rows: Array) -> Array:
-        """Return C^-1 times each row."""
-        whitened: Array = rows / self.even - ((rows @ self.axes.T) * self.excess) @ self.axes
-        return whitened
+        self.weights = self._whitened(self.means - self.center)
+        self.biases = -0.5 * ((self.means + self.center) * self.weights).sum(1)
 
     def logits(self, z: Array) -> Array:
         """Return the logits before the temperature."""
-        logits = (z - self.center) @ self.weights.T
-        logits -= 0.5 * (self.centered * self.weights).sum(1)
-        return np.where(self.known, logits, _NEVER)
+        return np.where(self.known, z @ self.weights.T + self.biases, _NEVER)
 
-    def similarity(self, z: Array) -> Array:
-        """Return the cosine of each image to each class mean, from the center."""
-        cosines = _unit(z - self.center) @ _unit(self.centered).T
-        return np.where(self.known, cosines, -1.0)
+    def scores(self, z: Array) -> Array:
+        """Return of each image the largest logit and the distance from the nearest class mean."""
+        if not self.known.any():
+            return np.zeros((len(z), 2))
+        means = self.means[self.known]
+        squares = (z**2).sum(1)[:, None] - 2 * z @ means.T + (means**2).sum(1)
+        nearest = np.sqrt(np.maximum(squares.min(1), 0.0))
+        return np.stack([self.logits(z).max(1), nearest], axis=1)
 
-    def distances(self, z: Array) -> Array:
-        """Return the squared Mahalanobis distance of each image from each class mean."""
-        pulled = self.whitened(self.means)
-        distances = -2 * z @ pulled.T + (self.means * pulled).sum(1)
-        distances += (z * self.whitened(z)).sum(1)[:, None]
-        return np.where(self.known, distances, -2 * _NEVER)
-
-    def held_out(self, z: Array, y: NDArray[np.int64]) -> _HeldOut:
-        """Score each labeled image as if it had not been learned."""
-        several = self.weight[y] > 1 + 1e-6
-        z, y = z[several], y[several]
-        rows, weight = np.arange(len(y)), self.weight[y]
-        offset = z - self.means[y]
-        pulled = self.whitened(offset)
-        lost = self.per_image * weight / (weight - 1)
-        leverage = np.minimum(lost * (offset * pulled).sum(1), 0.95)
-        cross = (z * pulled).sum(1)[:, None] - pulled @ self.means.T
-        distances = self.distances(z)
-        distances += (lost / (1 - leverage))[:, None] * cross**2
-        distances[rows, y] *= (weight / (weight - 1)) ** 2
-        logits = -0.5 * distances
-        similarity = self.similarity(z)
-        others = (self.means[y] * weight[:, None] - z) / (weight - 1)[:, None]
-        similarity[rows, y] = (_unit(z - self.center) * _unit(others - self.center)).sum(1)
-        return _HeldOut(logits, y, similarity.max(1, initial=-1.0), distances.min(1))
+    def _whitened(self, rows: Array) -> Array:
+        whitened: Array = rows / self.even - ((rows @ self.axes.T) * self.excess) @ self.axes
+        return whitened
 
 
-def _with_labels(
-    tensors: Mapping[str, NDArray[np.float32]], z: Array, y: NDArray[np.int64], classes: int
-) -> dict[str, object]:
-    """Return the statistics with labeled images added, the unlabeled ones unchanged."""
-    added = classes - len(tensors["labeled"])
-    wide = {
-        key: np.pad(tensors[key].astype(np.float64), [(0, added)] + [(0, 0)] * (rank - 1))
-        for key, rank in (
-            ("labeled", 1),
-            ("labeled_means", 2),
-            ("unlabeled", 1),
-            ("unlabeled_means", 2),
-        )
-    }
-    counts, means = wide["labeled"], wide["labeled_means"]
-    trace, freedom = tensors["scatter"].astype(np.float64)
-    rows = [tensors["scatter_axes"].astype(np.float64)]
+class _HeldOut(NamedTuple):
+    """Labeled images as a classifier sees them that has not learned them."""
+
+    logits: Array
+    labels: NDArray[np.int64]
+    scores: Array
+    temperature: float
+
+
+def _earned(state: State, variance: float) -> Array:
+    """Return the number of labeled images that the unlabeled ones of each class stand for."""
+    labeled, unlabeled = state["labeled"], state["unlabeled"]
+    some = np.maximum(unlabeled, 1e-9)
+    moved = ((state["unlabeled_means"] - state["labeled_means"]) ** 2).sum(1)
+    bias = np.maximum(0.0, moved - variance * (1 / np.maximum(labeled, 1) + 1 / some))
+    error = variance / some + bias
+    stands_for = np.where(error > 0, variance / np.where(error > 0, error, 1), unlabeled)
+    return np.minimum(np.minimum(stands_for, unlabeled), labeled)
+
+
+def _familiarity(scores: Array, known: NDArray[np.float32] | Array) -> Array:
+    scale = known.astype(np.float64).std(0) if len(known) else np.zeros(2)
+    largest, distance = (scores / np.where(scale > 0, scale, 1.0)).T
+    return np.asarray(largest - distance / 3)
+
+
+def _held_out(before: State, learned: State, z: Array, y: NDArray[np.int64]) -> _HeldOut:
+    """Score labeled images by cross-validation, if their class has others."""
+    order = np.argsort(y, kind="stable")
+    counts = np.bincount(y, minlength=len(before["labeled"]))
+    within = np.empty(len(y), np.int64)
+    within[order] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
+    folds = min(FOLDS, int(counts.max(initial=0)))
+    refined = {key: learned[key] for key in ("unlabeled", "unlabeled_means")}
+    logits, labels, scores = [np.zeros((0, len(counts)))], [y[:0]], [np.zeros((0, 2))]
+    for fold in range(folds if folds > 1 or (before["labeled"] > 0).any() else 0):
+        out = within % folds == fold
+        model = _Model(_with_labels(before, z[~out], y[~out]) | refined)
+        out &= model.known[y]
+        logits.append(model.logits(z[out]))
+        labels.append(y[out])
+        scores.append(model.scores(z[out]))
+    found, truth = np.concatenate(logits), np.concatenate(labels)
+    return _HeldOut(found, truth, np.concatenate(scores), _temperature(found, truth))
+
+
+def _grown(tensors: Mapping[str, NDArray[np.float32]], classes: int) -> State:
+    """Return the state with room for more classes."""
+    state = {key: value.astype(np.float64) for key, value in tensors.items()}
+    added = classes - len(state["labeled"])
+    for key in ("labeled", "labeled_means", "unlabeled", "unlabeled_means"):
+        rows = np.zeros((added, *state[key].shape[1:]))
+        state[key] = np.concatenate([state[key], rows])
+    return state
+
+
+def _with_labels(before: State, z: Array, y: NDArray[np.int64]) -> State:
+    """Return the state with labeled images added."""
+    counts, means = before["labeled"].copy(), before["labeled_means"].copy()
+    trace, freedom = before["scatter"]
+    rows = [before["scatter_axes"]]
     for label in np.unique(y).tolist():
         images = z[y == label]
-        mean, before, count = images.mean(0), counts[label], len(images)
+        mean, old, count = images.mean(0), counts[label], len(images)
         move = mean - means[label]
         rows.append(images - mean)
         freedom += count - 1
-        if before:
-            rows.append(move[None] * np.sqrt(before * count / (before + count)))
+        if old:
+            rows.append(move[None] * np.sqrt(old * count / (old + count)))
             freedom += 1
         counts[label] += count
-        means[label] += move * (count / (before + count))
+        means[label] += move * (count / (old + count))
     trace += sum((some**2).sum() for some in rows[1:])
+    axes = _principal(np.concatenate(rows))
+    scatter = np.array([trace, freedom])
     return {
-        **wide,
-        "scatter_axes": _principal(np.concatenate(rows)),
-        "scatter": [trace, freedom],
+        **before,
+        "labeled": counts,
+        "labeled_means": means,
+        "scatter_axes": axes,
+        "scatter": scatter,
     }
 
 
@@ -281,31 +297,25 @@ def _principal(rows: Array) -> Array:
     return axes
 
 
-def _refined(
-    tensors: Mapping[str, NDArray[np.float32]], u: Array, held_out: _HeldOut
-) -> tuple[dict[str, object], Judgement]:
-    """Return the statistics of unlabeled images with `u` added, and what was made of `u`."""
-    needed = float(np.quantile(held_out.familiarity, 1 - FAMILIAR))
-    farthest = float(np.quantile(held_out.distances, 0.95))
-    before = tensors["unlabeled"].astype(np.float64)
-    sums = before[:, None] * tensors["unlabeled_means"]
-    most = tensors["labeled"].astype(np.float64)
-    temperature = float(tensors["temperature"][0])
-    found: dict[str, object] = {}
-    probabilities, accepted = np.zeros((len(u), len(before))), np.zeros(len(u), np.bool_)
-    prior = np.where(most > 0, 1.0, 0.0)
+def _with_unlabeled(learned: State, u: Array, held_out: _HeldOut) -> tuple[State, Judgement]:
+    """Return the state with unlabeled images added, and what was made of them."""
+    known, before, most = held_out.scores, learned["unlabeled"], MEMORY * learned["labeled"]
+    sums = before[:, None] * learned["unlabeled_means"]
+    needed, farthest = np.inf, 0.0
+    if len(known):
+        needed = float(np.quantile(_familiarity(known, known), 1 - FAMILIAR))
+        farthest = float(np.quantile(known[:, 1], 0.95))
+    state, accepted, shares = learned, np.zeros(len(u), np.bool_), np.zeros((0, 0))
     for _ in range(ROUNDS):
-        model = _Model({**tensors, **{k: np.asarray(v) for k, v in found.items()}})
-        accepted = model.similarity(u).max(1, initial=-1.0) >= needed
-        accepted &= model.distances(u).min(1) <= farthest
-        probabilities = _softmax(model.logits(u) / temperature + np.log(np.maximum(prior, 1e-30)))
-        shares = probabilities * accepted[:, None]
-        prior = np.where(most > 0, shares.sum(0) + 1, 0.0)
-        prior /= prior.sum()
-        count = before + shares.sum(0)
-        mean = (sums + shares.T @ u) / np.maximum(count, 1e-12)[:, None]
-        found = {"unlabeled": np.minimum(count, most), "unlabeled_means": mean}
-    return found, Judgement(probabilities.argmax(1).astype(np.int64), accepted)
+        model = _Model(state)
+        scores = model.scores(u)
+        accepted = (_familiarity(scores, known) >= needed) & (scores[:, 1] <= farthest)
+        shares = _softmax(model.logits(u) / held_out.temperature)
+        taken = shares * accepted[:, None]
+        count = before + taken.sum(0)
+        mean = (sums + taken.T @ u) / np.maximum(count, 1e-9)[:, None]
+        state = {**learned, "unlabeled": np.minimum(count, most), "unlabeled_means": mean}
+    return state, Judgement(shares.argmax(1).astype(np.int64), accepted)
 
 
 def _temperature(logits: Array, labels: NDArray[np.int64]) -> float:
@@ -323,12 +333,6 @@ def _softmax(logits: Array) -> Array:
     shares: Array = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     return shares
-
-
-def _unit(rows: Array) -> Array:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: Array = rows / np.where(lengths > 0, lengths, 1.0)
-    return unit
 
 
 def _compress(features: NDArray[np.float32], power: float) -> Array:
