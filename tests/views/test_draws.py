@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from distillmatch.views import view_key
-from distillmatch.views.draws import Draw, coin, positions_of, random_words, uniform, whole
+from distillmatch.views.draws import Draw, positions_of, random_words, uniform, whole
 
 COUNT = 40_000
 WORD = 1 << 64
@@ -60,12 +60,6 @@ def test_every_draw_is_uniform() -> None:
         assert chi_square(counts, COUNT / 64) < limit(63), draw
 
 
-def test_uniform_numbers_follow_their_distribution_function() -> None:
-    ordered = uniform(words(view_key(4), Draw.CROP_ROW)).double().sort().values
-    expected = (torch.arange(COUNT, dtype=torch.float64) + 0.5) / COUNT
-    assert float((ordered - expected).abs().max()) < 2 / math.sqrt(COUNT)
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -81,12 +75,6 @@ def test_different_draws_are_independent(first: Tensor, second: Tensor) -> None:
     pairs = whole(first, 8) * 8 + whole(second, 8)
     counts = torch.bincount(pairs, minlength=64)
     assert chi_square(counts, len(pairs) / 64) < limit(63)
-
-
-def test_no_two_keys_give_shifted_copies_of_one_sequence() -> None:
-    golden = 0x9E3779B97F4A7C15 - WORD
-    one, other = words(5, Draw.FLIP, 1000), words(5 + golden, Draw.FLIP, 1000)
-    assert not set(one.tolist()) & set(other.tolist())
 
 
 def test_bits_of_a_word_are_fair_and_independent() -> None:
@@ -105,26 +93,6 @@ def test_whole_numbers_stay_in_range_even_for_extreme_words(count: int) -> None:
     assert drawn.tolist()[0] == 0
     assert drawn.tolist()[1] == count - 1
     assert int(drawn.min()) >= 0 and int(drawn.max()) < count
-
-
-def test_coins_are_fair() -> None:
-    heads = int(coin(words(view_key(0), Draw.FLIP)).sum())
-    assert abs(heads - COUNT / 2) < 5 * math.sqrt(COUNT / 4)
-
-
-def test_draws_do_not_depend_on_how_a_batch_is_cut() -> None:
-    places = torch.arange(100)
-    everything = random_words(7, places, Draw.FLIP, Draw.CROP_ROW)
-    parts = [
-        random_words(7, part, Draw.FLIP, Draw.CROP_ROW) for part in torch.tensor_split(places, 4)
-    ]
-    assert torch.equal(everything, torch.cat(parts, dim=1))
-
-
-def test_draws_leave_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    words(1, Draw.FLIP)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_key_depends_on_seed_and_every_purpose_word() -> None:

@@ -1,12 +1,13 @@
 """Saved streams: index lists in JSON, with the fingerprint of the data set they index."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distillmatch.config import StreamConfig
@@ -63,32 +64,6 @@ class SavedStream:
             found = repr(came)[:40] if isinstance(came, str | int | float) else kind_of(came)
             raise StreamError(f"{path}: {place}: {first['msg'].lower()}, not {found}") from None
 
-    @staticmethod
-    def write(
-        path: Path,
-        config: StreamConfig,
-        fingerprint: str,
-        tasks: Sequence[Task],
-        evaluated_on: str,
-    ) -> None:
-        """Write a stream, and of a run's configuration only what describes the stream."""
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "fingerprint": fingerprint,
-            "evaluated_on": evaluated_on,
-            "config": config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
-            "tasks": [
-                {
-                    "classes": list(task.classes),
-                    "unlabeled_classes": list(task.unlabeled_classes),
-                    **{name: getattr(task, name).tolist() for name in LISTS},
-                }
-                for task in tasks
-            ],
-        }
-        write_atomically(path, json.dumps(content) + "\n", "saving the stream")
-
     def config(self, allow_import: Collection[str] = ()) -> StreamConfig:
         """Return the configuration; your own source must be in `allow_import`."""
         try:
@@ -99,73 +74,89 @@ class SavedStream:
     def config_and_tasks(self, dataset: Dataset) -> tuple[StreamConfig, tuple[Task, ...]]:
         """Return configuration and tasks; refuse them if they do not fit the data set."""
         verify(dataset)
-        if self.content.fingerprint != dataset.fingerprint:
-            self._refuse(
-                f"made from data with fingerprint {self.content.fingerprint}, "
-                f"but source '{dataset.name}' here has {dataset.fingerprint}"
-            )
         source = self.content.config.get("source")  # nothing is imported here: it is loaded already
+        for problem in _problems(self.content, dataset):
+            raise StreamError(f"{self.path}: {problem}")
         config = self.config((source,) if isinstance(source, str) else ())
-        tasks = tuple(
-            Task(
-                classes=tuple(task.classes),
-                unlabeled_classes=tuple(task.unlabeled_classes),
-                **{name: np.array(getattr(task, name), np.int64) for name in LISTS},
-            )
-            for task in self.content.tasks
+        return config, tuple(map(_task, self.content.tasks))
+
+
+def write_stream(
+    path: Path, config: StreamConfig, fingerprint: str, tasks: Sequence[Task], evaluated_on: str
+) -> None:
+    """Write a stream, and of a run's configuration only what describes the stream."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fingerprint": fingerprint,
+        "evaluated_on": evaluated_on,
+        "config": config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
+        "tasks": [
+            {
+                "classes": list(task.classes),
+                "unlabeled_classes": list(task.unlabeled_classes),
+                **{name: getattr(task, name).tolist() for name in LISTS},
+            }
+            for task in tasks
+        ],
+    }
+    write_atomically(path, json.dumps(content) + "\n", "saving the stream")
+
+
+def _task(saved: _SavedTask) -> Task:
+    return Task(
+        classes=tuple(saved.classes),
+        unlabeled_classes=tuple(saved.unlabeled_classes),
+        **{name: np.array(getattr(saved, name), np.int64) for name in LISTS},
+    )
+
+
+def _problems(content: _Content, dataset: Dataset) -> Iterator[str]:
+    """Yield what keeps the content from being a stream of this data set; the first one counts."""
+    if content.fingerprint != dataset.fingerprint:
+        yield (
+            f"made from data with fingerprint {content.fingerprint}, "
+            f"but source '{dataset.name}' here has {dataset.fingerprint}"
         )
-        self._check_classes(dataset, tasks)
-        self._check_images(dataset, tasks)
-        for number, task in enumerate(tasks, 1):
-            self._check_labels(dataset, task, f"task {number}")
-        return config, tasks
+    count, tasks = len(dataset.class_names), list(map(_task, content.tasks))
+    if _repeats_or_exceeds([c for task in tasks for c in task.classes], count):
+        yield f"expected classes from 0 to {count - 1}, each in one task at most"
+    for number, task in enumerate(tasks, 1):
+        if _repeats_or_exceeds(task.unlabeled_classes, count):
+            yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
+    train, tested = dataset.train.labels, getattr(dataset, content.evaluated_on).labels
+    used = {"training": [i for task in tasks for i in (task.labeled, task.unlabeled)], "test": []}
+    used["training" if content.evaluated_on == "train" else "test"] += [t.test for t in tasks]
+    for (name, lists), labels in zip(used.items(), (train, dataset.test.labels), strict=True):
+        images = np.concatenate([np.empty(0, np.int64), *lists])
+        if len(images) and images.max() >= len(labels):
+            yield f"index {images.max()} lies outside the {len(labels)} {name} images"
+        if len(np.unique(images)) < len(images):
+            yield f"a {name} image is used twice"
+    for number, task in enumerate(tasks, 1):
+        for problem in _label_problems(task, dataset, tested):
+            yield f"task {number}: {problem}"
 
-    def _refuse(self, sentence: str) -> NoReturn:
-        raise StreamError(f"{self.path}: {sentence}")
 
-    def _check_classes(self, dataset: Dataset, tasks: Sequence[Task]) -> None:
-        count = len(dataset.class_names)
-        classes = [c for task in tasks for c in task.classes]
-        if len(set(classes)) < len(classes) or max(classes) >= count:
-            self._refuse(f"expected classes from 0 to {count - 1}, each in one task at most")
-        for number, task in enumerate(tasks, 1):
-            shown = task.unlabeled_classes
-            if len(set(shown)) < len(shown) or max(shown, default=0) >= count:
-                self._refuse(
-                    f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
-                )
+def _label_problems(task: Task, dataset: Dataset, tested: NDArray[np.int64]) -> Iterator[str]:
+    """Yield images of classes that a task does not list, and classes without images."""
+    train, shown = dataset.train.labels, (*task.unlabeled_classes, UNKNOWN)
+    for name, found, expected, listed in (
+        ("labeled", train[task.labeled], task.classes, "classes"),
+        ("test", tested[task.test], task.classes, "classes"),
+        ("unlabeled", train[task.unlabeled], shown, "unlabeled_classes"),
+    ):
+        if not np.isin(found, expected).all():
+            yield f"{name} images are not all of the task's {listed}"
+    for c in task.classes:
+        if not (train[task.labeled] == c).any():
+            yield f"class '{dataset.class_names[c]}' has no labeled image"
+    if not len(task.test) and np.isin(tested, task.classes).any():
+        yield "expected test images of its classes, found none"
 
-    def _check_images(self, dataset: Dataset, tasks: Sequence[Task]) -> None:
-        """Refuse an image that does not exist, or that is used twice."""
-        on_train = self.content.evaluated_on == "train"
-        of_train = [images for task in tasks for images in (task.labeled, task.unlabeled)]
-        of_test = [task.test for task in tasks]
-        parts = [("training", len(dataset.train), of_train + (of_test if on_train else []))]
-        parts += [] if on_train else [("test", len(dataset.test), of_test)]
-        for name, count, lists in parts:
-            used = np.concatenate(lists)
-            if len(used) and used.max() >= count:
-                self._refuse(f"index {used.max()} lies outside the {count} {name} images")
-            if len(np.unique(used)) < len(used):
-                self._refuse(f"a {name} image is used twice")
 
-    def _check_labels(self, dataset: Dataset, task: Task, where: str) -> None:
-        """Refuse images of classes that the task does not list, and classes without images."""
-        tested = (dataset.test if self.content.evaluated_on == "test" else dataset.train).labels
-        labels = dataset.train.labels
-        for name, found, expected in (
-            ("labeled", labels[task.labeled], task.classes),
-            ("test", tested[task.test], task.classes),
-            ("unlabeled", labels[task.unlabeled], (*task.unlabeled_classes, UNKNOWN)),
-        ):
-            if not np.isin(found, expected).all():
-                listed = "unlabeled_classes" if name == "unlabeled" else "classes"
-                self._refuse(f"{where}: {name} images are not all of the task's {listed}")
-        for c in task.classes:
-            if not (labels[task.labeled] == c).any():
-                self._refuse(f"{where}: class '{dataset.class_names[c]}' has no labeled image")
-        if not len(task.test) and np.isin(tested, task.classes).any():
-            self._refuse(f"{where}: expected test images of its classes, found none")
+def _repeats_or_exceeds(classes: Sequence[int], count: int) -> bool:
+    return len(set(classes)) < len(classes) or max(classes, default=0) >= count
 
 
 def read_stream_config(path: Path, allow_import: Collection[str] = ()) -> StreamConfig:

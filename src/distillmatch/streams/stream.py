@@ -15,7 +15,7 @@ from distillmatch.errors import StreamError
 from distillmatch.sources.dataset import UNKNOWN, Dataset
 from distillmatch.sources.registry import load_source
 from distillmatch.sources.rows import ImageRows, choose_rows
-from distillmatch.streams.saved import SavedStream, read_stream_config
+from distillmatch.streams.saved import SavedStream, read_stream_config, write_stream
 from distillmatch.streams.tasks import Task, build_tasks
 
 
@@ -137,7 +137,7 @@ class Stream:
 
     def save(self, path: Path | str) -> None:
         """Write the index lists and the configuration to a JSON file, without any image."""
-        SavedStream.write(
+        write_stream(
             Path(path), self.config, self.dataset.fingerprint, self.tasks, self.evaluated_on
         )
 
