@@ -1,12 +1,13 @@
 """The checks of methods and sources: ours pass, and each failure says what to change."""
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from distillmatch.checks import CheckError, check_method, check_source
@@ -40,41 +41,52 @@ class Plain(Method):
         return cross_entropy(self.forward(batch, task).labeled, batch.labels)
 
 
-class NoDescription(Plain):
-    class Options(MethodOptions):
-        weight: float = 1.0
+def with_option(name: str, kind: Any, default: Any) -> Any:
+    """Return a method that has an option."""
+    members = {"__annotations__": {name: kind}, "__module__": __name__, name: default}
+    options = type("Options", (MethodOptions,), members)
+    return type("WithOption", (Plain,), {"Options": options})
 
 
-class TakenName(Plain):
-    class Options(MethodOptions):
-        epochs: int = Field(3, description="another number of epochs")
+def with_factor(factor: Callable[[Any, Batch, TaskInfo], Any], **members: Any) -> type[Method]:
+    """Return a method whose loss is multiplied by something."""
+
+    def loss(self: Any, batch: Batch, task: TaskInfo) -> Any:
+        return factor(self, batch, task) * Plain.loss(self, batch, task)
+
+    return type("WithFactor", (Plain,), {"loss": loss, **members})
 
 
-class NoDefault(Plain):
-    class Options(MethodOptions):
-        weight: float = Field(description="of something")
+def reads_a_number(self: Any, batch: Batch, task: TaskInfo) -> int:
+    return 2 if float(batch.images.mean()) > 0 else 1
 
 
-class ReadsANumber(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        loss = super().loss(batch, task)
-        return loss * 2 if float(loss.detach()) > 0 else loss
+def picks_rows(self: Any, batch: Batch, task: TaskInfo) -> Any:
+    return batch.images[batch.labels >= 0].mean()
+
+
+def changes_the_frozen(self: Any, batch: Batch, task: TaskInfo) -> int:
+    if "past" in self.networks:
+        with torch.no_grad():
+            next(self.networks["past"].parameters()).mul_(0.9)
+    return 1
+
+
+def moves_weights(self: Any, batch: Batch, task: TaskInfo) -> int:
+    with torch.no_grad():
+        next(self.classifier.parameters()).mul_(0.9)
+    return 1
+
+
+def compares_strong_views(self: Any, batch: Batch, task: TaskInfo) -> Any:
+    logits = self.forward(batch, task)
+    return consistency_loss(logits.unlabeled, logits.strong, 0.5)
 
 
 class NotANumber(Plain):
     def loss(self, batch: Batch, task: TaskInfo) -> Any:
         logits = self.forward(batch, task)
         return {"labels": super().loss(batch, task), "others": logits.unlabeled.mean()}
-
-
-class ARow(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        return cross_entropy(self.forward(batch, task).labeled, batch.labels, reduction="none")
-
-
-class NoNetwork(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        return batch.images.mean()
 
 
 class OtherTerms(Plain):
@@ -89,9 +101,7 @@ class OtherTerms(Plain):
 class Forgets(Plain):
     """Keeps what it learned where no snapshot finds it."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.scale = 1.0
+    scale = 1.0
 
     def loss(self, batch: Batch, task: TaskInfo) -> Any:
         return super().loss(batch, task) * self.scale
@@ -100,78 +110,10 @@ class Forgets(Plain):
         self.scale = 0.1
 
 
-class ChangesTheFrozen(Plain):
-    keeps_past = True
-
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        if "past" in self.networks:
-            with torch.no_grad():
-                next(self.networks["past"].parameters()).mul_(0.9)
-        return super().loss(batch, task)
-
-
-class Wrong(NamedTuple):
-    past: Tensor
-
-
-class GivesOneRow(Plain):
-    keeps_past = True
-
-    def past_outputs(self, images: Tensor, task: TaskInfo) -> Any:
-        return Wrong(super().past_outputs(images, task).past[:1])
-
-
 class DrawsWhenAsked(Plain):
     def trainings(self, task: TaskInfo) -> list[Training]:
         nn.init.normal_(next(self.classifier.parameters()))
         return [self.training(task)]
-
-
-class NoLoss(Method):
-    pass
-
-
-class OtherArguments(Plain):
-    def loss(self, batch: Batch) -> Any:  # type: ignore[override]
-        return 0
-
-
-class StrongViewsOfNothing(Plain):
-    strong_views, unlabeled = True, False
-
-
-class UndeclaredStrongViews(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        logits = self.forward(batch, task)
-        return super().loss(batch, task) + consistency_loss(logits.unlabeled, logits.strong, 0.5)
-
-
-class UndeclaredPast(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        return super().loss(batch, task) + (0 * batch.past.sum() if task.past else 0)
-
-
-class Misspells(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        return self.options.wieght * super().loss(batch, task)
-
-
-class ListOption(Plain):
-    class Options(MethodOptions):
-        weights: list[float] = Field([1.0], description="of something")
-
-
-class PicksRows(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        logits = self.forward(batch, task).labeled
-        return cross_entropy(logits[batch.labels >= 0], batch.labels)
-
-
-class MovesWeights(Plain):
-    def loss(self, batch: Batch, task: TaskInfo) -> Any:
-        with torch.no_grad():
-            next(self.classifier.parameters()).mul_(0.9)
-        return super().loss(batch, task)
 
 
 class CountsOn(Plain):
@@ -187,38 +129,47 @@ class CountsOn(Plain):
         return super().loss(batch, task) * self.values["tasks"]
 
 
-class TrainsNothing(Plain):
-    def trainings(self, task: TaskInfo) -> list[Training]:
-        return []
+class OtherArguments(Plain):
+    def loss(self, batch: Batch) -> Any:  # type: ignore[override]
+        return 0
 
 
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (NoLoss, r"must define loss\(self, batch, task\)"),
+        (int, "must be a subclass of distillmatch.methods.Method"),
+        (type("NoLoss", (Method,), {}), r"must define loss\(self, batch, task\)"),
         (OtherArguments, r"loss\(self, batch, task\), and its loss takes other arguments"),
-        (StrongViewsOfNothing, "strong_views are of unlabeled images, and unlabeled is False"),
-        (UndeclaredStrongViews, "a method has these with strong_views = True"),
-        (UndeclaredPast, "set keeps_past = True"),
-        (Misspells, r"failed in loss\(\) \(test_checks.py, line \d+\) with AttributeError"),
-        (ListOption, "'weights' must be a number, text, true or false"),
-        (PicksRows, "by an index of true and false"),
-        (MovesWeights, "changes the weights that it trains"),
-        (CountsOn, "stopped inside its second task and resumed ends with other weights"),
-        (TrainsNothing, "must return what is trained, and it is empty"),
-        (NoDescription, "'weight' needs a description"),
-        (TakenName, "'epochs' is an option of every run"),
-        (NoDefault, "every option needs a valid default"),
-        (ReadsANumber, r"reads from the device by float\(\)"),
+        (
+            type("OfNothing", (Plain,), {"strong_views": True, "unlabeled": False}),
+            "strong_views are of unlabeled images, and unlabeled is False",
+        ),
+        (with_option("weight", float, 1.0), "'weight' needs a description"),
+        (with_option("epochs", int, Field(3, description="x")), "'epochs' is an option of every"),
+        (with_option("weight", float, Field(description="x")), "every option needs a valid def"),
+        (
+            with_option("weights", list[float], Field([1.0], description="x")),
+            "'weights' must be a number, text, true or false",
+        ),
+        (with_factor(reads_a_number), r"reads from the device by float\(\)"),
+        (with_factor(picks_rows), "by an index of true and false"),
+        (with_factor(moves_weights), "changes the weights that it trains"),
+        (with_factor(changes_the_frozen, keeps_past=True), "changes the network 'past'"),
+        (with_factor(compares_strong_views), "a method has these with strong_views = True"),
+        (with_factor(lambda self, batch, task: batch.past.sum()), "set keeps_past = True"),
+        (
+            with_factor(lambda self, batch, task: self.options.wieght),
+            r"failed in <lambda>\(\) \(test_checks.py, line \d+\) with AttributeError",
+        ),
         (NotANumber, "'others' of training 'classifier' is nan|the loss became nan"),
-        (ARow, "take a sum or a mean"),
-        (NoNetwork, "must depend on the network's weights"),
         (OtherTerms, "must have the same terms in every step"),
         (Forgets, "resumed ends with other weights"),
-        (ChangesTheFrozen, "changes the network 'past'"),
-        (GivesOneRow, "a row for each image"),
+        (CountsOn, "stopped inside its second task and resumed ends with other weights"),
         (DrawsWhenAsked, "resumed ends with other weights|changes a network when it is called"),
-        (int, "must be a subclass of distillmatch.methods.Method"),
+        (
+            type("TrainsNothing", (Plain,), {"trainings": lambda self, task: []}),
+            "must return what is trained, and it is empty",
+        ),
     ],
 )
 def test_each_breach_of_the_contract_is_named(method: Any, sentence: str) -> None:

@@ -11,6 +11,7 @@ sources pass them in the tests.
 
 import inspect
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,17 +77,16 @@ def check_method(method: type[Method], **options: Any) -> None:
     _check_options(method)
     for setting in ({}, {"coreset": 6}, {"unlabeled_per_task": 0}):
         config = RunConfig(**TINY, **setting, method=given_name(method), options=options)
-        where = f"{method.__name__} with {', '.join(f'{k} {v}' for k, v in setting.items())}"
+        where = " with ".join([method.__name__, *(f"{k} {v}" for k, v in setting.items())])
         try:
-            _check_run(method, config, where if setting else method.__name__)
+            _check_run(method, config, where)
         except CheckError:
             raise
         except DistillMatchError as error:
             raise CheckError(str(error)) from None
         except Exception as error:
             raise CheckError(
-                f"{where if setting else method.__name__} failed {_place(error)}with "
-                f"{type(error).__name__}: {error}"
+                f"{where} failed {_place(error)}with {type(error).__name__}: {error}"
             ) from error
 
 
@@ -190,10 +190,10 @@ def _check_run(method: type[Method], config: RunConfig, where: str) -> None:
     kept: dict[str, Snapshot] = {}
 
     def pause() -> None:
-        if engine.underway.task == 1 and "inside its second task" not in kept:
-            kept["inside its second task"] = engine.snapshot()
+        if engine.underway.task == 1:
+            kept.setdefault("inside its second task", engine.snapshot())
 
-    engine = Engine(config, dataset, build_stream(dataset, config), pause=pause)
+    engine = _engine(config, dataset, pause)
     if not trainings_of(engine.method, engine.task_info(0)):
         raise CheckError(f"{where}: trainings() must return what is trained, and it is empty")
     for _ in engine.run():
@@ -203,8 +203,7 @@ def _check_run(method: type[Method], config: RunConfig, where: str) -> None:
     for when, snapshot in kept.items():
         resumed = _engine(config, dataset)
         resumed.resume(snapshot)
-        for _ in resumed.run():
-            pass
+        deque(resumed.run(), maxlen=0)
         state = resumed.method.classifier.state_dict()
         if any(not torch.equal(whole[key], state[key]) for key in whole):
             raise CheckError(
@@ -212,13 +211,9 @@ def _check_run(method: type[Method], config: RunConfig, where: str) -> None:
                 "what lasts in self.networks, self.values and self.tensors, count afresh whenever "
                 "`before` is called, and draw no random numbers"
             )
-    _check_steps(_prepared(config, dataset), where)
-
-
-def _prepared(config: RunConfig, dataset: Dataset) -> Engine:
-    engine = _engine(config, dataset)
-    next(engine.run())
-    return engine
+    prepared = _engine(config, dataset)
+    next(prepared.run())
+    _check_steps(prepared, where)
 
 
 def _check_steps(engine: Engine, where: str) -> None:
@@ -227,9 +222,9 @@ def _check_steps(engine: Engine, where: str) -> None:
     trainings = trainings_of(method, task)
     if len({training.name for training in trainings}) < len(trainings):
         raise CheckError(f"{where}: two trainings of a task have the same name")
-    before = _state(method)
+    before = _digests(method)
     trainings_of(method, task)
-    if _state(method) != before:
+    if _digests(method) != before:
         raise CheckError(
             f"{where}: trainings() changes a network when it is called again: it may only describe "
             "them, and give weights by start_afresh"
@@ -243,12 +238,7 @@ def _check_steps(engine: Engine, where: str) -> None:
 
 
 def _check_training(engine: Engine, training: Training, task: TaskInfo, where: str) -> None:
-    frozen = {
-        name: _digest(network)
-        for name, network in engine.method.networks.items()
-        if network is not training.network
-    }
-    steps = engine.trainer.steps_of(training, task)
+    before, steps = _digests(engine.method), engine.trainer.steps_of(training, task)
     epochs = Epochs(engine.task_data(task.number), training)
     with training_mode(training):
         for batch in batches(next(epochs.parts(0))):
@@ -267,8 +257,8 @@ def _check_training(engine: Engine, training: Training, task: TaskInfo, where: s
                         "step: mind batches without unlabeled images, and divisions by zero"
                     )
             steps.step(batch)
-    for name, digest in frozen.items():
-        if _digest(engine.method.networks[name]) != digest:
+    for name, digest in _digests(engine.method).items():
+        if digest != before[name] and engine.method.networks[name] is not training.network:
             raise CheckError(
                 f"{where}: training '{training.name}' changes the network '{name}': freeze it by "
                 "frozen_copy, and run it in frozen_labeled and frozen_unlabeled"
@@ -284,8 +274,10 @@ class _NoReads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = READS.get(func)
-        if func is Tensor.__getitem__ and any(map(_is_mask, _listed(args[1]))):
-            read = "an index of true and false"
+        if func is Tensor.__getitem__:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(one, Tensor) and one.dtype == torch.bool for one in index):
+                read = "an index of true and false"
         if func is torch.where and len(args) + len(kwargs or {}) == 1:
             read = "torch.where of one argument"
         if read is not None:
@@ -296,25 +288,16 @@ class _NoReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _listed(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
+def _engine(config: RunConfig, dataset: Dataset, pause: Callable[[], None] | None = None) -> Engine:
+    return Engine(config, dataset, build_stream(dataset, config), pause=pause)
 
 
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype == torch.bool
-
-
-def _engine(config: RunConfig, dataset: Dataset) -> Engine:
-    return Engine(config, dataset, build_stream(dataset, config))
-
-
-def _state(method: Method) -> dict[str, int]:
-    return {name: _digest(network) for name, network in method.networks.items()}
-
-
-def _digest(network: torch.nn.Module) -> int:
-    state = network.state_dict().values()
-    return hash(tuple(value.detach().cpu().numpy().tobytes() for value in state))
+def _digests(method: Method) -> dict[str, int]:
+    """Return a hash of the state of each network."""
+    return {
+        name: hash(tuple(value.cpu().numpy().tobytes() for value in network.state_dict().values()))
+        for name, network in method.networks.items()
+    }
 
 
 def _dataset() -> Dataset:
@@ -327,5 +310,4 @@ def _dataset() -> Dataset:
         images[..., 0] = 40 * labels[:, None, None]
         return Part(images, labels.astype(np.int64))
 
-    names = tuple(f"class {number}" for number in range(6))
-    return Dataset("noise", part(10), part(4), names)
+    return Dataset("noise", part(10), part(4), tuple(f"class {number}" for number in range(6)))
