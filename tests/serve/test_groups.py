@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distillmatch.serve.groups import SURE, clusters, group_images, margins
+from distillmatch.serve.groups import MOST_IMAGES, SURE, clusters, group_images, margins
 
 CLASSES = ["a", "b", "c"]
 
@@ -58,9 +58,10 @@ def test_clusters_find_what_lies_apart_and_are_always_the_same() -> None:
         tuple(np.flatnonzero(truth == one)) for one in range(4)
     )
     assert all((one == other).all() for one, other in zip(found, clusters(rows), strict=True))
-    for members in found:
-        gaps = ((rows[members] - rows[members].mean(axis=0)) ** 2).sum(axis=1)
-        assert (np.diff(gaps) >= -1e-4).all(), "the typical ones come first"
+    crowd = draw.standard_normal((900, 6)).astype(np.float32)
+    found = clusters(np.concatenate([crowd, 100 + crowd[:20]]))
+    assert max(map(len, found)) <= MOST_IMAGES
+    assert sorted(np.concatenate(found)) == list(range(920))
 
 
 @pytest.mark.parametrize("count", [0, 1, 13, 700])

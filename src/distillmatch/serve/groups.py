@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 Kind = Literal["unfamiliar", "doubtful", "sure"]
 SURE = 0.5
 """Least distance between the probabilities of the two most probable classes."""
-CLUSTER_IMAGES, MOST_CLUSTERS = 16, 40
-"""Mean images of a cluster, as many as one look takes in; and the most clusters of a class."""
+CLUSTER_IMAGES, MOST_IMAGES, AT_ONCE = 16, 48, 40
+"""Mean and most images of a cluster, for one look; and into how many clusters images are divided
+at once, which bounds the time.
+"""
 _STEPS = 50
 
 
@@ -75,26 +77,31 @@ def margins(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def clusters(rows: NDArray[np.float32]) -> list[NDArray[np.int64]]:
-    """Group rows by k-means; in each group those nearest to its mean come first."""
-    count = min(MOST_CLUSTERS, -(-len(rows) // CLUSTER_IMAGES))
+    """Group rows that are near each other, at most `MOST_IMAGES` together unless they are equal."""
+    parts = _means(rows)
+    if len(parts) == 1:
+        return parts
+    return [
+        part[inner]
+        for part in parts
+        for inner in (clusters(rows[part]) if len(part) > MOST_IMAGES else [np.arange(len(part))])
+    ]
+
+
+def _means(rows: NDArray[np.float32]) -> list[NDArray[np.int64]]:
+    """Group rows by k-means."""
+    count = min(AT_ONCE, -(-len(rows) // CLUSTER_IMAGES))
     if not count:
         return []
     centers = _first_centers(rows, count)
     nearest = np.full(len(rows), -1)
     for _ in range(_STEPS):
-        distances = _distances(rows, centers)
-        before, nearest = nearest, distances.argmin(axis=1)
+        before, nearest = nearest, _distances(rows, centers).argmin(axis=1)
         if (before == nearest).all():
             break
         for number in np.unique(nearest):
             centers[number] = rows[nearest == number].mean(axis=0)
-    distances = _distances(rows, centers)
-    groups = (np.flatnonzero(nearest == number) for number in range(count))
-    return [
-        members[np.argsort(distances[members, nearest[members[0]]], kind="stable")]
-        for members in groups
-        if len(members)
-    ]
+    return [np.flatnonzero(nearest == number) for number in np.unique(nearest)]
 
 
 def _first_centers(rows: NDArray[np.float32], count: int) -> NDArray[np.float32]:
