@@ -42,6 +42,12 @@ MEMORY = 5
 """Unlabeled images remembered for each labeled one; beyond, the mean follows newer ones."""
 SCORES = 4096
 """Held-out images whose scores are kept."""
+UNUSUAL = 0.8
+"""Share of known images that are more familiar than an unlabeled image must be to be an other."""
+GROUP, GROUPS, OTHERS = 6, 16, 48
+"""Others in a group on the average; groups of a task at most; groups kept at most."""
+OTHER = 0.75
+"""Weight of the largest logit of the others in the familiarity."""
 _NEVER = -1e9
 
 
@@ -71,6 +77,7 @@ class FeatureClassifier:
                 "scatter": np.zeros(2, np.float32),  # its trace and its degrees of freedom
                 "temperature": np.ones(1, np.float32),
                 "power": np.ones(1, np.float32),
+                "others": np.zeros((0, dimension), np.float32),
                 "scores": np.zeros((0, 2), np.float32),
             }
         )
@@ -99,18 +106,21 @@ class FeatureClassifier:
         seed: int,
     ) -> tuple["FeatureClassifier", Judgement]:
         """Return what is known after a task, and what was made of its unlabeled images."""
-        del seed  # nothing is drawn
         power = float(self.tensors["power"][0])
         if self.classes == 0:
             power = 0.5 if len(features) and features.min() >= 0 else 1.0
         z, u = _compress(features, power), _compress(unlabeled, power)
         before = _grown(self.tensors, classes)
         learned = _with_labels(before, z, labels)
-        held_out = _held_out(before, learned, z, labels)
+        folds = _folds(before, z, labels)
         judgement = Judgement(np.zeros(len(u), np.int64), np.zeros(len(u), np.bool_))
         if len(u) and classes:
-            learned, judgement = _with_unlabeled(learned, u, held_out)
-            held_out = _held_out(before, learned, z, labels)
+            alone = learned | {"others": before["others"][:0]}
+            learned = learned | {
+                "others": _others(before["others"], alone, u, _held_out(alone, folds), seed)
+            }
+            learned, judgement = _with_unlabeled(learned, u, _held_out(learned, folds))
+        held_out = _held_out(learned, folds)
         if len(held_out.labels):
             learned["temperature"] = np.array([held_out.temperature])
         scores = np.concatenate([before["scores"], held_out.scores])
@@ -180,25 +190,38 @@ class _Model:
         spread = (1 - SHRINKAGE) * squares / max(state["scatter"][1], 1.0)
         self.axes = axes / np.sqrt(np.where(squares > 0, squares, 1))[:, None]
         self.excess = spread / (self.even * (self.even + spread))
-        self.weights = self._whitened(self.means - self.center)
-        self.biases = -0.5 * ((self.means + self.center) * self.weights).sum(1)
+        self.weights, self.biases = self._linear(self.means)
+        self.other_weights, self.other_biases = self._linear(state["others"])
 
     def logits(self, z: Array) -> Array:
         """Return the logits before the temperature."""
         return np.where(self.known, z @ self.weights.T + self.biases, _NEVER)
 
     def scores(self, z: Array) -> Array:
-        """Return of each image the largest logit and the distance from the nearest class mean."""
+        """Return of each image the largest logit, others considered, and the nearest distance."""
         if not self.known.any():
             return np.zeros((len(z), 2))
         means = self.means[self.known]
         squares = (z**2).sum(1)[:, None] - 2 * z @ means.T + (means**2).sum(1)
         nearest = np.sqrt(np.maximum(squares.min(1), 0.0))
-        return np.stack([self.logits(z).max(1), nearest], axis=1)
+        others = (z @ self.other_weights.T + self.other_biases).max(1, initial=0.0)
+        return np.stack([self.logits(z).max(1) - OTHER * others, nearest], axis=1)
+
+    def _linear(self, means: Array) -> tuple[Array, Array]:
+        weights = self._whitened(means - self.center)
+        return weights, -0.5 * ((means + self.center) * weights).sum(1)
 
     def _whitened(self, rows: Array) -> Array:
         whitened: Array = rows / self.even - ((rows @ self.axes.T) * self.excess) @ self.axes
         return whitened
+
+
+class _Fold(NamedTuple):
+    """Labeled images, and the state without them."""
+
+    rest: State
+    z: Array
+    y: NDArray[np.int64]
 
 
 class _HeldOut(NamedTuple):
@@ -227,24 +250,32 @@ def _familiarity(scores: Array, known: NDArray[np.float32] | Array) -> Array:
     return np.asarray(largest - distance / 3)
 
 
-def _held_out(before: State, learned: State, z: Array, y: NDArray[np.int64]) -> _HeldOut:
-    """Score labeled images by cross-validation, if their class has others."""
+def _folds(before: State, z: Array, y: NDArray[np.int64]) -> list[_Fold]:
+    """Return labeled images in turn, with what is learned of the rest; alone ones are left out."""
     order = np.argsort(y, kind="stable")
     counts = np.bincount(y, minlength=len(before["labeled"]))
     within = np.empty(len(y), np.int64)
     within[order] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
-    folds = min(FOLDS, int(counts.max(initial=0)))
-    refined = {key: learned[key] for key in ("unlabeled", "unlabeled_means")}
-    logits, labels, scores = [np.zeros((0, len(counts)))], [y[:0]], [np.zeros((0, 2))]
-    for fold in range(folds if folds > 1 or (before["labeled"] > 0).any() else 0):
-        out = within % folds == fold
-        model = _Model(_with_labels(before, z[~out], y[~out]) | refined)
-        out &= model.known[y]
-        logits.append(model.logits(z[out]))
-        labels.append(y[out])
-        scores.append(model.scores(z[out]))
-    found, truth = np.concatenate(logits), np.concatenate(labels)
-    return _HeldOut(found, truth, np.concatenate(scores), _temperature(found, truth))
+    folds = []
+    for fold in range(min(FOLDS, int(counts.max(initial=0)))):
+        out = within % FOLDS == fold
+        rest = _with_labels(before, z[~out], y[~out])
+        out &= rest["labeled"][y] > 0
+        folds.append(_Fold(rest, z[out], y[out]))
+    return folds
+
+
+def _held_out(learned: State, folds: list[_Fold]) -> _HeldOut:
+    """Score labeled images by what was learned of the rest and of the unlabeled ones."""
+    shared = {key: learned[key] for key in ("unlabeled", "unlabeled_means", "others")}
+    found, scores = [np.zeros((0, len(learned["labeled"])))], [np.zeros((0, 2))]
+    for fold in folds:
+        model = _Model(fold.rest | shared)
+        found.append(model.logits(fold.z))
+        scores.append(model.scores(fold.z))
+    logits = np.concatenate(found)
+    labels = np.concatenate([np.zeros(0, np.int64), *(fold.y for fold in folds)])
+    return _HeldOut(logits, labels, np.concatenate(scores), _temperature(logits, labels))
 
 
 def _grown(tensors: Mapping[str, NDArray[np.float32]], classes: int) -> State:
@@ -316,6 +347,32 @@ def _with_unlabeled(learned: State, u: Array, held_out: _HeldOut) -> tuple[State
         mean = (sums + taken.T @ u) / np.maximum(count, 1e-9)[:, None]
         state = {**learned, "unlabeled": np.minimum(count, most), "unlabeled_means": mean}
     return state, Judgement(shares.argmax(1).astype(np.int64), accepted)
+
+
+def _others(before: Array, alone: State, u: Array, held_out: _HeldOut, seed: int) -> Array:
+    """Return means of groups of unfamiliar images, those of the past that still are so included."""
+    known, model = held_out.scores, _Model(alone)
+    if len(known) == 0:
+        return before
+    familiarity = _familiarity(known, known)
+    unusual = _familiarity(model.scores(u), known) < np.quantile(familiarity, 1 - UNUSUAL)
+    groups = np.concatenate([before, _groups(u[unusual], seed)])
+    strange = _familiarity(model.scores(groups), known) < np.median(familiarity)
+    return groups[strange][-OTHERS:]
+
+
+def _groups(z: Array, seed: int) -> Array:
+    """Return the means of a k-means clustering, of clusters of at least three."""
+    count = min(GROUPS, len(z) // GROUP)
+    if count == 0:
+        return z[:0]
+    means = z[np.random.default_rng(seed).choice(len(z), count, replace=False)]
+    for _ in range(10):
+        nearest = ((means**2).sum(1) - 2 * z @ means.T).argmin(1)
+        sizes = np.bincount(nearest, minlength=count)
+        shares = (nearest == np.arange(count)[:, None]) / np.maximum(sizes, 1)[:, None]
+        means = np.where(sizes[:, None] > 0, shares @ z, means)
+    return means[sizes >= 3]
 
 
 def _temperature(logits: Array, labels: NDArray[np.int64]) -> float:
