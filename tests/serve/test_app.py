@@ -314,3 +314,15 @@ def test_an_image_that_went_away_is_missing_and_gets_no_label(
     assert answer.status == 400 and "No such file" in answer.json["error"]
     assert client.get("/page").json["images"][1][2] == "red", "the first was labeled"
     assert client.post("/undo").json["changed"] == {"1": None}
+
+
+def test_a_file_that_takes_the_place_of_an_image_is_not_shown(
+    client: Client, review: Review, tmp_path: Path
+) -> None:
+    (tmp_path / "private.png").write_bytes(image_file("blue", size=40))
+    path = Path(review.camera.shots[0].path)
+    path.unlink()
+    path.symlink_to(tmp_path / "private.png")
+    for kind in ("thumb", "picture"):
+        answer = client.get(f"/{kind}/0")
+        assert answer.status == 404 and "has changed" in answer.json["error"]

@@ -58,6 +58,20 @@ def test_patterns_and_single_files_are_taken_once(tmp_path: Path) -> None:
     assert found.copies == 0
 
 
+def test_links_do_not_lead_out_of_the_places_given(tmp_path: Path) -> None:
+    camera = write_camera(tmp_path / "camera", {"red": 2})
+    other = write_camera(tmp_path / "other", {"green": 2})
+    (camera / "one.png").symlink_to(other / "green-0.png")
+    (camera / "all").symlink_to(other)
+    (camera / "same.png").symlink_to(camera / "red-0.png")
+    learner, out = cast(ContinualLearner, ColorLearner()), tmp_path / "out"
+    found = look(learner, [camera], out)
+    assert {shot.name for shot in found.shots} == {"red-0.png", "red-1.png"}
+    assert len(found.problems) == 3 and all("leads out" in one for one in found.problems)
+    assert len(look(learner, [camera, other], out).shots) == 4
+    assert len(look(learner, [camera / "one.png"], out).shots) == 1, "it was named"
+
+
 def test_folders_without_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LearnerError, match="found nothing"):
         start_review(tmp_path / "none", tmp_path / "labels")

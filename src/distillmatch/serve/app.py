@@ -17,7 +17,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from anyio import CapacityLimiter
@@ -32,7 +32,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from distillmatch.errors import DiskError, DistillMatchError
+from distillmatch.errors import DiskError, DistillMatchError, LearnerError
 from distillmatch.learner import ContinualLearner
 from distillmatch.learner.inputs import read_all
 from distillmatch.serve.camera import Camera, judge
@@ -114,7 +114,7 @@ class Review:
             if number in self._thumbs:
                 self._thumbs.move_to_end(number)
                 return self._thumbs[number]
-        with Path(self.camera.shots[number].path).open("rb") as file:
+        with self._opened(number) as file:
             made = _jpeg(Image.fromarray(decode_image(file, THUMB_SIDE)))
         with self._lock:
             self._thumb_bytes += len(made) - len(self._thumbs.pop(number, b""))
@@ -125,10 +125,16 @@ class Review:
 
     def picture(self, number: int) -> bytes:
         """Return a whole image as JPEG."""
-        with Image.open(self.camera.shots[number].path, formats=FORMATS) as image:
+        with self._opened(number) as file, Image.open(file, formats=FORMATS) as image:
             whole = upright(image, PICTURE_SIDE // 2)
         whole.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
         return _jpeg(whole)
+
+    def _opened(self, number: int) -> BinaryIO:
+        """Open the file of an image, if it is the one that was judged."""
+        shot = self.camera.shots[number]
+        shot.refuse_change()
+        return Path(shot.path).open("rb")
 
     def _guesses(self) -> list[list[tuple[str, float]]]:
         rows = self.camera.judged.probabilities
@@ -146,7 +152,6 @@ class Review:
     def _status(self) -> dict[str, Any]:
         return {
             "classes": self.labels.classes,
-            "learned": self.classes,
             "undo": self.labels.undoable,
             "folder": str(self.labels.folder),
         }
@@ -220,8 +225,8 @@ class _Answers:
             raise HTTPException(404, "there is no image of this number")
         try:
             made = await run_sync(make, number, limiter=self._decoding)
-        except OSError:
-            raise HTTPException(404, "this image cannot be read any more") from None
+        except (OSError, LearnerError) as error:
+            raise HTTPException(404, str(error)) from None
         return Response(made, media_type="image/jpeg", headers={"cache-control": KEPT})
 
 

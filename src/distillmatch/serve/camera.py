@@ -1,7 +1,6 @@
 """Camera images: found, read once, and judged by the learner."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from distillmatch.errors import LearnerError
 from distillmatch.learner import ContinualLearner
 from distillmatch.learner.labels import UNKNOWN
-from distillmatch.learner.places import paths_at
+from distillmatch.learner.places import paths_at, roots_of
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
@@ -80,9 +79,10 @@ class Camera(NamedTuple):
 
 def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera:
     """Judge the images at some places, with progress in the terminal; what lies in `out` is not."""
-    files = find_files(places, out)
-    found, problems = _identified(files)
-    copies = len(files) - len(found) - len(problems)
+    files, problems = find_files(places, out)
+    found, unread = _identified(files)
+    copies = len(files) - len(found) - len(unread)
+    problems += unread
     shots: list[Shot] = []
     judged: list[Judged] = []
     with warnings.catch_warnings():
@@ -104,10 +104,15 @@ def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera
     return Camera(shots, whole, copies, problems)
 
 
-def find_files(places: Sequence[Path], out: Path) -> list[tuple[str, str]]:
-    """Return each file at some places once, with a name for people; those in `out` not."""
+def find_files(places: Sequence[Path], out: Path) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return each file at some places once, with a name for people, and what is wrong with others.
+
+    Files in `out` are left out. Links may not lead to where nobody asked to look.
+    """
     found: dict[str, str] = {}
+    problems: list[str] = []
     labels = out.resolve()
+    roots = {root for place in places for root in roots_of(place)}
     for place in places:
         if place.resolve().is_relative_to(labels):
             raise LearnerError(
@@ -115,11 +120,15 @@ def find_files(places: Sequence[Path], out: Path) -> list[tuple[str, str]]:
             )
         root = place.expanduser() if place.expanduser().is_dir() else None
         for path in paths_at(place).files:
-            real = os.path.realpath(path)
-            if not Path(real).is_relative_to(labels):
-                name = Path(path).relative_to(root) if root else Path(path).name
-                found.setdefault(real, shown(name))
-    return list(found.items())
+            real = Path(path).resolve()
+            if real.is_relative_to(labels):
+                continue
+            if roots.isdisjoint((real, *real.parents)):
+                problems.append(f"{shown(path)}: a link that leads out of the places given")
+                continue
+            name = Path(path).relative_to(root) if root else Path(path).name
+            found.setdefault(str(real), shown(name))
+    return list(found.items()), problems
 
 
 def judge(learner: ContinualLearner, rows: NDArray[np.generic]) -> Judged:
