@@ -99,6 +99,22 @@ def test_features_are_those_of_the_network_on_imagenets_normalization() -> None:
     np.testing.assert_allclose(rows, plain_features(NEW), atol=1e-5)
 
 
+def test_batches_as_for_a_gpu_give_the_same_features(
+    monkeypatch: pytest.MonkeyPatch, computed: list[int]
+) -> None:
+    reader = two_months()._fitted().reader
+    monkeypatch.setattr(Backbone, "on_cpu", False)
+    computed.clear()
+    rows, _ = reader.read(NEW)
+    np.testing.assert_allclose(rows, plain_features(NEW), atol=1e-5)
+    assert computed[0] == len(NEW), "all at once"
+
+
+def test_a_network_may_note_its_own_normalization() -> None:
+    learner = tiny_learner(network="learner_methods:NotedBackbone").fit(*task(SHARK, count=2))
+    assert learner.normalization_.mean == (0.5, 0.5, 0.5)
+
+
 def test_learns_months_and_says_what_it_keeps(tmp_path: Path) -> None:
     learner = two_months()
     assert learner.classes_.tolist() == [*names_of(CLOWNFISH, BOAT), *names_of(TROUT)]

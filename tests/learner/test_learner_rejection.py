@@ -36,6 +36,8 @@ def test_rejects_what_looks_like_no_class() -> None:
     plain = learner.predict(images_of(GOLDFISH, BOAT, count=40, first=30))
     assert (plain[kept] == answers[kept]).all()
     assert 0.2 < kept.mean() < 0.8
+    with pytest.raises(LearnerError, match=r"set its threshold for accept=0\.5 when it learned"):
+        learner.predict(SEEN, reject=True, accept=0.9)
     generous = small_learner("dm", epochs=4, accept=1.0)
     generous.partial_fit(*task(GOLDFISH, BOAT, count=12))
     more = generous.predict(images_of(GOLDFISH, BOAT, count=40, first=30), reject=True)

@@ -96,7 +96,7 @@ class Backbone:
     @property
     def batch(self) -> int:
         """How many images are read before the next are started."""
-        return 64 if self.on_cpu else max(16, piece_size(self.placement.scoring_batch, self.side))
+        return 32 if self.on_cpu else max(16, piece_size(self.placement.scoring_batch, self.side))
 
     @property
     def share(self) -> int:
