@@ -27,6 +27,10 @@ TINY: dict[str, Any] = {
 }
 SOURCE = "small_runs:six_classes"
 """The data set's name, for processes of their own."""
+PYTHONPATH = os.pathsep.join(
+    filter(None, (str(TESTS), str(TESTS / "suite"), os.environ.get("PYTHONPATH")))
+)
+"""What processes of their own need to find the sources of tests, and the package that is tested."""
 SIGNALS = "TEST_SIGNALS"
 """The variable that names a folder of planned signals."""
 

@@ -27,7 +27,7 @@ class Shown:
         """Report work of some runs, and return how long the rest is said to take."""
         self.now += seconds
         for name, amount in done.items():
-            self.queue.progress(name, total=total, done=amount, before=before)
+            self.queue.progress(name, total, left=total - amount, worked=amount - before)
         self.progress.show(self.queue)
         return self.progress.left()
 

@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 from interrupted_runs import interrupted
-from small_runs import SIGNALS, SOURCE, TESTS, as_words, plan_signals, six_classes, without_times
+from small_runs import (
+    PYTHONPATH,
+    SIGNALS,
+    SOURCE,
+    as_words,
+    plan_signals,
+    six_classes,
+    without_times,
+)
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import method_names
@@ -55,7 +63,7 @@ for line in sys.stdin:
     finally:
         os._exit(code)
 """
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 
 
 class Process:

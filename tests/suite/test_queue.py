@@ -187,21 +187,28 @@ def test_processes_that_share_folders_run_everything_once(
     assert all(queue.over for queue in queues)
 
 
-@pytest.mark.parametrize("before", [10.0, 45.0])
-def test_progress_begins_at_nothing_where_tasks_are_not_of_equal_work(
-    before: float, tmp_path: Path, result: dict[str, Any]
+def test_work_is_what_workers_here_did_and_what_is_left(
+    tmp_path: Path, result: dict[str, Any]
 ) -> None:
-    """Two of three stages of a bound are less than two thirds of it; half a task more is more."""
-    (job,) = jobs_in(tmp_path, "base")
-    write_result(part_of(result, 2), job.out)
-    queue = Queue([job], None, nothing)
+    """What an earlier call, a folder or another worker did counts neither as done nor as left."""
+    first, second = jobs_in(tmp_path, "base", seeds=2)
+    write_result(part_of(result, 2), first.out)
+    queue = Queue([first, second], None, nothing)
+    assert queue.entries["base1"].share == pytest.approx(2 / 3)
     queue.take()
-    queue.progress("base1", total=60.0, done=before, before=before)
-    assert queue.work() == pytest.approx((60.0 - before, 0.0))
-    queue.progress("base1", total=60.0, done=before + 5, before=before + 5)
-    assert queue.work() == pytest.approx((55.0 - before, 0.0)), "a stage that was continued"
-    queue.progress("base1", total=60.0, done=before + 9, before=before + 5)
-    assert queue.work() == pytest.approx((55.0 - before, 4.0))
+    queue.progress("base1", total=60.0, left=30.0, worked=0.0)
+    assert queue.work() == pytest.approx((30.0 + 60.0, 0.0)), "the other costs as much"
+    queue.progress("base1", total=60.0, left=20.0, worked=4.0)
+    assert queue.work() == pytest.approx((84.0, 4.0)), "six were found done a little later"
+    queue.lost("base1", "its worker died", retries=1)
+    queue.take()
+    queue.progress("base1", total=60.0, left=25.0, worked=0.0)
+    assert queue.work() == pytest.approx((89.0, 4.0)), "what it did since its checkpoint is lost"
+    queue.finished("base1", result)
+    assert queue.work() == pytest.approx((89.0, 29.0))
+    queue.take()
+    queue.failed("base2", "why")
+    assert queue.work() == pytest.approx((29.0, 29.0))
 
 
 def test_a_reason_is_told_in_full_once(tmp_path: Path) -> None:

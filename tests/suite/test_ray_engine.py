@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import TESTS, without_times
+from small_runs import PYTHONPATH, without_times
 from suite_sources import COMMON, LostBoard, checkpoints
 
 from distillmatch.config import RunConfig
@@ -41,7 +41,7 @@ def cluster_of_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     patch = pytest.MonkeyPatch()
-    patch.setenv("PYTHONPATH", str(TESTS))
+    patch.setenv("PYTHONPATH", PYTHONPATH)
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster: Any = Cluster(
         initialize_head=True,

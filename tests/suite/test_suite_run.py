@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_runs import SIGNALS, SOURCE, TESTS, plan_signals, without_times
+from small_runs import PYTHONPATH, SIGNALS, SOURCE, plan_signals, without_times
 from suite_sources import COMMON, nothing
 
 from distillmatch.cli import main
@@ -41,7 +41,7 @@ ROWS: dict[str, dict[str, Any]] = {"Base": {"method": "base"}, "DM": {"method": 
 
 @pytest.fixture(autouse=True)
 def _sources_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("COLUMNS", "200")
 
 
@@ -173,8 +173,8 @@ def test_work_that_was_found_done_is_told_apart() -> None:
     part = progress.part()
     part.start(80.0, 30.0)
     part.advance(5.0, "stage 2")
-    told = [(event["done"], event["before"]) for event in events]
-    assert told == [(20.0, 20.0), (50.0, 50.0), (55.0, 50.0)]
+    told = [(event["left"], event["worked"]) for event in events]
+    assert told == [(80.0, 0.0), (50.0, 0.0), (45.0, 5.0)]
 
 
 def long_job(folder: Path) -> Job:

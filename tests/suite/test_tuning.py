@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_dataset
-from small_runs import TESTS
+from small_runs import PYTHONPATH
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
@@ -208,7 +208,7 @@ def test_a_whole_tuning_looks_at_no_test_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the command, in workers, with DM, whose detector is evaluated too."""
-    monkeypatch.setenv("PYTHONPATH", f"{TESTS}:{TESTS / 'suite'}")
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     settings = {**SETTINGS, "method": "dm", "source": "test_tuning:guarded"}
     words = [w for k, v in settings.items() for w in (f"--{k.replace('_', '-')}", str(v))]
     space = ["--space", "learning_rate=0.05,0.1", "--search", "grid", "--folds", "2"]

@@ -115,7 +115,7 @@ class QueueProgress(LiveProgress):
         running = begun_runs(queue)
         if self._most_running < 0:  # not before: fetching images has bars of its own
             self.start(wanted, done)
-        if running > self._most_running or done < self.done or not self._done_before:
+        if running > self._most_running or not self._done_before:
             # The pace counts from when as many runs as ever are at work.
             self._most_running = max(running, self._most_running)
             self.done = done

@@ -39,18 +39,16 @@ time left depend on it.
 class Entry:
     """One run of the queue and how it stands.
 
-    `share` is how much of it is done, from 0 to 1, `share_before` how much was when it was first
-    looked at; `work` is all of it in the engine's units, once those are known, and `share_begun`
-    how much was done when its worker took it up.
+    `share` is how much of it is done, from 0 to 1. `work` is all of it in the engine's units, once
+    those are known, and `worked` what the worker that has it did of that.
     """
 
     job: Job
     cost: float
     state: State = "waiting"
     share: float = 0.0
-    share_before: float = 0.0
-    share_begun: float = 0.0
     work: float | None = None
+    worked: float = 0.0
     losses: int = 0
     reason: str = ""
     error_seen: int | None = None
@@ -82,6 +80,7 @@ class Queue:
         self.ledger = ledger
         self.tell = tell
         self._looked_at = float("-inf")
+        self._worked = 0.0
         self._waiting_told = False
         for entry in self.entries.values():
             entry.error_seen = _written_at(error_file(entry.job))
@@ -90,7 +89,6 @@ class Queue:
             else:
                 _found(entry)
                 entry.state = "elsewhere" if is_held(entry.job.out) else "waiting"
-            entry.share_before = entry.share
 
     def count(self, *states: State) -> int:
         """Return how many runs are in one of these states."""
@@ -139,7 +137,7 @@ class Queue:
         if kind == "tell":
             self.tell(event["sentence"])
         elif kind == "progress":
-            self.progress(name, event["total"], event["done"], event["before"])
+            self.progress(name, event["total"], event["left"], event["worked"])
         elif kind == "finished":
             result = event.get("result")
             self.finished(name, result or read_result(self.entries[name].job.out))
@@ -150,33 +148,26 @@ class Queue:
         else:
             self.failed(name, event["reason"], event["trace"])
 
-    def progress(self, name: str, total: float, done: float, before: float = 0.0) -> None:
-        """Note how far a run is, in the engine's units, and how far it was when it was taken up."""
+    def progress(self, name: str, total: float, left: float, worked: float) -> None:
+        """Note how much of a run is left, in the engine's units, and what its worker did of it."""
         entry = self.entries[name]
-        begun = min(1.0, before / total) if total else 0.0
-        # Its folder told by whole tasks what was done before, and tasks are not of equal work.
-        known = entry.share if entry.work is None else entry.share_begun
-        if entry.work is None or begun > known:
-            entry.share_before = max(0.0, entry.share_before + begun - known)
-            entry.share_begun = begun
-        entry.work = total
-        entry.share = min(1.0, done / total) if total else 0.0
+        self._worked += worked - entry.worked
+        entry.work, entry.worked = total, worked
+        entry.share = 1.0 - left / total if total else 0.0
 
     def work(self) -> tuple[float, float]:
-        """Return what was to be done when the queue was made, and what of it is done since.
+        """Return what workers of this queue did and what is left, together, and what they did.
 
         Runs that have not begun are taken to cost beside the others what `expected_cost` says.
         """
         known = [entry for entry in self.entries.values() if entry.work is not None]
         scale = sum(e.work or 0.0 for e in known) / sum(e.cost for e in known) if known else 1.0
-        wanted = done = 0.0
+        left = 0.0
         for entry in self.entries.values():
-            if entry.state != "failed":
+            if entry.state not in ("done", "failed"):
                 work = entry.cost * scale if entry.work is None else entry.work
-                wanted += work * (1.0 - entry.share_before)
-                # Less than before: taken up again by a worker that has not yet told all it found.
-                done += work * max(0.0, entry.share - entry.share_before)
-        return wanted, done
+                left += work * (1.0 - entry.share)
+        return self._worked + left, self._worked
 
     def finished(self, name: str, result: dict[str, Any]) -> None:
         """Keep a run's result."""
@@ -196,8 +187,7 @@ class Queue:
     def put_back(self, name: str) -> None:
         """Let a run that was stopped, not lost, be taken again."""
         entry = self.entries[name]
-        entry.state = "waiting"
-        entry.share_begun = 1.0  # what the next worker finds done was done since, here
+        entry.state, entry.worked = "waiting", 0.0
 
     def lost(self, name: str, why: str, retries: int) -> None:
         """Hand a run out again that went down with its worker, so often and no more."""
@@ -268,6 +258,8 @@ class Queue:
         self.tell(f"{entry.job.name} failed{said}")
 
     def _done(self, entry: Entry) -> None:
+        if entry.state == "running":  # it tells how far it is from time to time only
+            self._worked += (entry.work or 0.0) * (1.0 - entry.share)
         entry.state, entry.share = "done", 1.0
 
 

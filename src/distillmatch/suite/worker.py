@@ -30,26 +30,26 @@ Send = Callable[[dict[str, Any]], None]
 class ReportedProgress:
     """Passes on how far a run is, in the engine's units, not more often than anyone looks.
 
-    What was done before the run was taken up is told apart: it says nothing of the pace.
+    What was done before the run was taken up is not what was `worked`: it says nothing of the pace.
     """
 
     def __init__(self, name: str, send: Send, seconds: float = PROGRESS_SECONDS) -> None:
         self.name = name
         self.send = send
         self.seconds = seconds
-        self.total = self.done = self.before = 0.0
+        self.total = self.left = self.worked = 0.0
         self.sent_at = 0.0
 
     def start(self, total: float, done: float = 0.0) -> None:
         """Begin to report."""
-        self.total, self.done, self.before = total, done, done
+        self.total, self.left = total, total - done
         self._report()
 
     def advance(self, done: float, doing: str) -> None:
         """Add finished work."""
-        self.done += done
-        if doing == CONTINUED:
-            self.before += done
+        self.left = max(0.0, self.left - done)
+        if doing != CONTINUED:
+            self.worked += done
         if time.monotonic() - self.sent_at >= self.seconds:
             self._report()
 
@@ -58,7 +58,7 @@ class ReportedProgress:
 
     def _report(self) -> None:
         self.sent_at = time.monotonic()
-        amounts = {"total": self.total, "done": self.done, "before": self.before}
+        amounts = {"total": self.total, "left": self.left, "worked": self.worked}
         self.send({"event": "progress", "name": self.name, **amounts})
 
 
