@@ -30,7 +30,7 @@ def address(review: Review) -> Iterator[str]:
             yield f"http://{hosts[0]}/{TOKEN}/"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
