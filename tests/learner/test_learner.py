@@ -281,6 +281,7 @@ def test_scalars_of_numpy_are_parameters_like_any_others(tmp_path: Path) -> None
     }
     learner = small_learner("dm", **given).partial_fit(*task(SHARK, TROUT, count=2))
     assert learner.get_params()["epochs"] is given["epochs"]
+    assert len(learner.predict(ENVIRONMENT, reject=True)) == len(ENVIRONMENT)
     learner.save(tmp_path)
     loaded = ContinualLearner.load(tmp_path).partial_fit(*task(BOAT, count=2))
     assert loaded.get_params() == learner.get_params() | {"device": "auto"}

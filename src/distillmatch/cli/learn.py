@@ -27,21 +27,12 @@ if TYPE_CHECKING:
     from distillmatch.learner.places import Place
     from distillmatch.learner.video import Camera
 
-OF_A_RUN = (
-    "image_size",
-    "epochs",
-    "batch",
-    "unlabeled_batch",
-    "coreset",
-    "learning_rate",
-    "seed",
-    "device",
-    "options",
+OF_TRAINING = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate", "options")
+"""Settings of a learner that trains a network; a run has them under the same name."""
+SETTINGS = (
+    *("method", "network", "pretrained", "image_size", "accept", "unlabeled_limit"),
+    *("seed", "device", *OF_TRAINING),
 )
-"""Settings of a learner that a run has under the same name."""
-OF_A_LEARNER = ("unlabeled_limit", "accept")
-CHOSEN = ("method", "network", "pretrained")
-SETTINGS = (*CHOSEN, *OF_A_RUN, *OF_A_LEARNER)
 
 
 def add_parser(commands: Commands) -> None:
@@ -263,14 +254,13 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="weights that the network was trained to, .safetensors or .pt",
     )
-    for name in OF_A_RUN:
-        add_field_option(group, RunConfig, name)
     group.add_argument(
-        "--unlabeled-limit",
+        "--image-size",
         type=int,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="unlabeled images used of one task, drawn at random (default: 50000)",
+        help="side in pixels to which images are brought (default: 224 for features, else the "
+        "short side of the first one, at most 64)",
     )
     group.add_argument(
         "--accept",
@@ -279,6 +269,18 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="share of known images that `predict --reject` is to accept (default: 0.95)",
     )
+    group.add_argument(
+        "--unlabeled-limit",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="unlabeled images used of one task, drawn at random (default: 50000)",
+    )
+    for name in ("seed", "device"):
+        add_field_option(group, RunConfig, name)
+    training = parser.add_argument_group("settings of a method that trains a network")
+    for name in OF_TRAINING:
+        add_field_option(training, RunConfig, name)
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from distillmatch.views import Normalization, plain_views
 IMAGE_SIZE = 224
 IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """By which most networks trained on ImageNet take their images."""
+FORM = 1
+"""To be raised when images are decoded or shown in another way, or old features would be used."""
 SHARE_PIXELS = 2 * 224 * 224
 """Of the images that a core shows to the network at once."""
 LITE = Normalization((efficientnet_lite.MEAN,) * 3, (efficientnet_lite.STD,) * 3)
@@ -120,7 +122,7 @@ class Backbone:
     @property
     def key(self) -> bytes:
         """What the features of an image depend on beside the image."""
-        told = repr((self.digest, self.side, self.normalization, str(self.placement.dtype)))
+        told = repr((FORM, self.digest, self.side, self.normalization, str(self.placement.dtype)))
         return hashlib.blake2b(told.encode(), digest_size=16).digest()
 
     def features(self, images: Pixels) -> NDArray[np.float32]:

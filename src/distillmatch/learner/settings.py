@@ -161,6 +161,7 @@ def _check_limits(parameters: dict[str, Any]) -> None:
 
 def check_accept(accept: Any) -> float:
     """Return the share of known images that are to be accepted, or refuse what is none."""
+    accept = _plain(accept)
     if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 < accept <= 1:
         raise ConfigError(f"accept must be more than 0 and at most 1, not {accept!r}")
     return float(accept)
