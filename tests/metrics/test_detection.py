@@ -6,9 +6,6 @@ from hypothesis import strategies as st
 from distillmatch.metrics import (
     PseudoLabelQuality,
     auroc,
-    equivalent_coreset,
-    mean_and_deviation,
-    memory_saving,
     pseudo_label_quality,
     rates_at_threshold,
 )
@@ -74,30 +71,3 @@ def test_nothing_accepted_leaves_quality_unmeasured() -> None:
     empty = np.array([], dtype=np.int64)
     no_stream = pseudo_label_quality(empty.astype(bool), empty, empty, 1)
     assert no_stream == PseudoLabelQuality(accepted=None, past=None, right=None)
-
-
-def test_memory_saving_is_the_papers() -> None:
-    assert round(memory_saving(935, 4000), 2) == 0.23
-    assert round(memory_saving(338, 4000), 2) == 0.08
-
-
-def test_the_equivalent_coreset_lies_on_the_line_between_measured_sizes() -> None:
-    sizes, omegas = [0, 1000, 400, 2000], [30.0, 60.0, 50.0, 80.0]
-    assert equivalent_coreset(sizes, omegas, 40) == pytest.approx(200)
-    assert equivalent_coreset(sizes, omegas, 50) == pytest.approx(400)
-    assert equivalent_coreset(sizes, omegas, 59) == pytest.approx(940)
-    assert equivalent_coreset(sizes, omegas, 30) == 0
-    assert equivalent_coreset(sizes, omegas, 10) == 0
-    assert equivalent_coreset(sizes, omegas, 80.5) is None
-
-
-def test_where_base_wavers_the_smallest_coreset_counts() -> None:
-    assert equivalent_coreset([0, 100, 200, 300], [10.0, 20.0, 15.0, 30.0], 18) == 80
-
-
-def test_mean_and_deviation_are_those_of_a_sample() -> None:
-    mean, deviation = mean_and_deviation([1.0, 2.0, 6.0])
-    assert mean == 3
-    assert deviation == pytest.approx(((4 + 1 + 9) / 2) ** 0.5)
-    assert mean_and_deviation([5.0]) == (5.0, None)
-    assert mean_and_deviation([5.0, 5.0]) == (5.0, 0.0)

@@ -9,16 +9,13 @@ SIZES, OMEGAS = [0, 400, 200, 800], [30.0, 50.0, 45.0, 54.0]
 
 @pytest.mark.parametrize(
     ("omega", "images"),
-    [(45.0, 200.0), (47.5, 300.0), (52.0, 600.0), (54.0, 800.0), (30.0, 0.0), (20.0, 0.0)],
+    [(45, 200.0), (47.5, 300.0), (52, 600.0), (54, 800.0), (30, 0.0), (20, 0.0), (54.1, None)],
 )
 def test_base_is_taken_as_linear_between_the_coresets_that_were_measured(
-    omega: float, images: float
+    omega: float, images: float | None
 ) -> None:
-    assert equivalent_coreset(SIZES, OMEGAS, omega) == pytest.approx(images)
-
-
-def test_beyond_the_largest_coreset_nothing_is_known() -> None:
-    assert equivalent_coreset(SIZES, OMEGAS, 54.1) is None
+    found = equivalent_coreset(SIZES, OMEGAS, omega)
+    assert found == (None if images is None else pytest.approx(images))
 
 
 def test_where_base_falls_with_more_images_the_smallest_coreset_counts() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from folder_images import colors, load, save
 
+from distillmatch.cli import main
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
 from distillmatch.sources import UNKNOWN, folder
@@ -165,3 +166,17 @@ def test_a_changed_folder_is_decoded_again_over_the_old_cache(
     load(data)
     assert len(decoded) > before
     assert len(list(cache.iterdir())) == 1
+
+
+def test_a_task_without_a_test_image_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The classes of one image each keep it for training, so that nothing is left to test."""
+    for name, count in {"carp": 6, "eel": 1}.items():
+        for number in range(count):
+            save(tmp_path / "data" / name / f"{number}.png", (number, 0, 0))
+    words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "data"), "--tasks", "2"]
+    assert main([*words, "--method", "base", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("(eel) of source 'folder' has no test image to measure accuracy on\n")
+    assert not (tmp_path / "out" / "result.json").exists()

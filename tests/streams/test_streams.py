@@ -213,19 +213,15 @@ def test_a_stream_is_the_same_on_every_machine_and_version() -> None:
     assert list(stream.class_order) == expected
 
 
-def test_labels_as_a_fraction_and_by_default_are_a_share_of_each_class() -> None:
+def test_given_shares_sizes_and_class_orders_are_followed() -> None:
     dataset = make_dataset(per_class=20)
-    by_default = build_stream(dataset, StreamConfig(tasks=3))
-    assert [len(task.labeled) for task in by_default.tasks] == [16] * 3
-    half = build_stream(dataset, StreamConfig(tasks=3, label_fraction=0.5))
-    assert [len(task.labeled) for task in half.tasks] == [40] * 3
-
-
-def test_given_sizes_and_a_given_class_order_are_followed() -> None:
-    dataset = make_dataset(classes=4, parents=None)
+    for share, labeled in ((None, 16), (0.5, 40)):
+        tasks = build_stream(dataset, StreamConfig(tasks=3, label_fraction=share)).tasks
+        assert [len(task.labeled) for task in tasks] == [labeled] * 3
     names = ("class 2", "class 0", "class 3", "class 1")
     config = StreamConfig(task_sizes=(1, 3), class_order=names)
-    assert [task.classes for task in build_stream(dataset, config).tasks] == [(2,), (0, 3, 1)]
+    tasks = build_stream(make_dataset(classes=4, parents=None), config).tasks
+    assert [task.classes for task in tasks] == [(2,), (0, 3, 1)]
 
 
 def test_images_of_unlabeled_folders_are_divided_over_the_tasks() -> None:

@@ -6,7 +6,7 @@ from math import sqrt
 
 from distillmatch.metrics import Verdict
 from distillmatch.report.cells import METRICS, Figure, Row, TableModel
-from distillmatch.report.svg import STYLE, shortened, svg, words
+from distillmatch.report.svg import STYLE, shortened, svg, with_indices, words
 
 ROW, LEFT, WIDTH, TOP, HEAD = 15, 168, 190, 44, 22
 LETTERS = 26
@@ -37,7 +37,8 @@ def glance_svg(models: Sequence[TableModel], metrics: Sequence[str] = ("A_N", "o
 
 def _panel(rows: Sequence[tuple[TableModel, Row]], metric: str, height: float) -> str:
     """Return one metric of all cells."""
-    parts = [words(12, 18, f"{METRICS[metric]}, percent", "title")]
+    title = with_indices(f"{METRICS[metric]}, percent")
+    parts = [f'<text x="12" y="18" class="title">{title}</text>']
     highest = HIGHEST.get(metric, 100)
     for tick in range(0, highest + 1, 20):
         x = LEFT + WIDTH * tick / highest
@@ -50,17 +51,15 @@ def _panel(rows: Sequence[tuple[TableModel, Row]], metric: str, height: float) -
             name = f"{model.experiment.name}: {model.experiment.title}"
             parts.append(words(12, y - 6, shortened(name, 62), "small"))
         label = f"{row.cell.row}, {row.cell.column}"
-        parts.append(words(LEFT - 8, y + 10, shortened(label, LETTERS), anchor="end"))
+        parts.append(words(LEFT - 8, y + 10, shortened(label, LETTERS), "small", "end"))
         if metric in row.figures:
             parts += _marks(row.figures[metric], LEFT, WIDTH, y + 6, escape(label))
         y += ROW
-    for number, line in enumerate(
-        (
-            "bar: where 95 % of runs like the published ones lie",
-            "filled: ours, blue if it agrees, else vermilion; hollow: archived",
-        )
-    ):
-        parts.append(words(12, height - 30 + 16 * number, line, "small"))
+    bar, dot = (
+        "bar: where 95 % of runs like the published ones lie",
+        "filled: ours, blue if it agrees, else vermilion; hollow: archived",
+    )
+    parts += [words(12, height - 30, bar, "small"), words(12, height - 14, dot, "small")]
     return "".join(parts)
 
 
