@@ -17,7 +17,7 @@ from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs.interruption import STOPPING, StopRequest
 from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
 from distillmatch.suite.queue import Queue
-from distillmatch.suite.worker import ENDS, encode_job
+from distillmatch.suite.worker import ENDS, ENVIRONMENT, encode_job
 
 TURN_SECONDS = 0.25
 LOG = "workers.log"
@@ -156,12 +156,7 @@ class LocalEngine:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    "OMP_WAIT_POLICY": "PASSIVE",
-                    **self.crew.environments[place],
-                },
+                env={**os.environ, **ENVIRONMENT, **self.crew.environments[place]},
             )
         child = Child(process, place)
         child.reader = threading.Thread(target=self._listen, args=(child,), daemon=True)

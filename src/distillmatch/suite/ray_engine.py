@@ -18,11 +18,16 @@ from distillmatch.runs.interruption import STOPPING, StopRequest
 from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, Job, run_side_by_side
 from distillmatch.suite.local import Show
 from distillmatch.suite.queue import Queue
-from distillmatch.suite.worker import ReportedProgress, decode_job, encode_job, failure
+from distillmatch.suite.worker import (
+    ENVIRONMENT,
+    ReportedProgress,
+    decode_job,
+    encode_job,
+    failure,
+)
 
 TURN_SECONDS = 0.25
 PROGRESS_SECONDS = 2.0
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Off, Ray listens on the loopback on every system, as it does by default on Windows and macOS."""
 RETRIES = 3

@@ -57,19 +57,8 @@ class Fold:
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One point of the space: the metric on each fold, or why there is none."""
-
-    name: str
-    values: Values
-    figures: tuple[float, ...]
-    failed: str | None = None
-
-    @property
-    def mean(self) -> float | None:
-        """The metric over the folds, by which trials are ranked."""
-        return None if self.failed else mean_and_deviation(self.figures)[0]
+Trial = dict[str, Any]
+"""One point of the space as it is recorded: the metric on each fold, or why there is none."""
 
 
 class Selection(Config):
@@ -91,7 +80,7 @@ class Selection(Config):
 
     def score(self, trial: Trial) -> Score:
         """Return how good a trial is, higher being better."""
-        mean = trial.mean
+        mean: float | None = trial["mean"]
         return -mean if mean is not None and self.metric in LOWER_IS_BETTER else mean
 
 
@@ -142,8 +131,8 @@ class Tuning:
                 points = search.send([chosen.score(trial) for trial in tried])
             except StopIteration:
                 break
-        if self._ranked()[0].failed:
-            raise TrainingError(f"all trials failed, the first for: {self._ranked()[0].failed}")
+        if failed := self._ranked()[0]["failed"]:
+            raise TrainingError(f"all trials failed, the first for: {failed}")
         return self.record()
 
     def record(self) -> dict[str, Any]:
@@ -156,8 +145,8 @@ class Tuning:
             "space": {name: list(values) for name, values in self.space.items()},
             **self.selection.model_dump(),
             "streams": [fold.fingerprint for fold in self._folds],
-            "trials": [_trial_record(trial) for trial in ranked],
-            "best": None if ranked[0].failed else ranked[0].values,
+            "trials": ranked,
+            "best": None if ranked[0]["failed"] else ranked[0]["values"],
         }
 
     def _saved_folds(self, dataset: Dataset | None) -> tuple[Fold, ...]:
@@ -200,12 +189,21 @@ class Tuning:
 
     def _trial(self, values: Values, runs: list[Job], failures: dict[str, str]) -> Trial:
         figures = [self._figure(*pair) for pair in zip(runs, self._folds, strict=True)]
-        known = tuple(figure for figure in figures if figure is not None)
-        failed = None
+        known = [figure for figure in figures if figure is not None]
+        mean = deviation = failed = None
         if len(known) < len(runs):
             reasons = [failures[job.name] for job in runs if job.name in failures]
             failed = reasons[0] if reasons else "a run of it left no result"
-        return Trial(self._name(values), values, known, failed)
+        else:
+            mean, deviation = mean_and_deviation(known)
+        return {
+            "name": self._name(values),
+            "values": values,
+            "figures": known,
+            "mean": mean,
+            "deviation": deviation,
+            "failed": failed,
+        }
 
     def _name(self, values: Values) -> str:
         return run_name(with_values(self.config, values))
@@ -240,24 +238,20 @@ class Tuning:
         text = json.dumps(self.record(), indent=1, allow_nan=False)
         write_atomically(self.out / RECORD, text + "\n", "writing the trials")
         best = self._ranked()[0]
-        if not best.failed:
-            chosen = with_values(self.config, best.values)
+        if not best["failed"]:
+            chosen = with_values(self.config, best["values"])
             write_atomically(self.out / BEST, chosen.to_yaml(), "writing the best configuration")
 
     def _tell_of_progress(self) -> None:
         best, done = self._ranked()[0], len(self.trials)
         said = f"{done} of {self.total} trials"
-        if not best.failed:
-            said += f", best so far {self.selection.metric} {best.mean:.2f} by {words(best.values)}"
+        if not best["failed"]:
+            values = ", ".join(f"{name} {value}" for name, value in best["values"].items())
+            said += f", best so far {self.selection.metric} {best['mean']:.2f} by {values}"
         if done < self.total and self._run_here:
             pace = (time.monotonic() - self._began) / self._run_here
             said += f", about {pace * (self.total - done) / 60:.1f} min left"
         self._tell(said)
-
-
-def words(values: Values) -> str:
-    """Return hyperparameters in words."""
-    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _check_same_tuning(out: Path, config: RunConfig) -> None:
@@ -272,15 +266,3 @@ def _check_same_tuning(out: Path, config: RunConfig) -> None:
     listed = differences(recorded, config, PLACE_KEYS)
     if listed:
         raise RunFolderError(f"{out} holds another tuning: {listed}; choose another folder")
-
-
-def _trial_record(trial: Trial) -> dict[str, Any]:
-    deviation = mean_and_deviation(trial.figures)[1] if trial.figures else None
-    return {
-        "name": trial.name,
-        "values": trial.values,
-        "figures": list(trial.figures),
-        "mean": trial.mean,
-        "deviation": None if trial.failed else deviation,
-        "failed": trial.failed,
-    }

@@ -22,6 +22,8 @@ from distillmatch.runs import Interrupted
 from distillmatch.runs.side_by_side import CONTINUED, Job, run_side_by_side
 
 PROGRESS_SECONDS = 0.5
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""Of every worker: there is one for each core."""
 ENDS = ("finished", "failed", "locked", "stopped")
 """The events after which a worker no longer has a run."""
 Send = Callable[[dict[str, Any]], None]
