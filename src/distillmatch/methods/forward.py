@@ -99,7 +99,7 @@ def consistent_logits(
 
     Labels are learned from the group of labeled and unlabeled images that is distilled too. If
     `alone` is given, they are learned from a group of their own with the accepted images: `alone`
-    has a mask of these and the number that is expected. A captured step has a fixed shape, so
+    has a mask of these and the number that is expected. A step has a fixed shape, so
     labeled images are repeated where fewer are accepted, and those beyond the expected number are
     learned with the other unlabeled images. Without distillation that group, the last, does not
     update the running statistics.
