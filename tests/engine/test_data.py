@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from distillmatch.config import RunConfig
 from distillmatch.engine import Placement
 from distillmatch.engine.data import TaskData
 from distillmatch.methods import Schedule, TaskInfo, Training
@@ -34,12 +35,9 @@ def data_of(new: int, stored: int, batch: int, **options: Any) -> TaskData:
         (images[:new], labels[:new] + 2),
         (images[new : new + stored], labels[new:]),
         images[new + stored :],
+        RunConfig(seed=5, batch=batch, unlabeled_batch=2, coreset=9, **options),
         normalization=NEUTRAL,
         placement=CPU,
-        seed=5,
-        batch=batch,
-        unlabeled_batch=2,
-        **options,
     )
 
 
@@ -64,7 +62,8 @@ def batches_of(data: TaskData, number: int, cuts: tuple[int, ...] = ()) -> list[
 def test_every_batch_has_its_share_of_stored_images_and_a_pass_every_new_one(
     new: int, stored: int, batch: int, share: float, last: Any
 ) -> None:
-    data = data_of(new, stored, batch, stored_share=share, last_batches=last)
+    recipe = "paper" if last == "short" else "as-written"
+    data = data_of(new, stored, batch, stored_share=share, recipe=recipe)
     in_batch = min(max(round(share * batch), 1), batch - 1)
     went_round: list[int] = []
     for number in range(4):
@@ -86,6 +85,6 @@ def test_every_batch_has_its_share_of_stored_images_and_a_pass_every_new_one(
 
 def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None:
     for stored, options in ((9, {}), (0, {"stored_share": 0.5})):
-        data = data_of(23, stored, 8, last_batches="short", **options)
+        data = data_of(23, stored, 8, **options)
         rows = [row for batch in batches_of(data, 0) for row in batch]
         assert sorted(rows) == list(range(23 + stored))

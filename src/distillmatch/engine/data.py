@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from distillmatch.engine.batch_order import BatchOrder, Draw, LastBatches, Sizes, batch_sizes
+from distillmatch.config import RunConfig
+from distillmatch.engine.batch_order import BatchOrder, Draw, Sizes, batch_sizes
 from distillmatch.engine.device import Placement
 from distillmatch.engine.outputs import (
     frozen_outputs,
@@ -21,7 +22,15 @@ from distillmatch.engine.outputs import (
     steps_in_piece,
 )
 from distillmatch.engine.stores import ImageStore, Rows, make_stores, resident_limit
-from distillmatch.methods import Batch, Frozen, ImageSet, TaskInfo, Training, count_labels
+from distillmatch.methods import (
+    Batch,
+    Frozen,
+    ImageSet,
+    TaskInfo,
+    Training,
+    count_labels,
+    find_method,
+)
 from distillmatch.randomness import permutation
 from distillmatch.sources.rows import ImageRows
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
@@ -88,10 +97,9 @@ class TaskData:
     """One task's labeled, stored and unlabeled images, and everything drawn from them.
 
     All draws are functions of the seed, the task, the training and the epoch: there is no state
-    that an interruption could lose. `networks` are the method's, of which frozen ones may
-    normalize by batches. `truth` is about the unlabeled images, where a method needs it.
-    Images stay on the device if they take at most `resident_bytes`; how an epoch is cut into parts
-    changes nothing about its views.
+    that an interruption could lose. How an epoch is cut into parts changes nothing about its views.
+    `truth` is about the unlabeled images, where a method needs it. `networks`, which are set later,
+    are the method's, of which frozen ones may normalize by batches.
     """
 
     def __init__(
@@ -100,28 +108,22 @@ class TaskData:
         labeled: Labeled,
         stored: Labeled,
         unlabeled: ImageRows | list[ImageRows],
+        config: RunConfig,
         *,
         normalization: Normalization,
         placement: Placement,
-        seed: int,
-        batch: int,
-        unlabeled_batch: int,
-        last_batches: LastBatches = "filled",
-        stored_share: float | None = None,
-        networks: Mapping[str, nn.Module] | None = None,
         truth: NDArray[np.int64] | None = None,
-        resident_bytes: int | None = None,
     ) -> None:
         self.info = info
         self.normalization = normalization
         self.placement = placement
-        self.seed = seed
-        self.batch = batch
-        self.unlabeled_batch = unlabeled_batch
-        self.last_batches = last_batches
-        self.stored_share = stored_share
-        self.networks = {} if networks is None else networks
-        self.limit = resident_limit(resident_bytes, placement)
+        self.seed = config.seed
+        self.batch = config.batch
+        self.unlabeled_batch = config.unlabeled_batch
+        self.last_batches = find_method(config.method).recipe_of(config).last_batches
+        self.stored_share = config.stored_share
+        self.networks: Mapping[str, nn.Module] = {}
+        self.limit = resident_limit(config.resident_bytes, placement)
         of_labels, of_unlabeled = make_stores(
             [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)],
             placement,

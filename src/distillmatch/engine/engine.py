@@ -147,22 +147,18 @@ class Engine:
         earlier = given[:-1]
         if earlier:
             stored = [one.images for one in earlier], np.concatenate([e.labels for e in earlier])
-        return TaskData(
+        data = TaskData(
             task,
             (given[-1].images, given[-1].labels),
             stored,
             [one.unlabeled for one in given],
+            self.config,
             normalization=self.normalization,
             placement=self.placement,
-            seed=self.config.seed,
-            batch=self.config.batch,
-            unlabeled_batch=self.config.unlabeled_batch,
-            last_batches=self.method.recipe.last_batches,
-            stored_share=self.config.stored_share,
-            networks=self.method.networks,
             truth=truth,
-            resident_bytes=self.config.resident_bytes,
         )
+        data.networks = self.method.networks
+        return data
 
     def work_of(self, tasks: Iterable[int]) -> float:
         """Return the images that all trainings of some tasks will see, for the time left."""

@@ -21,7 +21,7 @@ from distillmatch.learner.recognition import (
 )
 from distillmatch.learner.task import Classes, Given, Keeper, explained, record_of
 from distillmatch.learner.trained import Trained, fresh_method, grow, revived_method, task_info
-from distillmatch.methods import Method, TaskInfo, Training, find_method
+from distillmatch.methods import Method, TaskInfo, Training
 from distillmatch.methods.contract import trainings_of
 from distillmatch.randomness import permutation
 from distillmatch.streams import Coreset, Experience
@@ -81,7 +81,6 @@ class _Task:
     def of(cls, before: Trained | None, config: RunConfig, given: Given) -> "_Task":
         """Number the classes and put the data on the device."""
         placement = Placement.of(config)
-        last_batches = find_method(config.method).recipe_of(config).last_batches
         if before is None:
             coreset = Coreset(config.coreset, given.images.shape[1])
             normalization = Normalization.of(given.images)
@@ -95,14 +94,9 @@ class _Task:
             (given.images, slots),
             (coreset.images, coreset.labels),
             given.environment.images,
+            config,
             normalization=normalization,
             placement=placement,
-            seed=config.seed,
-            batch=config.batch,
-            unlabeled_batch=config.unlabeled_batch,
-            last_batches=last_batches,
-            stored_share=config.stored_share,
-            resident_bytes=config.resident_bytes,
         )
         return cls(
             given,
