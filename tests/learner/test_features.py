@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from distillmatch.errors import ConfigError, DistillMatchError, LearnerError
 from distillmatch.learner import learn, read_state, settings
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache
+from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.networks import efficientnet_lite
 from distillmatch.runs import Interrupted
 
@@ -150,6 +152,23 @@ def test_a_loaded_learner_goes_on_as_if_it_had_never_been_away(tmp_path: Path) -
     np.testing.assert_array_equal(loaded.predict_proba(NEW), learner.predict_proba(NEW))
     with pytest.raises(DistillMatchError, match=f"--allow-import {OWN}"):
         ContinualLearner.load(tmp_path / "it")
+
+
+def test_a_network_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_months().save(tmp_path / "it")
+    monkeypatch.setattr("learner_methods.TinyBackbone", torch.nn.Flatten)
+    with pytest.raises(LearnerError, match="is not as it was"):
+        ContinualLearner.load(tmp_path / "it", device="cpu", allow_import=OWN)
+
+
+def test_statistics_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    learner = two_months()
+    learned: Any = learner._fitted()
+    one_less = {**learned.statistics.tensors, "labeled": np.ones(2, np.float32)}
+    learner._learned = replace(learned, statistics=FeatureClassifier(one_less))
+    learner.save(tmp_path / "it")
+    with pytest.raises(LearnerError, match="not a whole learner"):
+        ContinualLearner.load(tmp_path / "it", device="cpu", allow_import=OWN)
 
 
 def test_any_share_of_known_images_can_be_accepted_later() -> None:

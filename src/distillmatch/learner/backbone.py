@@ -75,7 +75,13 @@ class Backbone:
     ) -> "Backbone":
         """Return the network that a configuration names, with weights that were kept."""
         network = _fresh(config.replace(pretrained=None), side)
-        network.load_state_dict(dict(weights))
+        try:
+            network.load_state_dict(dict(weights))
+        except RuntimeError:
+            raise LearnerError(
+                f"network '{config.network}' is not as it was: the weights that the learner keeps "
+                "of it do not fit"
+            ) from None
         return cls._ready(network, config.network, side, placement)
 
     @classmethod

@@ -50,8 +50,9 @@ class Featured(Learned):
             )
         arrays = {name: value.numpy() for name, value in _below(_STATISTICS, tensors).items()}
         statistics = FeatureClassifier(arrays)
-        if statistics.dimension != backbone.dimension:
-            raise ValueError("its statistics do not fit its network")
+        row = np.zeros((1, backbone.dimension), np.float32)
+        if statistics.logits(row).shape != (1, len(common["labels"])):
+            raise ValueError("its statistics do not fit its classes")
         return cls(**common, backbone=backbone, statistics=statistics)
 
     @property
