@@ -50,7 +50,9 @@ def add_parser(commands: Commands) -> None:
     group = parser.add_argument_group(
         "page", "The page is for this machine alone, at an address with a secret token."
     )
-    group.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free one")
+    group.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="port of the page (default: a free one)"
+    )
     group.add_argument(
         "--no-browser", action="store_true", help="print the address of the page, do not open it"
     )
