@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from distillmatch.errors import ConfigError, kind_of
 from distillmatch.networks.normalization import BatchNorm
 from distillmatch.plugins import find_plugin
 
+Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+"""Batch normalization as torch has it."""
 CLASSIFIERS = ("fc", "classifier", "heads", "head")
 """Names of the last layers of classifiers in torchvision and timm."""
 
@@ -68,7 +69,7 @@ def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
 
 def _converted(layer: nn.Module, name: str, known: dict[int, nn.Module]) -> nn.Module:
     if id(layer) not in known:
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, Norm):
             known[id(layer)] = _converted_norm(layer, name)
         else:
             known[id(layer)] = layer
@@ -77,7 +78,7 @@ def _converted(layer: nn.Module, name: str, known: dict[int, nn.Module]) -> nn.M
     return known[id(layer)]
 
 
-def _converted_norm(layer: _BatchNorm, name: str) -> nn.Module:
+def _converted_norm(layer: Norm, name: str) -> nn.Module:
     if layer.running_mean is None or layer.running_var is None or layer.momentum is None:
         raise ConfigError(
             f"network '{name}': its batch normalization must keep running statistics with a "
@@ -87,7 +88,7 @@ def _converted_norm(layer: _BatchNorm, name: str) -> nn.Module:
     further = [
         part for part in ("drop", "act") if isinstance(getattr(layer, part, None), nn.Module)
     ]
-    if type(layer).forward is not _BatchNorm.forward and not further:
+    if type(layer).forward is not nn.BatchNorm2d.forward and not further:
         raise ConfigError(
             f"network '{name}': batch normalization must be torch's own, not {type(layer).__name__}"
         )
