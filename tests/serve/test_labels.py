@@ -13,7 +13,8 @@ from distillmatch.errors import DiskError, LearnerError
 from distillmatch.learner.labels import class_folders
 from distillmatch.serve import labels as of_labels
 from distillmatch.serve.app import Review
-from distillmatch.serve.labels import HIDDEN, SKIPPED, class_name
+from distillmatch.serve.labels import SKIPPED, class_name
+from distillmatch.sources.walk import OF_REVIEW
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def reopened(review: Review) -> Review:
 def contents(review: Review) -> dict[bytes, str]:
     """Return the label of each file's content, as `learn` reads the folder."""
     labeled = class_folders(review.labels.folder)
-    assert not labeled.problems
+    assert not labeled.problems and not labeled.hidden
     pairs = zip(labeled.items, labeled.labels, strict=True)
     return {file.open().read(): str(label) for file, label in pairs}
 
@@ -90,8 +91,8 @@ def test_any_actions_are_undone_one_by_one_also_when_reopened(review: Review) ->
 def test_all_that_was_undone_leaves_no_trace(review: Review) -> None:
     review.give([0, 1], "red")
     review.undo()
-    assert [path.name for path in review.labels.folder.iterdir()] == [HIDDEN]
-    assert not list((review.labels.folder / HIDDEN).iterdir())
+    assert [path.name for path in review.labels.folder.iterdir()] == [OF_REVIEW]
+    assert not list((review.labels.folder / OF_REVIEW).iterdir())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_links_in_the_folder_lead_nowhere(review: Review, tmp_path: Path) -> Non
 
 def test_a_damaged_history_costs_the_undo_only(review: Review, tmp_path: Path) -> None:
     review.give([0, 1], "red")
-    history = review.labels.folder / HIDDEN / "history.json"
+    history = review.labels.folder / OF_REVIEW / "history.json"
     for damaged in ("", "[" * 10_000, '[{"a": 3}]', "7", "[3]"):
         history.write_text(damaged)
         again = reopened(review)

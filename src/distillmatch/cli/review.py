@@ -131,17 +131,17 @@ def _alone_in(out: Path) -> Iterator[None]:
     """Hold the lock of the labels; leave no folder behind in which there are none."""
     from distillmatch.learner.saved import HEAD
     from distillmatch.runs.lock import FolderLock
-    from distillmatch.serve.labels import HIDDEN
+    from distillmatch.sources.walk import OF_REVIEW
 
     if (out / HEAD).exists():
         raise ConfigError(f"--out {shown(out)}: a learner's folder; labels need one of their own")
-    lock = FolderLock(out / HIDDEN, tell)
+    lock = FolderLock(out / OF_REVIEW, tell)
     try:
         yield
     finally:
         lock.release()
         with contextlib.suppress(OSError):
-            (out / HIDDEN).rmdir()
+            (out / OF_REVIEW).rmdir()
             out.rmdir()
 
 

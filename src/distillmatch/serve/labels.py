@@ -19,9 +19,8 @@ from distillmatch.errors import LearnerError, explain_disk_errors
 from distillmatch.files import atomic_file, read_bytes, write_atomically
 from distillmatch.learner.labels import UNKNOWN
 from distillmatch.serve.camera import Shot
-from distillmatch.sources.walk import is_ignored, shown
+from distillmatch.sources.walk import OF_REVIEW, is_ignored, shown
 
-HIDDEN = ".review"
 SKIPPED = ""
 """Stands for the label of an image that is to be left out."""
 LONGEST = 200
@@ -47,7 +46,7 @@ class Labels:
         self._others: set[str] = set()
         self._change = threading.Lock()
         self._read_folders()
-        self._actions = _read_actions(folder / HIDDEN / _HISTORY)
+        self._actions = _read_actions(folder / OF_REVIEW / _HISTORY)
 
     def of(self, digest: str) -> str | None:
         """Return an image's label, `SKIPPED`, or None if it has neither."""
@@ -131,7 +130,7 @@ class Labels:
     def _folder_of(self, label: str | None) -> Path:
         """Return the folder of a label; every path that is written to is made here."""
         if not label:
-            return self.folder / HIDDEN / "skipped"
+            return self.folder / OF_REVIEW / "skipped"
         folder = self.folder / class_name(label, self.classes)
         if folder.is_symlink():
             raise LearnerError(f"{shown(folder)}: a link, which labels are not written through")
@@ -163,7 +162,7 @@ class Labels:
         self._write_actions()
 
     def _write_actions(self) -> None:
-        path = self.folder / HIDDEN / _HISTORY
+        path = self.folder / OF_REVIEW / _HISTORY
         if self._actions:
             write_atomically(path, json.dumps(self._actions) + "\n", _KEEPING)
         else:

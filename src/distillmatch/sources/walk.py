@@ -8,6 +8,8 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+OF_REVIEW = ".review"
+"""What the review page keeps beside the labels: nothing that a person put there."""
 _IGNORED = ("thumbs.db", "desktop.ini", "__macosx")
 
 
@@ -76,7 +78,7 @@ def list_files(root: Path, only: str = "") -> Listing:
             found.problems.append(found.unlisted[-1])
             continue
         inside = [entry for entry in everything if not is_ignored(entry.name)]
-        hidden += len(everything) - len(inside)
+        hidden += sum(is_ignored(entry.name) and entry.name != OF_REVIEW for entry in everything)
         files, below = [], []
         for entry in inside:
             name = unicodedata.normalize("NFC", entry.name)
