@@ -92,6 +92,64 @@ def test_unlabeled_images_of_the_classes_help_and_others_do_no_harm() -> None:
     assert with_far > none - 0.02
 
 
+def test_unlabeled_images_count_for_what_their_error_is_worth() -> None:
+    x, y = drawn(range(3), 8, 0)
+    unlabeled, _ = drawn(range(3), 40, 1)
+    known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 3, unlabeled, 0)
+    state = {key: tensor.astype(np.float64) for key, tensor in known.tensors.items()}
+    z, variance = np.sqrt(x.astype(np.float64)), state["scatter"][0] / state["scatter"][1]
+    means = np.empty((3, DIMENSION))
+    for c in range(3):
+        labeled, found, count = (
+            z[y == c].mean(0),
+            state["unlabeled_means"][c],
+            state["unlabeled"][c],
+        )
+        bias = max(0.0, np.sum((labeled - found) ** 2) - variance * (1 / 8 + 1 / count))
+        weight = min(8.0, count, variance / (variance / count + bias))
+        means[c] = (8 * labeled + weight * found) / (8 + weight)
+    _, weights, biases = known.linear()
+    away = means - means.mean(0)
+    # The boundary of two classes of a discriminant passes between their means.
+    for one, two in ((0, 1), (0, 2), (1, 2)):
+        middle = (means[one] + means[two]) / 2
+        logits = weights @ middle + biases
+        assert logits[one] == pytest.approx(logits[two], abs=1e-3 * np.abs(weights @ away.T).max())
+
+
+def test_what_the_camera_shows_beside_the_classes_gets_less_familiar() -> None:
+    x, y = drawn(range(4), 10, 0, 0.9)
+    strange, _ = drawn(range(10, 12), 40, 1, 0.9)
+    test, _ = drawn(range(4), 50, 2, 0.9)
+    later, _ = drawn(range(10, 12), 50, 3, 0.9)
+    refused = []
+    for unlabeled in (NONE, strange):
+        known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 4, unlabeled, 0)
+        limit = np.quantile(known.familiarity(test), 0.05)
+        refused.append((known.familiarity(later) < limit).mean())
+    assert refused[1] > refused[0] + 0.1
+    labels = np.repeat(np.array([4, 5], np.int64), 50)
+    known, _ = known.after(later, labels, 6, strange, 0)
+    assert (known.familiarity(later) > known.threshold(0.95)).mean() > 0.85
+
+
+@pytest.mark.parametrize("months", [(6,), (3, 3), (1, 1, 1, 1, 1, 1)])
+def test_about_the_asked_share_of_known_images_reaches_the_threshold(
+    months: tuple[int, ...],
+) -> None:
+    test, _ = drawn(range(6), 100, 99)
+    shares = []
+    for draw in range(4):
+        known, first = FeatureClassifier.empty(DIMENSION), 0
+        for month, count in enumerate(months):
+            x, y = drawn(range(first, first + count), 20, 10 * draw + month)
+            first += count
+            known, _ = known.after(x, y, first, NONE, 0)
+        familiarity = known.familiarity(test)
+        shares.append([(familiarity >= known.threshold(accept)).mean() for accept in (0.8, 0.95)])
+    np.testing.assert_allclose(np.mean(shares, 0), [0.8, 0.95], atol=0.08)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("classes", [1, 2, 5])
 @pytest.mark.parametrize("kind", ["drawn", "constant", "negative", "wide"])

@@ -7,10 +7,11 @@ it, u_c and b_c; of all classes together, the largest axes of the scatter within
     mean         m_c = (n_c a_c + w_c b_c) / (n_c + w_c),   g = the mean of the m_c
     covariance   C = (1 - s) S / f + s v I,   v = tr(S) / (f d), f the degrees of freedom
     logits       l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2, over T
-    familiarity  max_c l_c / p - min_c |z - m_c| / 3 q
+    familiarity  (max_c l_c - 3/4 max(0, max_o l_o)) / p - min_c |z - m_c| / 3 q
 
-The temperature T, the scales p and q and the familiarity that a share of the known images reaches
-come from labeled images scored by a classifier that has not learned them (cross-validation).
+An other o is the mean of a group of unlabeled images that looked unfamiliar. The temperature T, the
+scales p and q and the familiarity that a share of the known images reaches come from labeled images
+scored by a classifier that has not learned them (cross-validation).
 
 Familiar unlabeled images move the means by their probabilities, but earn their weight w_c: if b_c
 is farther from a_c than chance explains, the excess is its bias, and w_c the number of labeled
@@ -48,7 +49,7 @@ GROUP, GROUPS, OTHERS = 6, 16, 48
 """Others in a group on the average; groups of a task at most; groups kept at most."""
 OTHER = 0.75
 """Weight of the largest logit of the others in the familiarity."""
-_NEVER = -1e9
+_NEVER = -1e12
 
 
 class Judgement(NamedTuple):
@@ -75,7 +76,7 @@ class FeatureClassifier:
                 "unlabeled_means": np.zeros((0, dimension), np.float32),
                 "scatter_axes": np.zeros((0, dimension), np.float32),
                 "scatter": np.zeros(2, np.float32),  # its trace and its degrees of freedom
-                "temperature": np.ones(1, np.float32),
+                "temperature": np.full(1, max(1.0, dimension / 50), np.float32),
                 "power": np.ones(1, np.float32),
                 "others": np.zeros((0, dimension), np.float32),
                 "scores": np.zeros((0, 2), np.float32),
@@ -123,7 +124,8 @@ class FeatureClassifier:
         held_out = _held_out(learned, folds)
         if len(held_out.labels):
             learned["temperature"] = np.array([held_out.temperature])
-        scores = np.concatenate([before["scores"], held_out.scores])
+        past = before["scores"] if (before["labeled"] > 0).sum() > 1 else before["scores"][:0]
+        scores = np.concatenate([past, held_out.scores])  # of one class alone they tell nothing
         kept = np.linspace(0, len(scores) - 1, min(SCORES, len(scores))).round().astype(int)
         learned |= {"scores": scores[kept], "power": np.array([power])}
         stored = {key: value.astype(np.float32) for key, value in learned.items()}
@@ -177,7 +179,8 @@ class _Model:
         labeled, axes = state["labeled"], state["scatter_axes"]
         self.known = labeled > 0
         self.temperature = float(state["temperature"][0])
-        variance = float(state["scatter"][0] / max(state["scatter"][1], 1.0))
+        trace, freedom = state["scatter"].tolist()
+        variance = trace / max(freedom, 1.0)
         weight = _earned(state, variance)
         sums = (
             labeled[:, None] * state["labeled_means"] + weight[:, None] * state["unlabeled_means"]
@@ -185,9 +188,11 @@ class _Model:
         self.means = sums / np.maximum(labeled + weight, 1)[:, None]
         several = self.known.sum() > 1
         self.center = self.means[self.known].mean(0) if several else np.zeros(sums.shape[1])
+        between = float(self.means[self.known].var(0).sum()) if several else 0.0
+        variance = max(variance, 1e-6 * between) if freedom else between
         self.even = SHRINKAGE * variance / max(sums.shape[1], 1) or 1.0
         squares = (axes**2).sum(1)
-        spread = (1 - SHRINKAGE) * squares / max(state["scatter"][1], 1.0)
+        spread = (1 - SHRINKAGE) * squares / max(freedom, 1.0)
         self.axes = axes / np.sqrt(np.where(squares > 0, squares, 1))[:, None]
         self.excess = spread / (self.even * (self.even + spread))
         self.weights, self.biases = self._linear(self.means)
@@ -225,7 +230,7 @@ class _Fold(NamedTuple):
 
 
 class _HeldOut(NamedTuple):
-    """Labeled images as a classifier sees them that has not learned them."""
+    """Labeled images as seen by a classifier that has not learned them."""
 
     logits: Array
     labels: NDArray[np.int64]
