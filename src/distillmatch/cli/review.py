@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distillmatch.cli.options import add_allow_import, add_device_option
 from distillmatch.cli.parser import Commands
 from distillmatch.errors import ConfigError
-from distillmatch.sources.walk import shown
+from distillmatch.sources.walk import OF_REVIEW, shown
 from distillmatch.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -131,7 +131,6 @@ def _alone_in(out: Path) -> Iterator[None]:
     """Hold the lock of the labels; leave no folder behind in which there are none."""
     from distillmatch.learner.saved import HEAD
     from distillmatch.runs.lock import FolderLock
-    from distillmatch.sources.walk import OF_REVIEW
 
     if (out / HEAD).exists():
         raise ConfigError(f"--out {shown(out)}: a learner's folder; labels need one of their own")
