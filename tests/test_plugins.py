@@ -33,7 +33,7 @@ def in_a_process(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 

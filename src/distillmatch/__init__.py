@@ -5,9 +5,11 @@ command ends without a traceback however early that is.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # that of `typing`, whose import takes long enough for Ctrl-C to come
 if TYPE_CHECKING:
+    from typing import Any
+
     from distillmatch.config import MethodOptions, RunConfig, StreamConfig
     from distillmatch.errors import DistillMatchError
     from distillmatch.learner import ContinualLearner
@@ -43,7 +45,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 

@@ -198,7 +198,7 @@ def test_a_pipe_is_no_image_and_is_not_waited_for(world: Path, tmp_path: Path) -
         [sys.executable, "-m", "distillmatch", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1

@@ -35,7 +35,7 @@ def pipe_fixture(tmp_path: Path) -> Iterator[Path]:
     done, woken = threading.Event(), threading.Event()
 
     def wake() -> None:
-        if not done.wait(30):
+        if not done.wait(300):
             woken.set()
         while not done.wait(0.1):
             os.close(os.open(path, os.O_RDWR))

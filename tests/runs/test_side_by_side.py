@@ -91,7 +91,7 @@ class Meeting(NoProgress):
 
 
 def test_a_result_says_how_many_runs_were_under_way_at_once(tmp_path: Path) -> None:
-    barrier = threading.Barrier(3, timeout=60)
+    barrier = threading.Barrier(3, timeout=300)
     jobs = [Job(str(n), small(seed=n), tmp_path / str(n)) for n in range(3)]
     results, failures = do(jobs, 3, progress=lambda job: Meeting(barrier))
     assert not failures

@@ -59,7 +59,7 @@ def before_each_write(patch: pytest.MonkeyPatch, before: Before) -> None:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end, f"{what} did not come"
         time.sleep(0.005)
@@ -160,7 +160,7 @@ def test_a_write_that_fails_stops_the_run_after_the_epoch_with_the_state_before_
 
     def hear_of_it_in_the_ninth(finished: int) -> None:
         if finished == 9:
-            assert failed.wait(60)
+            assert failed.wait(300)
             wait_until(lambda: not writing(), "the end of the write")
 
     progress = Counting(hear_of_it_in_the_ninth)
@@ -217,7 +217,7 @@ def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
         with pytest.raises(Interrupted), CheckpointWriter(folder) as writer:
             writer.begin(Checkpoint({}, {}), "task 1")
             raise second
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 120
         (thread,) = writing()
         assert thread.daemon
         with pytest.raises(SystemExit):  # which would be too late, did `os._exit` return

@@ -62,7 +62,7 @@ def test_a_person_labels_by_keys_at_the_width_of_a_phone(
             page.keyboard.press(key)
 
     def done(words: str) -> None:
-        page.locator("#said", has_text=words).wait_for(timeout=5000)
+        page.locator("#said", has_text=words).wait_for(timeout=60_000)
 
     page.goto(address)
     page.locator(".tile.current").wait_for()
@@ -111,5 +111,5 @@ def test_the_page_says_why_something_failed(review: Review, address: str, browse
         page.keyboard.press("n")
         page.keyboard.type(name)
         page.keyboard.press("Enter")
-        page.locator("#said.bad", has_text=said).wait_for(timeout=5000)
+        page.locator("#said.bad", has_text=said).wait_for(timeout=60_000)
     assert not review.labels.labeled

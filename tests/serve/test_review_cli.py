@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def raw(port: int, text: str) -> bytes:
     """Send a request as it is and return the answer."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(text.replace("\n", "\r\n").encode())
         answer = b""
         while piece := connection.recv(65536):
@@ -67,7 +67,7 @@ def test_a_review_from_its_start_to_ctrl_c(world: Path, tmp_path: Path) -> None:
         assert b" 403 " in raw(port, evil).splitlines()[0]
         twice = f"GET /{token}/ HTTP/1.1\nHost: evil.example\n{host}"
         assert raw(port, twice).split()[1] in (b"400", b"403")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         headers = {"Authorization": f"Bearer {token}"}
         for path, body, status in (
             ("/predict", next((world / "camera").rglob("*.png")).read_bytes(), 200),
@@ -80,7 +80,7 @@ def test_a_review_from_its_start_to_ctrl_c(world: Path, tmp_path: Path) -> None:
             json.loads(reply.read())
         connection.close()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT and out == ""
     assert [line.split(": ")[0] for line in err.splitlines()] == ["distillmatch"] * 3
     assert "12 camera images, 1 not usable" in err and "notes.txt" in err

@@ -54,7 +54,7 @@ def cluster_of_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield cluster
     cluster.shutdown()
     patch.undo()
-    _, left = psutil.wait_procs(started, timeout=10)
+    _, left = psutil.wait_procs(started, timeout=60)
     assert not [process.name() for process in left]
 
 
