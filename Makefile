@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export OMP_WAIT_POLICY := PASSIVE
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test docs fuzz format clean
+.PHONY: demo test docs fuzz kill format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/distillmatch stream --tasks 5
@@ -25,11 +25,16 @@ test: $(VENV)/.test
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict
 
-# Damage files and command lines for an hour, or: make fuzz SECONDS=60 SEED=7
+# Damage files and command lines for an hour, others every day, or: make fuzz SECONDS=60 SEED=7
 SECONDS ?= 3600
-SEED ?= 0
+SEED ?= $(shell date +%Y%m%d)
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED)
+
+# Kill commands at random moments, an hour for each KIND: run, learn, suite, ray
+KIND ?= run
+kill: $(VENV)/.test
+	$(BIN)/python tests/kill.py --kind $(KIND) --seconds $(SECONDS) --seed $(SEED)
 
 format: $(VENV)/.test
 	$(BIN)/ruff format

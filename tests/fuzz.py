@@ -609,7 +609,10 @@ def one_case(name: str, corpus: Path, work: Path) -> list[str]:
     if not outcome.problems:
         return []
     said = "\n".join([*outcome.problems, outcome.said[-500:]])
-    return [f"case {name}: distillmatch {' '.join(map(repr, words))}\n{what}\n{said}"]
+    return [
+        f"distillmatch {' '.join(map(repr, words))}\n{what}\n{said}\n"
+        f"repeat it with: python tests/fuzz.py --case {name}"
+    ]
 
 
 def fuzz_by_hand() -> int:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from typing import Any
@@ -52,12 +53,15 @@ def connected_ray() -> tuple[Any, bool]:
 
     if ray.is_initialized():
         return ray, False
+    handler = signal.getsignal(signal.SIGTERM)
     ray.init(
         # Left to itself, Ray waits minutes for a cluster that was here once.
         address=os.environ.get("RAY_ADDRESS", "local"),
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process with code 15
     return ray, True
 
 
@@ -126,18 +130,17 @@ class RayEngine:
         """Work until all runs are done or have failed, or until a signal asks to stop."""
         self.queue.gather()
         ray, own = connected_ray()
-        try:
-            # Ray has handlers of its own, set by `init`; within the block a stop is a request.
-            with StopRequest() as stop:
+        with StopRequest() as stop:
+            try:
                 self._run(ray, stop)
-        except ray.exceptions.RayError as error:  # of the board: a run's own are handled
-            raise TrainingError(
-                f"the Ray cluster was lost ({type(error).__name__}); what is done is kept, and the "
-                "same command continues from there"
-            ) from error
-        finally:
-            if own:
-                ray.shutdown()
+            except ray.exceptions.RayError as error:  # of the board: a run's own are handled
+                raise TrainingError(
+                    f"the Ray cluster was lost ({type(error).__name__}); what is done is kept, and "
+                    "the same command continues from there"
+                ) from error
+            finally:
+                if own:
+                    ray.shutdown()
 
     def _run(self, ray: Any, stop: StopRequest) -> None:
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
