@@ -197,7 +197,7 @@ def damage_checkpoint(random: Random, path: Path) -> str:
 
 def damage_weights(random: Random, path: Path) -> str:
     """Change one tensor of a file of weights."""
-    tensors = make_weights()
+    tensors = dict(make_weights())
     what = _damage_tensors(random, tensors)
     if path.suffix == ".safetensors":
         save_file(tensors, path)

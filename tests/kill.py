@@ -27,7 +27,7 @@ import torch
 import torch._dynamo  # the first optimizer would import it, in every fork
 import yaml
 from learner_folders import SMALL, make_world
-from small_runs import SOURCE, TESTS, without_times
+from small_runs import PYTHONPATH, SOURCE, without_times
 
 from distillmatch.cli import main
 from distillmatch.runs import read_result
@@ -255,7 +255,7 @@ def kill_by_hand() -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    os.environ["PYTHONPATH"] = f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    os.environ["PYTHONPATH"] = PYTHONPATH
     failures = rounds = 0
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "whole").mkdir()

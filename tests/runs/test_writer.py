@@ -204,6 +204,23 @@ def test_a_stop_during_a_slow_write_leaves_the_newest_state(
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
 
 
+def test_a_stop_that_comes_while_a_run_looks_around_waits_for_the_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, looks, inner = StopRequest(), list[int](), CheckpointWriter.look
+
+    def look(writer: CheckpointWriter) -> None:
+        inner(writer)
+        looks.append(1)
+        if len(looks) == 6:
+            stop.ask("a test")
+
+    monkeypatch.setattr(CheckpointWriter, "look", look)
+    with pytest.raises(Interrupted, match=r"task 2 of 3 after epoch 2 "):
+        session(interrupted(method="base"), tmp_path, checkpoint_seconds=0.0, stop=stop)
+    assert place_of(newest(tmp_path)) == (1, 0, 2)
+
+
 def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,7 +234,8 @@ class Session:
             wait = self.checkpoint_seconds
             if asked or (wait and time.monotonic() - self._saved_at >= wait):
                 self._save()
-        self._stop_if_asked()
+        if asked:  # a stop that was asked for since then comes after the next epoch
+            self._stop_if_asked()
 
     def _save(self) -> None:
         """Begin to write the state of the run, in copies: it is written while the run goes on."""
