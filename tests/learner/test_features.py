@@ -285,6 +285,14 @@ def test_weights_of_a_file_are_kept_in_the_state(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict_proba(NEW), learner.predict_proba(NEW))
     loaded.partial_fit(*task(TROUT, count=4))
     assert len(loaded.classes_) == 3
+    for seed, moved in ((3, "same.safetensors"), (4, "other.safetensors")):
+        torch.manual_seed(seed)
+        save_file(TinyBackbone().state_dict(), tmp_path / moved)
+    loaded.set_params(pretrained=tmp_path / "same.safetensors").partial_fit(*task(BOAT, count=2))
+    with pytest.raises(LearnerError, match="holds other weights"):
+        loaded.set_params(pretrained=tmp_path / "other.safetensors").partial_fit(
+            *task(BOAT, count=2)
+        )
 
 
 def read_state_of(learner: ContinualLearner, folder: Path) -> dict[str, Any]:

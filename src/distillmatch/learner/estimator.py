@@ -159,6 +159,7 @@ class ContinualLearner(Parameters):
         if before is None and (sentence := missed(parameters, config)):
             (warn if checkpoint is None else checkpoint.tell)(sentence)
         began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
+        _refuse_other_weights(before, config)
         reader = self.reader_for(labeled.items)
         rows, labeled = read_labeled(labeled, reader, "labeled images")
         if isinstance(reader, FeatureReader):
@@ -175,18 +176,7 @@ class ContinualLearner(Parameters):
             examples=parameters["examples"],
             seconds=time.perf_counter() - began,
         )
-        learned: Learned
-        if isinstance(reader, FeatureReader):
-            assert before is None or isinstance(before, Featured)
-            learned = learn_features(before, config, given, reader, checkpoint)
-        else:
-            assert before is None or isinstance(before, Trained)
-            try:
-                learned = learn_trained(before, config, given, progress, checkpoint)
-            except KeyError as error:
-                if before is None:
-                    raise
-                raise LearnerError(f"what was learned before has no {error}") from error
+        learned = _after_task(before, config, given, reader, progress, checkpoint)
         learned = _measured(learned, given)
         learned.history[-1]["left_out"] = left_out(labeled, environment)
         return learned
@@ -425,6 +415,39 @@ class ContinualLearner(Parameters):
                 "by; reject needs method 'features', or one that scores images, such as 'dm' with "
                 "pseudo-labels and any gate but 'everything'"
             )
+
+
+def _after_task(
+    before: Learned | None,
+    config: RunConfig,
+    given: Given,
+    reader: Reader,
+    progress: Progress | None,
+    checkpoint: Keeper | None,
+) -> Learned:
+    """Return what is learned, from features or by training."""
+    if isinstance(reader, FeatureReader):
+        assert before is None or isinstance(before, Featured)
+        return learn_features(before, config, given, reader, checkpoint)
+    assert before is None or isinstance(before, Trained)
+    try:
+        return learn_trained(before, config, given, progress, checkpoint)
+    except KeyError as error:
+        if before is None:
+            raise
+        raise LearnerError(f"what was learned before has no {error}") from error
+
+
+def _refuse_other_weights(before: Learned | None, config: RunConfig) -> None:
+    """Refuse a file of weights by which features would be others; its name does not matter."""
+    if not isinstance(before, Featured) or config.pretrained in (None, before.config.pretrained):
+        return
+    config = config.replace(image_size=before.image_size)
+    if Backbone.of(config, before.placement).digest != before.backbone.digest:
+        raise LearnerError(
+            f"pretrained: {shown(str(config.pretrained))} holds other weights than those that were "
+            "learned with, which cannot change"
+        )
 
 
 def _refuse_change(name: str, there: Any, now: Any) -> None:
