@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from distillmatch.bench.views import measure_views
-from distillmatch.report.views_sheet import draw_views_sheet
+from distillmatch.report.views_sheet import draw_views_of
+from distillmatch.sources import Dataset, Part
 from distillmatch.views import (
     OPERATIONS,
     Normalization,
@@ -235,15 +236,15 @@ def test_impossible_normalizations_are_refused() -> None:
 
 
 def test_the_sheet_is_a_picture_of_useful_size(tmp_path: Path) -> None:
-    path = tmp_path / "views.png"
-    names = ["cat", "a name that is much too long for its place", "dog"]
-    draw_views_sheet(pictures()[:3], names, NORMALIZATION, 1, path)
+    path, again = tmp_path / "views.png", tmp_path / "again.png"
+    part = Part(pictures()[:3], np.arange(3))
+    names = ("cat", "a name that is much too long for its place", "dog")
+    for place in (path, again):
+        draw_views_of(Dataset("made", part, part, names), 1, place)
     with Image.open(path) as sheet:
         assert 350 < sheet.width < 500 and sheet.height > 900
         colors = sheet.convert("RGB").getcolors(1 << 24)
     assert colors is not None and len(colors) > 1000
-    again = tmp_path / "again.png"
-    draw_views_sheet(pictures()[:3], names, NORMALIZATION, 1, again)
     assert path.read_bytes() == again.read_bytes()
 
 

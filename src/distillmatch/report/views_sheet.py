@@ -1,6 +1,5 @@
 """A sheet that shows what views look like: originals, weak and strong views, every operation."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,25 +23,11 @@ HEAD, CAPTION = 62, 20
 
 
 def draw_views_of(dataset: Dataset, seed: int, path: Path) -> None:
-    """Save a sheet of a few images of a data set, each of another class."""
-    shown = shuffled(range(len(dataset.class_names)), seed, "sheet")[:SHEET_IMAGES]
-    chosen = [int(np.flatnonzero(dataset.train.labels == c)[0]) for c in shown]
-    draw_views_sheet(
-        dataset.train.images[chosen],
-        [dataset.class_names[c] for c in shown],
-        Normalization.of(dataset.train.images),
-        seed,
-        path,
-    )
-
-
-def draw_views_sheet(
-    images: Pixels, names: Sequence[str], normalization: Normalization, seed: int, path: Path
-) -> None:
-    """Save a picture of views of the first few images (count, side, side, 3), named by `names`."""
-    if not len(images) or len(images) != len(names):
-        raise ValueError(f"expected images and a name for each, not {len(images)} and {len(names)}")
-    images, names = images[:SHEET_IMAGES], names[:SHEET_IMAGES]
+    """Save a picture of views of a few images of a data set, each of another class."""
+    classes = shuffled(range(len(dataset.class_names)), seed, "sheet")[:SHEET_IMAGES]
+    names = [dataset.class_names[c] for c in classes]
+    train, normalization = dataset.train, Normalization.of(dataset.train.images)
+    images = train.images[[int(np.flatnonzero(train.labels == c)[0]) for c in classes]]
     tile = images.shape[1] * max(1, round(TILE / images.shape[1]))
     step, rows = tile + GAP, -(-len(OPERATIONS) // 2)
     of_image, of_row = CAPTION + 2 * step + GAP, step + 2 * CAPTION + GAP

@@ -58,13 +58,11 @@ def list_files(root: Path, only: str = "") -> Listing:
     Hidden files and those that desktops leave behind are ignored. Links to folders are followed
     after all real folders; no folder is entered twice, so links may form loops.
     """
-    found = Listing([], [], [], [])
-    hidden = 0
+    found, hidden = Listing([], [], [], []), 0
     entered: dict[tuple[int, int], str] = {}
-    waiting = [(str(root / only), f"{only}/" if only else "")]
-    links: deque[tuple[str, str]] = deque()
-    while waiting or links:
-        path, prefix = waiting.pop() if waiting else links.popleft()
+    waiting = deque([(str(root / only), f"{only}/" if only else "")])  # links come last
+    while waiting:
+        path, prefix = waiting.popleft()
         try:
             status = Path(path).stat()
             first = entered.setdefault((status.st_dev, status.st_ino), path)
@@ -89,7 +87,7 @@ def list_files(root: Path, only: str = "") -> Listing:
                 reason = "a link to nothing" if dangling else error.strerror or str(error)
             else:
                 if stat.S_ISDIR(status.st_mode):
-                    below.append((f"{prefix}{name}/", entry.path))
+                    below.append((f"{prefix}{name}/", entry.path, entry.is_symlink()))
                     continue
                 if stat.S_ISREG(status.st_mode):
                     stamps = (status.st_size, status.st_mtime_ns, status.st_mode)
@@ -102,8 +100,8 @@ def list_files(root: Path, only: str = "") -> Listing:
         content = repr((path, files)).encode(errors="surrogateescape")
         stamp = hashlib.blake2b(content, digest_size=16).hexdigest()
         found.folders.append(Folder(path, prefix, [file[1] for file in files], stamp))
-        for name, place in sorted(below, reverse=True):
-            (links if Path(place).is_symlink() else waiting).append((place, name))
+        for name, place, is_link in sorted(below, reverse=True):
+            (waiting.append if is_link else waiting.appendleft)((place, name))
     found.folders.sort(key=lambda folder: (folder.prefix, folder.path))
     return found._replace(hidden=hidden)
 
