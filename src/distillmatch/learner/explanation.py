@@ -24,9 +24,9 @@ class Example:
 class Explanation:
     """What the environment contributed to one task.
 
-    `seen` unlabeled images were met, `accepted` of them were taken for classes of earlier tasks,
-    `by_class` says for which. `accepted` is None where none was judged: in a first task, when there
-    is no class to recognize yet, and by methods that do not judge.
+    `seen` unlabeled images were met, `accepted` of them were taken for classes that are known,
+    `by_class` says for which. `accepted` is None where none was judged: by methods that do not
+    judge, and by those that train in a first task, when there is no class to recognize yet.
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +86,7 @@ class Featured(Learned):
 
     def classifier(self) -> nn.Module:
         """Return the network from normalized images to logits."""
-        return _Classifier(self.backbone.network, *self.statistics.linear())
+        return _Classifier(deepcopy(self.backbone.network), *self.statistics.linear())
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the statistics, and the network's weights unless they are published."""
