@@ -52,11 +52,6 @@ def takes(channels: int, images: int, device: torch.device) -> bool:
     return enough and _kernels(device.index, _block_channels(channels)) is not None
 
 
-def takes_groups(sizes: Sequence[int], images: int) -> bool:
-    """Return whether the kernels take images in groups of these sizes."""
-    return len(sizes) <= MAX_GROUPS and min(sizes) > 0 and sum(sizes) == images
-
-
 def counters_of(norm: "BatchNorm", device: torch.device) -> Tensor:
     """Return the counters of a layer on the current stream, by which thread blocks wait.
 
@@ -250,7 +245,9 @@ def _fits(maps: Tensor, numbers: Tensor, sizes: Sequence[int]) -> bool:
     return (
         are_maps(maps)
         and numbers.dtype == torch.float32
-        and takes_groups(sizes, images)
+        and len(sizes) <= MAX_GROUPS
+        and min(sizes) > 0
+        and sum(sizes) == images
         and takes(channels, images, maps.device)
     )
 

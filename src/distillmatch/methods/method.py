@@ -157,11 +157,8 @@ class Training:
         return batch * (1 + self.strong_labeled) + of_unlabeled
 
 
-class NetworkBuilder(Protocol):
-    """Makes networks where the engine wants them, with weights decided by the seed and the name."""
-
-    def __call__(self, name: str, head: Head, initial_weights: InitialWeights) -> nn.Module:
-        """Return a fresh network, with a linear head or a detector's."""
+NetworkBuilder = Callable[[str, Head, InitialWeights], nn.Module]
+"""Makes networks where the engine wants them, with weights decided by the seed and the name."""
 
 
 class Method(ABC):
