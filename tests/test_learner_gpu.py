@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,3 +34,15 @@ def test_learned_on_a_gpu_and_loaded_on_a_cpu(method: str, tmp_path: Path) -> No
     )
     loaded.partial_fit(*task(SHARK, count=2), unlabeled=ENVIRONMENT)
     assert len(loaded.classes_) == 4
+
+
+@pytest.mark.gpu
+def test_features_of_a_gpu_and_of_a_cpu_tell_the_same(cache: Path, tmp_path: Path) -> None:
+    tiny: dict[str, Any] = {"network": "learner_methods:TinyBackbone", "image_size": 16}
+    learner = ContinualLearner("features", device="cuda", **tiny)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=8), unlabeled=ENVIRONMENT)
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path, device="cpu", allow_import=tiny["network"])
+    np.testing.assert_allclose(
+        loaded.predict_proba(ENVIRONMENT), learner.predict_proba(ENVIRONMENT), atol=0.1
+    )
