@@ -111,7 +111,7 @@ def test_the_compiler_is_found_beside_torch_and_a_missing_one_is_named(
     monkeypatch.setattr(torch.version, "cuda", "99.1")
     with pytest.raises(OSError, match=r"libnvrtc\.so\.99, which comes with torch, was not found"):
         find()
-    library = tmp_path / "nvidia" / "cu99" / "lib" / "libnvrtc.so.99"
+    library = tmp_path / "torch" / "lib" / "libcaffe2_nvrtc.so"
     library.parent.mkdir(parents=True)
     shutil.copyfile(str(_ctypes.__file__), library)  # any library will do
     assert find()._name == str(library)

@@ -216,13 +216,13 @@ def _driver() -> Any:
 def _nvrtc() -> Any:
     """Return the NVRTC that comes with torch, which need not lie where the system looks.
 
-    torch reaches it through a library of its own, and loads that only when it needs it.
+    torch reaches it through a library of its own, which knows where it is and where NVRTC's own
+    files are: loaded by its path, NVRTC 13 does not find these.
     """
     name = f"libnvrtc.so.{str(torch.version.cuda).partition('.')[0]}"
-    wheels = sorted(TORCH.parent.glob(f"nvidia/*/lib/{name}"))
-    for place in (TORCH / "lib" / "libcaffe2_nvrtc.so", name, *wheels):
+    for place in (str(TORCH / "lib" / "libcaffe2_nvrtc.so"), name):
         with contextlib.suppress(OSError):
-            return ctypes.CDLL(str(place))
+            return ctypes.CDLL(place)
     raise OSError(f"{name}, which comes with torch, was not found")
 
 
