@@ -415,24 +415,6 @@ def test_json_that_is_nested_too_deeply_gets_one_sentence(
     assert printed.err.count("\n") == 1 and not printed.out
 
 
-def test_a_run_writes_its_result_and_shows_it(tmp_path: Path) -> None:
-    words = ["--tasks", "3", "--epochs", "1", "--network", "wrn-10-1", "--labels-per-class", "4"]
-    words += ["--device", "cpu", "--unlabeled-per-task", "60"]
-    done = run_command("run", "--method", "base", *words, "--out", str(tmp_path / "base"))
-    assert done.returncode == 0, done.stderr
-    assert "A_N" in done.stdout
-    bound = run_command("run", "--method", "offline", *words, "--out", str(tmp_path / "ub"))
-    assert bound.returncode == 0, bound.stderr
-    picture = tmp_path / "accuracy.png"
-    folders = [str(tmp_path / name) for name in ("ub", "base")]
-    compared = run_command("compare", *folders, "--draw", str(picture))
-    assert compared.returncode == 0, compared.stderr
-    assert "Base" in compared.stdout and "100.0" in compared.stdout
-    assert Image.open(picture).size[0] > 600
-    result: dict[str, Any] = json.loads((tmp_path / "base" / "result.json").read_text())
-    assert result["complete"] and len(result["R"]) == 3
-
-
 CUDA_MEMORY = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB\n"
 )

@@ -16,7 +16,6 @@ from interrupted_runs import (
     ALWAYS,
     TINY,
     DiesAfter,
-    Killed,
     checkpoint_files,
     interrupted,
     said,
@@ -28,7 +27,6 @@ from small_runs import SOURCE, as_words, six_classes, without_times
 from torch import Tensor
 
 from distillmatch.cli import main
-from distillmatch.engine.optimizer import AdamW, Descent
 from distillmatch.errors import DiskError, RunFolderError
 from distillmatch.methods import method_names
 from distillmatch.runs import read_result, run
@@ -73,45 +71,6 @@ def test_a_run_killed_in_every_epoch_ends_in_the_same_result(
     )
     assert without_times(result) == without_times(never_killed)
     assert without_times(read_result(tmp_path)) == without_times(never_killed)
-
-
-@pytest.mark.parametrize(
-    ("name", "every", "optimizer"),
-    [
-        ("dm", 0.0, Descent),
-        ("dm", ALWAYS, Descent),
-        ("dm", ALWAYS, AdamW),
-        ("offline", 0.0, Descent),
-    ],
-)
-def test_a_run_killed_in_any_step_ends_in_the_same_result(
-    name: str,
-    every: float,
-    optimizer: type[Descent] | type[AdamW],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chance = random.Random(f"{name} {every}")
-    config = interrupted(method=name, optimizer="adamw" if optimizer is AdamW else "sgd")
-    never_killed = run(config, dataset=six_classes())
-    inner, left = optimizer.step, [0]
-
-    def step(self: Any) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            raise Killed
-        inner(self)
-
-    monkeypatch.setattr(optimizer, "step", step)
-    kills = 0
-    while True:
-        left[0] = chance.randint(1, 8 if every else 14) if kills < 12 else 10**9
-        result = session(config, tmp_path, checkpoint_seconds=every)
-        if result is not None:
-            break
-        kills += 1
-    assert kills
-    assert without_times(result) == without_times(never_killed)
 
 
 def test_checkpoints_are_as_rare_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

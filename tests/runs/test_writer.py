@@ -1,6 +1,5 @@
 """Checkpoints are written beside the training: it waits for none, and none is lost by that."""
 
-import errno
 import os
 import threading
 import time
@@ -143,40 +142,6 @@ def test_writes_come_one_at_a_time_in_order_and_never_before_their_epochs_in_the
     files = [entry["file"] for entry in log if entry["event"] == "checkpoint"]
     assert files == [f"{number + 1:08d}.safetensors" for number in range(len(places))]
     assert log[-1]["event"] == "finished"
-
-
-def test_a_write_that_fails_stops_the_run_after_the_epoch_with_the_state_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, failed = interrupted(method="base"), threading.Event()
-
-    def fsync(descriptor: int) -> None:
-        failed.set()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def fill_the_disk(checkpoint: Checkpoint) -> None:
-        if checkpoint.values["engine"]["task"] == 2:
-            patch.setattr(os, "fsync", fsync)
-
-    def hear_of_it_in_the_ninth(finished: int) -> None:
-        if finished == 9:
-            assert failed.wait(300)
-            wait_until(lambda: not writing(), "the end of the write")
-
-    progress = Counting(hear_of_it_in_the_ninth)
-    with monkeypatch.context() as patch:
-        before_each_write(patch, fill_the_disk)
-        with pytest.raises(
-            DiskError, match=r"no space left on the disk of .* writing a checkpoint"
-        ):
-            counted(config, tmp_path, progress)
-    assert progress.finished == 9, "four of each task, and the one at whose end it is heard of"
-    assert place_of(newest(tmp_path)) == (1, 0, 0)
-    assert not list(tmp_path.rglob("*.part")) and not (tmp_path / "run.lock").exists()
-    assert read_log(tmp_path)[-1]["event"] == "failed"
-    result = session(config, tmp_path, resume="must")
-    assert result is not None
-    assert without_times(result) == without_times(run(config, dataset=six_classes()))
 
 
 def test_a_stop_during_a_slow_write_leaves_the_newest_state(

@@ -229,18 +229,3 @@ def test_a_tuning_that_counts_on_a_gpu_is_refused_without_one_and_leaves_nothing
     assert main(["tune", "--out", str(out), "--device", "cpu", "--runs-per-gpu", "2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "these runs use no GPU" in line and not out.exists()
-
-
-def test_other_test_data_lead_to_the_same_choice(tmp_path: Path) -> None:
-    dataset = make_dataset(classes=8, noise=True)
-    other = replace(
-        dataset,
-        test=Part(255 - dataset.test.images, dataset.test.labels[::-1].copy()),
-    )
-    space: Space = {"learning_rate": (0.01, 0.1)}
-    records = [
-        tune(tmp_path / str(number), Here(data), space)
-        for number, data in enumerate((dataset, other))
-    ]
-    assert records[0]["trials"] == records[1]["trials"]
-    assert records[0]["streams"] != records[1]["streams"], "they are other data all the same"
