@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from distillmatch.files import size_shown
@@ -50,8 +51,15 @@ class _Console(Console):
     """A console that cleans text and keeps working when its reader goes away, as `head` does."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the text to render, cleaned; every string that is printed passes here."""
+        """Return the text to render, cleaned before it is laid out."""
         return super().render_str(clean(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Return what is printed, cleaned; all of it passes here."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=clean(segment.text))
 
     def on_broken_pipe(self) -> None:
         """Stay silent from now on if this shows progress; otherwise end the command."""

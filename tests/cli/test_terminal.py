@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from folder_images import save
+from learner_world import SHARK, small_learner, task
 from made_up import made_up_run
 
 from distillmatch.cli import main
+from distillmatch.runs.checkpoints import checksum
 from distillmatch.runs.lock import FolderLock
 from distillmatch.terminal import LiveProgress, show_progress, without_progress
 
@@ -54,6 +56,15 @@ def of_a_result(folder: Path, name: str) -> list[str]:
     return ["results", str(folder)]
 
 
+def of_a_learner(folder: Path, name: str) -> list[str]:
+    small_learner(epochs=1).partial_fit(*task(SHARK, count=2)).save(folder / "it")
+    record = json.loads((folder / "it" / "learner.json").read_text())
+    record["learner"]["network"] = name
+    record["checksum"] = checksum(json.dumps(record["learner"], sort_keys=True), {})
+    (folder / "it" / "learner.json").write_text(json.dumps(record))
+    return ["inspect", str(folder / "it")]
+
+
 def of_a_stream(folder: Path, name: str) -> list[str]:
     path = folder / "stream.json"
     assert main(["stream", "--tasks", "1", "--save", str(path)]) == 0
@@ -77,7 +88,7 @@ def of_a_lock(folder: Path, name: str) -> list[str]:
 
 _kept: list[FolderLock] = []
 NAMES = [of_a_folder, of_a_run, of_a_ledger, of_an_experiment]
-CONTENTS = [of_a_result, of_a_stream, of_a_yaml_key, of_a_lock]
+CONTENTS = [of_a_result, of_a_learner, of_a_stream, of_a_yaml_key, of_a_lock]
 
 
 @pytest.mark.parametrize("place", NAMES)

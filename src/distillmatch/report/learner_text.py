@@ -149,7 +149,7 @@ def state_table(summary: Record) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, said in state_rows(summary):
-        table.add_row(name, Text(said))
+        table.add_row(name, Text(shown(said)))
     return table
 
 
