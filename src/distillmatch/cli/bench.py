@@ -1,9 +1,13 @@
-"""`distillmatch bench`: measure the speed of this machine beside a plain implementation."""
+"""`distillmatch bench`: measure speed on this machine, and learners on your own photographs."""
 
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from distillmatch.cli.options import (
@@ -19,15 +23,27 @@ from distillmatch.cli.options import (
 from distillmatch.cli.parser import Commands, Parser, add_command
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
+from distillmatch.files import size_shown
 from distillmatch.sources import load_source
-from distillmatch.terminal import plain_console, say
+from distillmatch.terminal import LiveProgress, plain_console, say
+
+FIGURES = (
+    ("all", "all"),
+    ("old", "older"),
+    ("new", "new"),
+    ("rejected", "rejects"),
+    ("accepted", "accepts"),
+    ("seconds", "s"),
+    ("bytes", "kept"),
+)
+"""The figures of a learner on photographs, and the heads of their columns."""
 
 
 def add_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = add_command(commands, "bench", "measure speed on the machine at hand")
+    parser = add_command(commands, "bench", "measure speed, or learners on your photographs")
     kinds = parser.add_subparsers(
-        dest="bench", required=True, metavar="views|train", parser_class=Parser
+        dest="bench", required=True, metavar="views|train|photographs", parser_class=Parser
     )
     views = add_command(
         kinds, "views", "measure weak and strong views a second", examples=("bench views",)
@@ -48,12 +64,99 @@ def add_parser(commands: Commands) -> None:
     add_json_option(train)
     add_run_options(train)
     train.set_defaults(run=run_train)
+    _add_photographs(kinds)
+
+
+def _add_photographs(kinds: Commands) -> None:
+    parser = add_command(
+        kinds,
+        "photographs",
+        "compare learners and baselines on a folder of classes",
+        examples=("bench photographs birds", "bench photographs birds --also base --epochs 50"),
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="images, one folder per class")
+    for name, default, what in (
+        ("splits", 3, "divisions of classes and images, each with a seed of its own"),
+        ("months", 3, "tasks that the classes come in"),
+        ("labels", 20, "labeled images of each class"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=at_least(1, int),
+            default=default,
+            metavar="N",
+            help=f"{what} (default: {default})",
+        )
+    parser.add_argument(
+        "--also",
+        nargs="+",
+        choices=("base", "scratch"),
+        default=[],
+        help="also train from scratch: method base, or the default without a pretrained network",
+    )
+    parser.add_argument(
+        "--epochs",
+        type=at_least(1, int),
+        default=200,
+        metavar="N",
+        help="epochs a month of what trains from scratch (default: 200)",
+    )
+    add_device_option(parser)
+    add_json_option(parser)
+    parser.set_defaults(run=run_photographs)
 
 
 def _add_seconds(parser: Parser, default: float) -> None:
     number = at_least(0, float)
     what = f"time for each measurement (default: {default:g})"
     parser.add_argument("--seconds", type=number, default=default, metavar="X", help=what)
+
+
+def run_photographs(arguments: argparse.Namespace) -> None:
+    """Measure learners over several splits; print means and standard deviations."""
+    from distillmatch.bench.photographs import measure_photographs
+
+    place, epochs = {"device": arguments.device}, {"epochs": arguments.epochs}
+    learners: dict[str, dict[str, Any]] = {"ours": dict(place)}
+    if "base" in arguments.also:
+        learners["base"] = {**place, **epochs, "method": "base", "network": "wrn-28-2"}
+        learners["base"]["coreset"] = 75
+    if "scratch" in arguments.also:
+        learners["from scratch"] = {**place, **epochs, "network": "wrn-28-2"}
+    measured = measure_photographs(
+        arguments.folder,
+        learners,
+        splits=arguments.splits,
+        months=arguments.months,
+        labels=arguments.labels,
+        progress=LiveProgress("photographs"),
+    )
+    if arguments.json:
+        say(json.dumps([asdict(one) for one in measured], indent=2))
+        return
+    table = Table(
+        title=f"{arguments.folder.name}: percent over {arguments.splits} splits, "
+        f"{arguments.months} months, {arguments.labels} labels a class; rejects: unseen classes, "
+        "accepts: known ones",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("learner", no_wrap=True)
+    for _, head in FIGURES:
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in measured:
+        cells = (_cell(key, one.figures.get(key, [])) for key, _ in FIGURES)
+        table.add_row(one.name, *cells)
+    plain_console().print(table)
+
+
+def _cell(key: str, values: list[float]) -> str:
+    """Return a mean, and its standard deviation over splits where that says something."""
+    if not values:
+        return "–"
+    if key == "bytes":
+        return size_shown(round(mean(values)))
+    spread = key in ("all", "old", "new") and len(values) > 1
+    return f"{mean(values):.1f}" + (f" ±{stdev(values):.1f}" if spread else "")
 
 
 def run_views(arguments: argparse.Namespace) -> None:
