@@ -9,7 +9,18 @@ from PIL import Image
 from distillmatch.cli import main
 
 SIDE = 8
-SMALL = ["--network", "wrn-10-1", "--epochs", "2", "--batch", "8", "--unlabeled-batch", "8"]
+SMALL = [
+    "--method",
+    "dm",
+    "--network",
+    "wrn-10-1",
+    "--epochs",
+    "2",
+    "--batch",
+    "8",
+    "--unlabeled-batch",
+    "8",
+]
 SMALL += ["--image-size", str(SIDE), "--device", "cpu"]
 ODD = "<b>[red]&amp;"
 COLORS = {"red": (220, 30, 30), "green": (30, 200, 40), ODD: (30, 40, 220), "white": (240,) * 3}

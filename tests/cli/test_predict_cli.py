@@ -63,7 +63,7 @@ def test_rejection_by_a_method_without_scores_is_refused_before_anything_is_prin
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = str(tmp_path / "state")
-    words = ["learn", state, "--labeled", str(world / "march"), "--method", "base", *SMALL]
+    words = ["learn", state, "--labeled", str(world / "march"), *SMALL, "--method", "base"]
     assert main([*words, "--quiet"]) == 0
     assert main(["predict", state, str(world / "test"), "--csv", "--reject"]) == 2
     printed = capsys.readouterr()

@@ -322,8 +322,8 @@ def test_what_features_have_no_use_for_is_refused(
     ("given", "installed", "chosen"),
     [
         ({}, True, ("features", "efficientnet-lite0")),
-        ({}, False, ("dm", "wrn-28-2")),
-        ({"network": "wrn-10-1"}, True, ("dm", "wrn-10-1")),
+        ({}, False, ("worldmatch", "wrn-28-2")),
+        ({"network": "wrn-10-1"}, True, ("worldmatch", "wrn-10-1")),
         ({"method": "base"}, True, ("base", "wrn-28-2")),
         ({"method": "features"}, False, ("features", "efficientnet-lite0")),
         ({"network": "efficientnet-lite0"}, True, ("features", "efficientnet-lite0")),

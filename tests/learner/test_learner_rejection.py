@@ -74,17 +74,19 @@ def test_strangers_are_refused_by_a_calibrated_threshold(recipe: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [
-        ("e2e", None),
-        ("dm", {"pseudo_labels": False}),
-        ("worldmatch", None),
-        ("worldmatch", {"accept": "newness"}),
-    ],
+    [("e2e", None), ("dm", {"pseudo_labels": False})],
 )
 def test_rejecting_by_what_gives_no_scores_is_refused(method: str, options: Any) -> None:
     learner = small_learner(method, epochs=1, options=options).fit(*task(SHARK, count=2))
     with pytest.raises(LearnerError, match=f"method '{method}' .* no threshold to tell strangers"):
         learner.predict(ENVIRONMENT, reject=True)
+
+
+def test_worldmatch_is_as_familiar_with_an_image_as_it_is_certain_of_a_class() -> None:
+    learner = small_learner("worldmatch", epochs=1).fit(*task(SHARK, BOAT, count=4))
+    certain = learner.predict_proba(ENVIRONMENT).max(axis=1)
+    np.testing.assert_allclose(learner.predict_familiarity(ENVIRONMENT), certain, atol=1e-5)
+    assert learner.history_[-1]["known_threshold"] is not None
 
 
 @pytest.mark.parametrize(

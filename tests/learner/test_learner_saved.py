@@ -223,3 +223,17 @@ def test_other_places_hold_no_learner(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LearnerError, match="expected a folder for the learner, found a file"):
         small_learner(epochs=1).fit(*task(SHARK, count=2)).save(tmp_path / "file")
+
+
+def test_what_is_left_to_a_learner_from_scratch_lasts_over_a_folder(tmp_path: Path) -> None:
+    """It stores a few images, and more after it was loaded; a method that is named stores none."""
+    learner = small_learner("auto", epochs=1)
+    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3))
+    assert len(learner.coreset_) == 6 and learner.coreset_.capacity == 75
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path)
+    assert loaded.get_params()["coreset"] is None
+    loaded.partial_fit(*task(BOAT, count=2), unlabeled=images_of(SHARK, count=3))
+    assert len(loaded.coreset_) == 8
+    assert loaded.method_.config.options["accept"] == "newness"
+    assert not len(small_learner("worldmatch", epochs=1).fit(*task(BOAT, TROUT, count=2)).coreset_)

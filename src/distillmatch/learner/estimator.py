@@ -72,8 +72,9 @@ class ContinualLearner(Parameters):
     """Learns classes of images a task at a time, with whatever unlabeled images are around.
 
     With `method` and `network` "auto", it keeps statistics of a pretrained network's features where
-    the extra `pretrained` is installed, and else trains a small network from scratch. `pretrained`
-    is a file of weights for another `network`.
+    the extra `pretrained` is installed, and else trains a small network from scratch, by method
+    "worldmatch" with `accept` "newness" and a `coreset` of 75 images. `pretrained` is a file of
+    weights for another `network`.
 
     The parameters have the names, meanings and defaults of a run's configuration; `options` holds
     any others of them, and those of a user's own method. Beside them: of a task's unlabeled images
@@ -89,7 +90,7 @@ class ContinualLearner(Parameters):
         epochs: int = 200,
         batch: int = 64,
         unlabeled_batch: int = 128,
-        coreset: int = 0,
+        coreset: int | None = None,
         learning_rate: float | None = None,
         seed: int = 1,
         device: str = "auto",

@@ -27,7 +27,7 @@ from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.features import Featured
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.schema import check_form
-from distillmatch.learner.settings import run_config
+from distillmatch.learner.settings import AUTO, completed, run_config
 from distillmatch.learner.trained import Trained
 from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
@@ -150,7 +150,7 @@ def read_learned(
         named = {**settings, "method": body["method"], "network": body["network"]}
         for values in (settings, named):
             refuse_code(values, shown(folder / HEAD), allow_import)
-        config = run_config(named)
+        config = run_config(completed(named, left_to_us=settings["method"] == AUTO))
         kind = Featured if body.get("features") else Trained
         return settings, kind.restored(body, tensors, _common(body, config, tensors["examples"]))
 

@@ -84,7 +84,7 @@ class _Settings(BaseModel):
     epochs: Count
     batch: Count
     unlabeled_batch: Count
-    coreset: Count
+    coreset: Count | None
     learning_rate: Number | None
     seed: Annotated[int, Field(strict=True)]
     device: Text

@@ -30,8 +30,15 @@ LASTING = ("method", "recipe", "network", "image_size", "coreset", "seed")
 FEATURES = "features"
 """The method that keeps statistics of a pretrained network's features, and trains no network."""
 AUTO = "auto"
-FROM_SCRATCH = {"method": "dm", "network": "wrn-28-2"}
-"""What is chosen where no pretrained network is installed."""
+FROM_SCRATCH: dict[str, Any] = {
+    "method": "worldmatch",
+    "network": "wrn-28-2",
+    "coreset": 75,
+    "options": {"accept": "newness"},
+}
+"""What is chosen where no pretrained network is installed. What looks new is not taken for a past
+class, or labels of new classes would drown in pseudo-labels of old ones.
+"""
 TRAINING_KEYS = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate")
 """What method 'features', which trains nothing, has no use for."""
 MISSED = (
@@ -41,10 +48,11 @@ MISSED = (
 
 
 def chosen(parameters: dict[str, Any], before: RunConfig | None) -> dict[str, Any]:
-    """Return parameters with a method and a network in place of 'auto'.
+    """Return parameters with a method and a network in place of 'auto', and a size of the coreset.
 
     Those of what was learned before stay. Else, where weights are at hand, features of a pretrained
-    network are learned from, and where none are, a small network is trained from scratch.
+    network are learned from, and where none are, a small network is trained from scratch, with a
+    small coreset.
     """
     method = parameters["method"]
     if before is not None:
@@ -53,7 +61,18 @@ def chosen(parameters: dict[str, Any], before: RunConfig | None) -> dict[str, An
         named = {"method": FEATURES, "network": efficientnet_lite.NAME}
     else:
         named = FROM_SCRATCH
-    return {**parameters, **{key: named[key] for key in named if parameters[key] == AUTO}}
+    found = {**parameters, **{key: named[key] for key in named if parameters[key] == AUTO}}
+    return completed(found, left_to_us=method == AUTO)
+
+
+def completed(parameters: dict[str, Any], left_to_us: bool) -> dict[str, Any]:
+    """Return parameters, of a method that was or was not left to us, with coreset and options."""
+    found, scratch = dict(parameters), parameters["method"] == FROM_SCRATCH["method"]
+    if found["coreset"] is None:
+        found["coreset"] = FROM_SCRATCH.get("coreset", 0) if scratch and left_to_us else 0
+    if scratch and left_to_us and isinstance(found["options"], dict | None):
+        found["options"] = {**FROM_SCRATCH.get("options", {}), **(found["options"] or {})}
+    return found
 
 
 def missed(parameters: dict[str, Any], config: RunConfig) -> str | None:

@@ -209,6 +209,10 @@ class WorldMatch(Balanced):
         self.weights = class_weights(counts) if balanced else torch.ones_like(counts)
         self.log_shares = ((in_step + 1) / (in_step + 1).sum()).log()
 
+    def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
+        """Score images by how certain the classifier is of any class."""
+        return softmax_confidence(self.logits(images), task.seen)
+
     def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels:
         """Return the pseudo-labels for the diagnostics."""
         return self.pseudo_labels(outputs, task, truth)

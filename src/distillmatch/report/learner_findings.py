@@ -227,7 +227,7 @@ def _remedy(record: Record) -> str:
     """Return what to try where classes are not recognized."""
     if "statistics_bytes" in record:
         return f"Try {MORE_LABELS}, or camera images that show them."
-    more = "" if record["stored"] else ", stored images (--coreset 75)"
+    more = "" if record["stored"] else ", stored images in a new learner (--coreset 75)"
     return (
         f"Try {MORE_LABELS}{more}, or a pretrained network: pip install 'distillmatch[pretrained]'."
     )
