@@ -157,6 +157,7 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         ([7], "the list has an int"),
         ("no such place", "found nothing"),
         (["no such file.png"], "no such file.png: No such file"),
+        (["a\0b"], "a.b: no file can have this name"),
     ],
 )
 def test_what_is_no_image_is_refused(given: Any, sentence: str) -> None:

@@ -99,7 +99,10 @@ def problem_with(file: ImageFile) -> str | None:
 
 
 def _open(path: str) -> BinaryIO:
-    return Path(path).open("rb")
+    try:
+        return Path(path).open("rb")
+    except ValueError:  # a zero byte or a lone surrogate
+        raise OSError("no file can have this name") from None
 
 
 def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
