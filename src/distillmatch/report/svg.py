@@ -95,8 +95,9 @@ def line_figure(
     for tick in [tick for tick in ticks(min(xs), max(xs), 8) if tick == int(tick)] or [xs[0]]:
         parts.append(words(at(tick, 0)[0], bottom + 16, f"{tick:g}", "small", "middle"))
     parts.append(f'<path class="axis" d="M{LEFT} {bottom}H{right}"/>')
-    entries = [f"{one.name} ({', '.join(LOOKS[one.look][:2])})" for one in series]
-    columns = 2 if max(map(len, entries)) <= 27 else 1
+    spoken = [", ".join(LOOKS[one.look][:2]).replace("ink", "black or white") for one in series]
+    longest = max(len(f"{one.name} ({look})") for one, look in zip(series, spoken, strict=True))
+    columns = 2 if longest <= 27 else 1
     for number, one in enumerate(series):
         color, shape, dashes = LOOKS[one.look]
         places = [at(x, y) for x, y in one.points]
@@ -107,7 +108,7 @@ def line_figure(
             parts.append(marker(*place_of, shape, f"{one.name}, {x:g}: {y:.1f}"))
         x, y = 16 + number % columns * 180, bottom + 54 + number // columns * LINE_HEIGHT
         name = with_indices(shortened(one.name, 22 if columns == 2 else 34))
-        said = f'{name} <tspan class="small">({color}, {shape})</tspan>'
+        said = f'{name} <tspan class="small">({spoken[number]})</tspan>'
         parts.append(marker(x, y - 4, shape) + f'<text x="{x + 12}" y="{y}">{said}</text></g>')
     height = bottom + 54 + ceil(len(series) / columns) * LINE_HEIGHT
     return svg("".join(parts), height, f"{title}, {place}: {y_label} over {x_label}")
