@@ -350,3 +350,20 @@ def test_a_task_that_ends_in_no_numbers_is_refused_and_changes_nothing() -> None
     with pytest.raises(TrainingError, match="a lower learning_rate may help"):
         learner.partial_fit(*task(SHARK, count=2))
     np.testing.assert_array_equal(learner.predict_proba(images_of(BOAT, count=4)), before)
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    learner = small_learner(epochs=3)
+    learner.fit(*task(GOLDFISH, BOAT, count=3))
+    assert capsys.readouterr().err == ""
+    learner.partial_fit(*task(TROUT, count=3), name="may", verbose=True)
+    assert "may: 100 % done" in capsys.readouterr().err
+
+
+def test_classes_may_be_announced() -> None:
+    learner = small_learner(epochs=1)
+    images, labels = task(GOLDFISH, BOAT, count=2)
+    learner.partial_fit(images, labels, None, names_of(GOLDFISH, BOAT, SHARK))
+    assert learner.classes_.tolist() == sorted(names_of(GOLDFISH, BOAT))
+    with pytest.raises(LearnerError, match=r"among the classes .* but '.*boat' came"):
+        learner.partial_fit(X=images, y=labels, classes=names_of(GOLDFISH))

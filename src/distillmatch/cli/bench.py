@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from distillmatch.cli.options import (
@@ -138,7 +137,8 @@ def run_photographs(arguments: argparse.Namespace) -> None:
         title=f"{arguments.folder.name}: percent over {arguments.splits} splits, "
         f"{arguments.months} months, {arguments.labels} labels a class; rejects: unseen classes, "
         "accepts: known ones",
-        box=box.SIMPLE_HEAD,
+        box=None,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("learner", no_wrap=True)
     for _, head in FIGURES:
