@@ -1,5 +1,6 @@
 """The folder of a run: whose it is, what it records, and that it is run once."""
 
+import errno
 import json
 import os
 import platform
@@ -135,7 +136,12 @@ def test_a_lock_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
 def test_on_a_file_system_without_locks_a_living_process_keeps_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distillmatch.runs.lock._lock", lambda descriptor: "no locks")
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
     lock = FolderLock(tmp_path, said.append)
     assert said == [
         f"{tmp_path} is on a file system without locks: start no second process there at the same "
