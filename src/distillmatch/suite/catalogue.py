@@ -33,8 +33,8 @@ the images that Base must store to match a method, in all and for each unlabeled
 """
 Scale = Literal["paper", "quick"]
 QUICK_NOTE = (
-    "Made small on the embedded data, with fewer tasks and stored images. Nothing was published of "
-    "it."
+    "Made small on the embedded data, with fewer tasks, stored images, and steps: to try commands, "
+    "not to compare methods. Nothing was published of it."
 )
 PARENTS = {"cifar100": 20, "shapes": 12}
 """Tasks of a stream with a task for each parent class."""
