@@ -449,3 +449,28 @@ def test_the_published_weights_are_named_and_not_copied(
     (tmp_path / "it" / "learner.json").write_text(json.dumps(record))
     with pytest.raises(LearnerError, match="learned on other weights"):
         ContinualLearner.load(tmp_path / "it", device="cpu")
+
+
+def test_vectors_that_somebody_computed_are_learned_from_as_features_are(tmp_path: Path) -> None:
+    """Two months of vectors, with a folder between them; images are refused."""
+    draw = np.random.default_rng(3)
+    places = draw.normal(0, 3, (4, 7))
+
+    def vectors(slots: list[int]) -> Any:
+        return places[slots] + draw.normal(0, 0.3, (len(slots), 7))
+
+    learner = ContinualLearner(network="identity")
+    learner.partial_fit(vectors([0, 1] * 5), ["a", "b"] * 5, unlabeled=vectors([0, 1, 2] * 9))
+    assert learner.history_[-1]["accepted"] > 0 and learner.score(vectors([1]), ["b"]) == 1
+    learner.save(tmp_path)
+    loaded = ContinualLearner.load(tmp_path)
+    loaded.partial_fit(vectors([2, 3] * 5), ["c", "d"] * 5)
+    assert loaded.predict(vectors([3, 0, 2, 1])).tolist() == list("dacb")
+    with pytest.raises(LearnerError, match="must be vectors of 7 numbers, not of 5"):
+        loaded.predict(draw.normal(size=(2, 5)))
+    with pytest.raises(LearnerError, match="must be an array of vectors"):
+        loaded.predict(np.zeros((2, 16, 16, 3), np.uint8))
+    with pytest.raises(LearnerError, match="no network from images"):
+        _ = loaded.classifier_
+    with pytest.raises(LearnerError, match="name network 'identity'"):
+        ContinualLearner("base", "wrn-10-1").fit(vectors([0, 1]), ["a", "b"])

@@ -1,7 +1,8 @@
 """The learner under scikit-learn's own checks of estimators.
 
 Those checks draw tables of numbers, and a learner wants images. So they are run on a learner that
-is shown each row of such a table as a little picture; none is left out.
+is shown each row of such a table as a little picture, and on one that takes the rows as features
+of a network; none is left out.
 """
 
 from collections.abc import Callable
@@ -25,28 +26,33 @@ SIDE = 8
 class RowsAsImages(ContinualLearner):
     """A learner that draws each row of a table as a picture; scikit-learn checks the table."""
 
-    def fit(self, X: Any, y: Any = None, unlabeled: Any = None, **others: Any) -> Self:
+    def fit(self, X: Any, y: Any = None, unlabeled: Any = None, *, verbose: bool = False) -> Self:
         table, y = validate_data(self, X, y, dtype=np.float64)
-        return super().fit(drawn(table), y)
+        return super().fit(self.shown(table), y)
 
     def partial_fit(self, X: Any, y: Any = None, *others: Any, **named: Any) -> Self:
         if np.ndim(X) == 2:
             X, y = validate_data(
                 self, X, y, dtype=np.float64, reset=not self.__sklearn_is_fitted__()
             )
-            X = drawn(X)
+            X = self.shown(X)
         return super().partial_fit(X, y, *others, **named)
 
     def predict(self, X: Any, reject: bool = False, accept: float | None = None) -> NDArray[Any]:
         check_is_fitted(self)
-        return super().predict(drawn(validate_data(self, X, reset=False, dtype=np.float64)))
+        return super().predict(self.shown(validate_data(self, X, reset=False, dtype=np.float64)))
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         check_is_fitted(self)
-        return super().predict_proba(drawn(validate_data(self, X, reset=False, dtype=np.float64)))
+        return super().predict_proba(
+            self.shown(validate_data(self, X, reset=False, dtype=np.float64))
+        )
 
     def score(self, X: Any, y: Any = None) -> float:
-        return super().score(drawn(validate_data(self, X, reset=False, dtype=np.float64)), y)
+        return super().score(self.shown(validate_data(self, X, reset=False, dtype=np.float64)), y)
+
+    def shown(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        return table if self.network == "identity" else drawn(table)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -65,7 +71,10 @@ def drawn(table: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [RowsAsImages("base", "wrn-10-1", image_size=SIDE, epochs=1, batch=16)]
+    [
+        RowsAsImages("base", "wrn-10-1", image_size=SIDE, epochs=1, batch=16),
+        RowsAsImages(network="identity"),
+    ]
 )
 def test_passes_the_checks_of_scikit_learn(
     estimator: RowsAsImages, check: Callable[[RowsAsImages], None]

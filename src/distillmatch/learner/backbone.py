@@ -17,7 +17,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Placement
 from distillmatch.engine.outputs import piece_size
 from distillmatch.errors import LearnerError
-from distillmatch.learner.inputs import Pixels
+from distillmatch.learner.inputs import SMALLEST, Pixels
 from distillmatch.networks import (
     PretrainedWeights,
     build_network,
@@ -71,6 +71,11 @@ class Backbone:
         )
         digest = efficientnet_lite.SHA256
         return cls(_published(placement), side, LITE, count, digest, {}, placement)
+
+    @classmethod
+    def of_vectors(cls, dimension: int, placement: Placement) -> "Backbone":
+        """Return what stands for a network where vectors of features are given."""
+        return cls(nn.Identity(), SMALLEST, IMAGENET, dimension, "", {}, placement)
 
     @classmethod
     def stored(

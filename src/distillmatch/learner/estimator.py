@@ -20,7 +20,7 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.environment import look_around
 from distillmatch.learner.explanation import Explanation
-from distillmatch.learner.feature_reader import FeatureReader, Gallery
+from distillmatch.learner.feature_reader import FeatureReader, Gallery, VectorReader
 from distillmatch.learner.features import Featured, learn_features
 from distillmatch.learner.inputs import (
     Items,
@@ -47,6 +47,7 @@ from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_
 from distillmatch.learner.settings import (
     AUTO,
     FEATURES,
+    IDENTITY,
     check_accept,
     chosen,
     lasting,
@@ -163,7 +164,7 @@ class ContinualLearner(Parameters):
         _refuse_other_weights(before, config)
         reader = self.reader_for(labeled.items)
         rows, labeled = read_labeled(labeled, reader, "labeled images")
-        if isinstance(reader, FeatureReader):
+        if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
             reader = replace(reader, gallery=Gallery())
         environment = look_around(
             unlabeled, reader, parameters["unlabeled_limit"], config.seed, number
@@ -219,6 +220,9 @@ class ContinualLearner(Parameters):
         if before is not None:
             return before.reader
         config = self._config(None)
+        if config.network == IDENTITY:
+            width = items.shape[-1] if isinstance(items, np.ndarray) else 0
+            return VectorReader(Backbone.of_vectors(width, Placement.of(config)), None)
         if config.method == FEATURES:
             return FeatureReader(Backbone.of(config, Placement.of(config)))
         return PixelReader(config.image_size or natural_side(items))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache, Features, content_key
 from distillmatch.learner.inputs import Items, Pixels, decoded, problem
@@ -207,6 +208,26 @@ class FeatureReader:
             if self.gallery is not None:
                 self.gallery.add(item, one.pixels)
             yield one.features
+
+
+class VectorReader(FeatureReader):
+    """Takes the rows of a table as features that somebody computed already."""
+
+    def read(self, items: Items, what: str = "images") -> tuple[Features, list[str]]:
+        """Return a table of vectors as it is; refuse anything else."""
+        dimension = self.backbone.dimension
+        if not len(items):
+            return self.room(0), []
+        if not isinstance(items, np.ndarray) or items.ndim != 2:
+            raise LearnerError(f"with network 'identity', {what} must be an array of vectors")
+        if items.shape[1] != dimension:
+            raise LearnerError(
+                f"{what} must be vectors of {dimension} numbers, not of {items.shape[1]}"
+            )
+        rows = items.astype(np.float32)
+        if not np.isfinite(rows).all():
+            raise LearnerError(f"{what} must be vectors of finite numbers, without NaN and inf")
+        return rows, []
 
 
 def _gathered(

@@ -15,10 +15,11 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FeatureClassifier
-from distillmatch.learner.feature_reader import FeatureReader
+from distillmatch.learner.feature_reader import FeatureReader, VectorReader
 from distillmatch.learner.labels import slots_of
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.recognition import Sample, choose_examples
+from distillmatch.learner.settings import IDENTITY
 from distillmatch.learner.task import Classes, Given, Keeper, explained, record_of
 
 _STATISTICS, _BACKBONE = "statistics/", "backbone/"
@@ -39,7 +40,10 @@ class Featured(Learned):
         """Return what was saved; `common` is what all kinds of learners have."""
         noted, side = body["features"], common["image_size"]
         config, placement = common["config"].replace(image_size=side), common["placement"]
-        if noted["published"]:
+        if config.network == IDENTITY:
+            dimension = tensors[f"{_STATISTICS}labeled_means"].shape[1]
+            backbone = Backbone.of_vectors(dimension, placement)
+        elif noted["published"]:
             backbone = Backbone.published(config, placement)
         else:
             weights = _below(_BACKBONE, tensors)
@@ -59,6 +63,8 @@ class Featured(Learned):
     @property
     def reader(self) -> FeatureReader:
         """What reads images as features."""
+        if self.config.network == IDENTITY:
+            return VectorReader(self.backbone, None)
         return FeatureReader(self.backbone)
 
     def logits(self, rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -86,6 +92,8 @@ class Featured(Learned):
 
     def classifier(self) -> nn.Module:
         """Return the network from normalized images to logits."""
+        if self.config.network == IDENTITY:
+            raise LearnerError("what was learned from vectors has no network from images to logits")
         return _Classifier(deepcopy(self.backbone.network), *self.statistics.linear())
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

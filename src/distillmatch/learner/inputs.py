@@ -268,6 +268,8 @@ def _batch(array: NDArray[Any], what: str, *, channels_first: bool) -> NDArray[A
         raise LearnerError(
             f"{what} must be several, but came as one of shape {array.shape}; put it in a list"
         )
+    if array.ndim == 2:
+        return array  # vectors of features, which only network 'identity' reads
     if array.ndim not in (3, 4):
         raise LearnerError(
             f"{what} must have the shape (count, height, width, 3), (count, 3, height, width) or "
@@ -307,6 +309,12 @@ def _channels_last(
 
 def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
     """Return numbers as bytes, with three channels."""
+    if array.ndim != 4:
+        raise LearnerError(
+            f"{what} must have the shape (count, height, width, 3), (count, 3, height, width) or "
+            f"(count, height, width), not {array.shape}; for vectors of features, name network "
+            "'identity'"
+        )
     if array.dtype.kind == "f":
         if not (np.isfinite(array).all() and (array >= 0).all() and (array <= 1).all()):
             raise LearnerError(

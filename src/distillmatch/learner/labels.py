@@ -51,7 +51,10 @@ class Labeled(NamedTuple):
 
     def part(self, places: Sequence[int]) -> "Labeled":
         """Return the images at some places, and nothing that was left out."""
-        items = [self.items[place] for place in places]
+        if isinstance(self.items, np.ndarray):
+            items: Items = self.items[np.asarray(places, np.int64)]
+        else:
+            items = [self.items[place] for place in places]
         return Labeled(items, [self.labels[place] for place in places], self.found)
 
 

@@ -29,6 +29,8 @@ LASTING = ("method", "recipe", "network", "image_size", "coreset", "seed")
 
 FEATURES = "features"
 """The method that keeps statistics of a pretrained network's features, and trains no network."""
+IDENTITY = "identity"
+"""The network where features are given instead of images."""
 AUTO = "auto"
 FROM_SCRATCH: dict[str, Any] = {
     "method": "worldmatch",
@@ -84,7 +86,8 @@ def missed(parameters: dict[str, Any], config: RunConfig) -> str | None:
 
 
 def _has_weights(parameters: dict[str, Any]) -> bool:
-    if _pretrained(parameters) is not None or parameters["network"] == efficientnet_lite.NAME:
+    ready = (efficientnet_lite.NAME, IDENTITY)
+    if _pretrained(parameters) is not None or parameters["network"] in ready:
         return True
     return bool(parameters["network"] == AUTO and efficientnet_lite.has_pretrained())
 
@@ -149,6 +152,8 @@ def _check_features(config: RunConfig) -> None:
             f"{ignored[0]} is for methods that train a network, and method 'features' trains none; "
             f"leave it out, or name such a method, for example '{FROM_SCRATCH['method']}'"
         )
+    if config.network == IDENTITY:
+        return
     check_network(config.network)
     own = ":" in config.network and config.network.partition(":")[0] not in LIBRARIES
     if config.pretrained is None and not own and config.network != efficientnet_lite.NAME:
