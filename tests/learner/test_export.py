@@ -86,9 +86,8 @@ def test_the_lines_on_the_page_reproduce_predictions(
 ) -> None:
     """They are taken from the page as they stand; the photograph is large, and turned."""
     pytest.importorskip("onnxruntime")
-    page = (Path(__file__).parents[2] / "docs" / "images.md").read_text(encoding="utf-8")
-    section = page.split("### In other programs")[1]
-    lines = section.split("```python\n")[1].split("```")[0]
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    lines = page.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     learner = ContinualLearner("features", image_size=64, device="cpu")
     learner.partial_fit([photograph(70 + n, 90) for n in range(9)], list("abc") * 3).save("fish")
@@ -98,7 +97,7 @@ def test_the_lines_on_the_page_reproduce_predictions(
     (tmp_path / "new").mkdir()
     Image.fromarray(photograph(301, 400)).save("new/1.jpg", exif=exif)
     capsys.readouterr()
-    exec(compile(lines, "docs/images.md", "exec"), {})
+    exec(compile(lines, "docs/export.md", "exec"), {})
     label, probability = capsys.readouterr().out.split()
     assert label == learner.predict(["new/1.jpg"])[0]
     assert float(probability) == pytest.approx(learner.predict_proba(["new/1.jpg"]).max(), abs=1e-3)
