@@ -65,6 +65,15 @@ def test_what_was_made_is_found_again_and_nothing_else_is_taken_for_it(cache: Pa
     assert len(list((cache / "kernels").iterdir())) == 3
 
 
+@pytest.mark.parametrize("damage", [b"", b"cut", b"x" * 40])
+def test_damaged_machine_code_is_made_again(cache: Path, damage: bytes) -> None:
+    assert kept("one", lambda: b"code") == b"code"
+    (file,) = (cache / "kernels").iterdir()
+    file.write_bytes(damage)
+    assert kept("one", lambda: b"new code") == b"new code"
+    assert kept("one", lambda: b"never made") == b"new code"
+
+
 def test_a_cache_that_cannot_be_written_is_not_needed(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file where a folder should be")

@@ -30,6 +30,7 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 """Shared memory that every kernel may have; more must be asked for."""
 MAX_DYNAMIC_SHARED_SIZE = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver."""
+DIGEST_BYTES = 32
 
 disabled: dict[int, str] = {}
 """The devices whose kernels are not used, and why."""
@@ -164,18 +165,23 @@ def _capability(device: int) -> str:
 
 
 def kept(made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return what was made of a text before, from the user's cache, or make it and keep it."""
+    """Return what was made of a text before, from the user's cache, or make it and keep it.
+
+    A file begins with the digest of what follows, so that a damaged one is made again.
+    """
     folder = user_cache()
     if folder is None:
         return make()
     path = folder / "kernels" / f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
-        code = make()
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        digest, code = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+        if hashlib.sha256(code).digest() == digest:
+            return code
+    code = make()
     # A folder that cannot be written costs a second at every start, and nothing else.
     with contextlib.suppress(DistillMatchError):
-        write_atomically(path, code)
+        write_atomically(path, hashlib.sha256(code).digest() + code)
     return code
 
 
