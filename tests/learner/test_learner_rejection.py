@@ -53,7 +53,7 @@ def test_rejecting_keeps_whole_numbers_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["paper", "as-written"])
-def test_strangers_are_refused_by_a_calibrated_threshold(recipe: str, tmp_path: Path) -> None:
+def test_unknown_images_are_rejected_by_a_calibrated_threshold(recipe: str, tmp_path: Path) -> None:
     answered = []
     for rate in (0.1, 0.5, 1.0):
         learner = small_learner("dm", options={"recipe": recipe}, accept=rate)
@@ -78,7 +78,7 @@ def test_strangers_are_refused_by_a_calibrated_threshold(recipe: str, tmp_path: 
 )
 def test_rejecting_by_what_gives_no_scores_is_refused(method: str, options: Any) -> None:
     learner = small_learner(method, epochs=1, options=options).fit(*task(SHARK, count=2))
-    with pytest.raises(LearnerError, match=f"method '{method}' .* no threshold to tell strangers"):
+    with pytest.raises(LearnerError, match=f"method '{method}' .* has no score for unknown images"):
         learner.predict(ENVIRONMENT, reject=True)
 
 

@@ -34,9 +34,9 @@ MONTHS = {
     "april": ("pizza", "shuttle"),
     "may": ("cottage", "football"),
 }
-STRANGERS = ("palm", "pirate ship", "tower block", "crescent moon", "tea cup", "dice block")
+UNKNOWN_CLASSES = ("palm", "pirate ship", "tower block", "crescent moon", "tea cup", "dice block")
 LABELS, SIGHTS, STRANGE_SIGHTS, TESTS = 20, 40, 20, 20
-"""Of each class: images with a label, images the camera sees in a month (of strangers, fewer),
+"""Of each class: images with a label, images the camera sees in a month (fewer of unknown classes),
 and images to test with."""
 
 
@@ -123,7 +123,7 @@ def build_world(folder: Path) -> tuple[list[Month], Path]:
         for label in classes:
             _write(pool.take(label, LABELS), month.labeled / label)
         sights = [pool.take(label, SIGHTS) for label in known]
-        sights += [pool.take(label, STRANGE_SIGHTS) for label in STRANGERS]
+        sights += [pool.take(label, STRANGE_SIGHTS) for label in UNKNOWN_CLASSES]
         _write(_shuffled(sights, name), month.camera)
         months.append(month)
     for label in known:

@@ -416,9 +416,9 @@ class ContinualLearner(Parameters):
     def _refuse_without_scores(self, learned: Learned) -> None:
         if not learned.gives_scores:
             raise LearnerError(
-                f"what method '{learned.config.method}' learned has no threshold to tell strangers "
-                "by; reject needs method 'features', or one that scores images, such as 'dm' with "
-                "pseudo-labels and any gate but 'everything'"
+                f"what method '{learned.config.method}' learned has no score for unknown images; "
+                "reject needs method 'features', or one that scores images, such as 'dm' with "
+                "pseudo-labels"
             )
 
 

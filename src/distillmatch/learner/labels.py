@@ -241,7 +241,7 @@ def _label(one: Any) -> Label:
 
 def _refuse_unknown(labels: Sequence[Label]) -> None:
     if UNKNOWN in labels:
-        raise LearnerError(f"no class may be called '{UNKNOWN}': that is the answer to strangers")
+        raise LearnerError(f"no class may be called '{UNKNOWN}': it stands for images of no class")
 
 
 def _example(known: Sequence[Label], labels: Sequence[Label], kind: type) -> str:

@@ -1,4 +1,4 @@
-"""Recognition: how familiar images look, as examples are chosen by it and strangers refused."""
+"""How familiar images look: examples are chosen, and unknown images rejected, by it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

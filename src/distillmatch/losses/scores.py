@@ -56,7 +56,7 @@ def threshold_at_tpr(scores: Tensor, tpr: float) -> Tensor:
 
 
 def threshold_at_fpr(scores: Tensor, fpr: float) -> Tensor:
-    """Return the score that the share `fpr` of known strangers reach, ⌈fpr · count⌉ of them."""
+    """Return the score that the share `fpr` of unknown images reach, ⌈fpr · count⌉ of them."""
     return _reached_by(scores, fpr)
 
 

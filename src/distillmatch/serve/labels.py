@@ -186,7 +186,7 @@ def class_name(text: str, known: Collection[str]) -> str:
     if not name:
         raise LearnerError("a class must have a name")
     if name == UNKNOWN:
-        raise LearnerError(f"no class may be called '{UNKNOWN}': that is the answer to strangers")
+        raise LearnerError(f"no class may be called '{UNKNOWN}': it stands for images of no class")
     if len(name.encode(errors="replace")) > LONGEST:
         raise LearnerError(f"a class name must have at most {LONGEST} bytes, not this many")
     if not name.isprintable() or any(letter in name for letter in "/\\") or is_ignored(name):
