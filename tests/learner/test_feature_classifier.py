@@ -173,6 +173,19 @@ def test_few_or_degenerate_images_give_finite_scores(kind: str, classes: int, co
         assert (known.logits(x).argmax(1) == y).all()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_labels_that_all_are_told_right_make_no_probability_certain(count: int) -> None:
+    """Features in which one image of a class tells little, but all held out are told right."""
+    rng = np.random.default_rng(0)
+    places = rng.uniform(0.9, 1.1, (3, 400))
+    y = np.repeat(np.arange(3), count)
+    x = (places[y] + rng.normal(0, 0.05, (len(y), 400))).astype(np.float32)
+    known, _ = FeatureClassifier.empty(400).after(x, y, 3, np.zeros((0, 400), np.float32), 0)
+    assert known.logits(x).argmax(1).tolist() == y.tolist()
+    logits = known.logits(places.mean(0, keepdims=True).astype(np.float32))[0]
+    assert np.ptp(logits) < 5, "an image between the classes is of none for certain"
+
+
 def test_a_class_without_images_is_never_predicted() -> None:
     x, y = drawn(range(2), 3, 0)
     known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 4, x, 0)

@@ -37,6 +37,8 @@ from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.networks import efficientnet_lite
+from distillmatch.report.learner_findings import warnings_of
+from distillmatch.report.learner_text import environment_sentence
 from distillmatch.runs import Interrupted
 from distillmatch.runs.checkpoints import checksum
 
@@ -422,6 +424,19 @@ def test_the_commands_say_what_is_kept_and_rejected(
     assert answers["0.05"] > answers["1"]
     assert main(["predict", state, images, "--accept", "0.5", *allow]) == 2
     assert "--accept is for --reject" in capsys.readouterr().err
+
+
+def test_with_one_label_of_each_class_nothing_is_called_familiar() -> None:
+    learner = tiny_learner().partial_fit(*task(GOLDFISH, BOAT, count=1), unlabeled=CAMERA)
+    (record,) = learner.history_
+    assert (record["rejected"], record["known_threshold"]) == (None, None)
+    assert "which of them are familiar is not known yet" in environment_sentence(record)
+    assert any("as soon as a class has two" in one for one in warnings_of([record]))
+    with pytest.raises(LearnerError, match="give a class a second one"):
+        learner.predict(NEW, reject=True)
+    learner.partial_fit(*task(BOAT, count=1, first=9), unlabeled=CAMERA)
+    assert learner.history_[-1]["rejected"] is not None
+    assert len(learner.predict(NEW, reject=True)) == len(NEW)
 
 
 @needs_weights

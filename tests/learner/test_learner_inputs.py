@@ -148,6 +148,7 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         ([np.zeros(7, np.uint8)], "in a list must have the shape"),
         (np.zeros((2, 0, 9, 3), np.uint8), "must have pixels"),
         (np.full((1, 9, 9, 3), 1.5), "from 0 to 1"),
+        (np.full((1, 9, 9, 3), -0.5), "leave out what normalizes them"),
         (np.full((1, 9, 9, 3), np.nan), "no NaN"),
         (np.full((1, 9, 9, 3), 256), "from 0 to 255"),
         (np.zeros((1, 9, 9, 3), bool), "whole numbers or floats"),
@@ -200,6 +201,11 @@ def test_what_lies_among_labeled_images_and_is_none_is_left_out(tmp_path: Path) 
     assert (left_out["labeled"], left_out["test"], left_out["hidden"]) == (3, 0, 2)
     assert any("00.txt: not an image" in said for said in left_out["for_example"])
     assert learner.score(tmp_path) == learner.score(PIXELS, ["goldfish"] * 2 + ["boat"] * 2)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LearnerError, match="march: expected a folder with one folder for each"):
+        labeled_images(str(tmp_path / "march"), None)
 
 
 def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_a_method_that_judges_nothing_did_with_unlabeled_images_is_said(
     first, second = learner.history_
     assert first["accepted"] is None and "familiar" not in environment_sentence(first)
     said = environment_sentence(second)
-    assert said.startswith("16 unlabel") and "images seen, none kept to learn from; " in said
+    assert said.startswith("16 unlabel") and "images seen, none stored; " in said
     assert sentence in said and "familiar" not in said
     assert (second["accepted"], second["accepted_by_class"]) == (None, {})
     assert figures_of(second)[TAKEN] == "–"
@@ -121,7 +121,7 @@ def test_images_that_could_not_be_read_taught_nothing(tmp_path: Path) -> None:
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3))
     learner.partial_fit(*task(BOAT, count=2), unlabeled=tmp_path)
     said = environment_sentence(learner.history_[-1])
-    assert "image seen, 0 of them read (1 could not be), none kept to learn from; " in said
+    assert "image seen, 0 of them read (1 could not be), none stored; " in said
     assert said.endswith("the method did not use them.")
 
 
@@ -180,11 +180,11 @@ def test_camera_images_taken_for_a_class_that_is_answered_wrongly_are_doubtful()
     """Of the answers a, 9 of 12 are right; of the answers b, 7 of 18, though most b are found."""
     answers = {"a": {"a": 9, "b": 11}, "b": {"b": 7, "a": 3}}
     record = record_of(2, {"a": 45.0, "b": 70.0}, answers=answers, rejected=5)
-    record |= {"seen": 100, "accepted": 48, "accepted_by_class": {"a": 12, "b": 36}}
+    record |= {"seen": 100, "kept": 80, "accepted": 48, "accepted_by_class": {"a": 12, "b": 36}}
     seen, accepted, right, rejected = camera(record)
     assert (seen, accepted, rejected) == (100, 48, 5) and right == pytest.approx(9 + 14)
     assert "about 23 are right and 25 doubtful" in camera_sentence(record)
-    assert "5 of 100 look like no class" in camera_sentence(record)
+    assert "5 of 80 look like no class" in camera_sentence(record)
     doubtful = [one for one in warnings_of([record]) if one.startswith("Doubtful")]
     assert len(doubtful) == 1 and "36 camera images were taken for b, " in doubtful[0]
     assert confusions(record, 1) == [("a", "b", 11, 20)]

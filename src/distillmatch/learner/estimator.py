@@ -414,6 +414,11 @@ class ContinualLearner(Parameters):
         return learned.threshold(check_accept(self.accept if accept is None else accept))
 
     def _refuse_without_scores(self, learned: Learned) -> None:
+        if isinstance(learned, Featured) and not learned.gives_scores:
+            raise LearnerError(
+                "how familiar known images look is not known yet: each class has one labeled image "
+                "only; give a class a second one"
+            )
         if not learned.gives_scores:
             raise LearnerError(
                 f"what method '{learned.config.method}' learned has no score for unknown images; "

@@ -11,7 +11,8 @@ it, u_c and b_c; of all classes together, the largest axes of the scatter within
 
 An other o is the mean of a group of unlabeled images that looked unfamiliar. The temperature T, the
 scales p and q and the familiarity that a share of the known images reaches come from labeled images
-scored by a classifier that has not learned them (cross-validation).
+scored by a classifier that has not learned them (cross-validation); while they are few, T stays
+near d / 20.
 
 Familiar unlabeled images move the means by their probabilities, but earn their weight w_c: if b_c
 is farther from a_c than chance explains, the excess is its bias, and w_c the number of labeled
@@ -49,6 +50,8 @@ GROUP, GROUPS, OTHERS = 6, 16, 48
 """Others in a group on the average; groups of a task at most; groups kept at most."""
 OTHER = 0.75
 """Weight of the largest logit of the others in the familiarity."""
+USUAL = 20
+"""Features for one unit of the temperature that is usual: logits grow with their number."""
 _NEVER = -1e12
 
 
@@ -76,7 +79,7 @@ class FeatureClassifier:
                 "unlabeled_means": np.zeros((0, dimension), np.float32),
                 "scatter_axes": np.zeros((0, dimension), np.float32),
                 "scatter": np.zeros(2, np.float32),  # its trace and its degrees of freedom
-                "temperature": np.full(1, max(1.0, dimension / 50), np.float32),
+                "temperature": np.full(1, _usual_temperature(dimension), np.float32),
                 "power": np.ones(1, np.float32),
                 "others": np.zeros((0, dimension), np.float32),
                 "scores": np.zeros((0, 2), np.float32),
@@ -92,6 +95,11 @@ class FeatureClassifier:
     def dimension(self) -> int:
         """The number of features of an image."""
         return int(self.tensors["labeled_means"].shape[1])
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether any labeled image was scored without learning it: one of a class has no rest."""
+        return len(self.tensors["scores"]) > 0
 
     @property
     def bytes(self) -> int:
@@ -280,7 +288,9 @@ def _held_out(learned: State, folds: list[_Fold]) -> _HeldOut:
         scores.append(model.scores(fold.z))
     logits = np.concatenate(found)
     labels = np.concatenate([np.zeros(0, np.int64), *(fold.y for fold in folds)])
-    return _HeldOut(logits, labels, np.concatenate(scores), _temperature(logits, labels))
+    usual = _usual_temperature(learned["labeled_means"].shape[1])
+    temperature = _temperature(logits, labels, usual)
+    return _HeldOut(logits, labels, np.concatenate(scores), temperature)
 
 
 def _grown(tensors: Mapping[str, NDArray[np.float32]], classes: int) -> State:
@@ -380,15 +390,24 @@ def _groups(z: Array, seed: int) -> Array:
     return means[sizes >= 3]
 
 
-def _temperature(logits: Array, labels: NDArray[np.int64]) -> float:
-    """Return the temperature under which the labels are most probable."""
+def _temperature(logits: Array, labels: NDArray[np.int64], usual: float) -> float:
+    """Return the temperature under which the labels are most probable, few labels near the usual.
+
+    Of a few images that all are told right, the lowest temperature would be the best one.
+    """
     if len(labels) == 0:
-        return 1.0
+        return usual
     rows = np.arange(len(labels))
     scale = max(float(np.std(logits[logits > _NEVER])), 1e-12)
     choices = scale * np.geomspace(1e-3, 1e2, 60)
-    losses = [-np.log(_softmax(logits / t)[rows, labels] + 1e-12).mean() for t in choices]
-    return float(choices[int(np.argmin(losses))])
+    losses = [-np.log(_softmax(logits / t)[rows, labels] + 1e-12).sum() for t in choices]
+    prior = np.log(choices / usual) ** 2 / 2
+    return float(choices[int(np.argmin(losses + prior))])
+
+
+def _usual_temperature(dimension: int) -> float:
+    """Return about the temperature that photographs need."""
+    return max(1.0, dimension / USUAL)
 
 
 def _softmax(logits: Array) -> Array:

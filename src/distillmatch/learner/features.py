@@ -79,8 +79,8 @@ class Featured(Learned):
 
     @property
     def gives_scores(self) -> bool:
-        """Whether it is known how familiar features look: always."""
-        return True
+        """Whether it is known how familiar classes look: from two labels of one class on."""
+        return self.statistics.has_scores
 
     def familiarity(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return how familiar each row of features looks."""
@@ -139,7 +139,7 @@ def learn_features(
         "stored_bytes": 0,
         "weights_bytes": sum(value.nbytes for value in backbone.network.state_dict().values()),
         "statistics_bytes": statistics.bytes,
-        "known_threshold": statistics.threshold(given.accept),
+        "known_threshold": statistics.threshold(given.accept) if statistics.has_scores else None,
     }
     return Featured(
         config=config,

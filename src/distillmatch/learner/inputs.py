@@ -317,9 +317,10 @@ def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
         )
     if array.dtype.kind == "f":
         if not (np.isfinite(array).all() and (array >= 0).all() and (array <= 1).all()):
+            hint = "; leave out what normalizes them" if array.min() < 0 else ""
             raise LearnerError(
                 f"{what} of floats must have values from 0 to 1 and no NaN or inf, not "
-                f"{array.min():g} to {array.max():g}"
+                f"{array.min():g} to {array.max():g}{hint}"
             )
         array = np.rint(array * 255)
     elif array.dtype.kind not in "iu":

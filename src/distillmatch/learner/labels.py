@@ -63,6 +63,8 @@ def labeled_images(images: Any, labels: Any) -> Labeled:
     if isinstance(images, Labeled):
         return images
     if labels is None:
+        if isinstance(images, str | Path) and not Path(images).expanduser().exists():
+            return class_folders(Path(images).expanduser())
         if not is_folder(images):
             raise LearnerError(
                 "labels must be given, unless images is a folder with one folder for each class"

@@ -6,7 +6,14 @@ Records are those of `distillmatch.learner.state`; old ones lack some entries.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distillmatch.report.learner_text import ROUNDING, Record, listed, one_decimal, plural
+from distillmatch.report.learner_text import (
+    ROUNDING,
+    Record,
+    lacks_threshold,
+    listed,
+    one_decimal,
+    plural,
+)
 from distillmatch.sources.walk import shown
 
 FEW_LABELS = 10
@@ -118,12 +125,12 @@ def camera_sentence(record: Record) -> str:
     parts = []
     if of.accepted and of.right is not None:
         parts.append(
-            f"Of the {of.accepted:,} images taken for classes, about {of.right:,.0f} are right and "
-            f"{of.accepted - of.right:,.0f} doubtful, as the test images tell."
+            f"Of the {plural(of.accepted, 'image')} taken for classes, about {of.right:,.0f} are "
+            f"right and {of.accepted - of.right:,.0f} doubtful, as the test images tell."
         )
-    if of.rejected is not None and of.seen:
+    if of.rejected is not None and record["kept"]:
         verb = "looks" if of.rejected == 1 else "look"
-        parts.append(f"{of.rejected:,} of {of.seen:,} {verb} like no class.")
+        parts.append(f"{of.rejected:,} of {record['kept']:,} {verb} like no class.")
     return " ".join(parts)
 
 
@@ -152,6 +159,11 @@ def warnings_of(history: Sequence[Record]) -> list[str]:
     """Return what a person should know of the last task, and what to try, in plain words."""
     record = history[-1]
     found = [*_of_labels(record)]
+    if lacks_threshold(record):
+        found.append(
+            "Only one label of each class: predict --reject works, and camera images are learned "
+            "from, as soon as a class has two."
+        )
     if record["test"]:
         found += [*_of_accuracy(history), *_of_pseudo_labels(record), *_of_rejection(record)]
     elif record["number"] > 1:

@@ -48,6 +48,8 @@ def test_sentence(record: Record) -> str:
         return ""
     count = plural(test["images"], "image")
     said = f"Measured on {count} {MEASURED_ON.get(test['on'], test['on'])}."
+    if not test["images"]:
+        said = "The test folder has no image of a learned class."
     if test["unknown"]:
         said += f" Left out, because never learned: {listed(list(test['unknown']))}."
     return said
@@ -74,7 +76,7 @@ def environment_sentence(record: Record) -> str:
     read = f", {record['kept']:,} of them read" if record["kept"] < record["seen"] else ""
     if record["unreadable"]:
         read += f" ({record['unreadable']:,} could not be)"
-    seen = f"{plural(record['seen'], 'unlabeled image')} seen{read}, none kept to learn from"
+    seen = f"{plural(record['seen'], 'unlabeled image')} seen{read}, none stored"
     return f"{seen}; {_use_of_unlabeled(record)}."
 
 
@@ -103,9 +105,12 @@ def _use_of_unlabeled(record: Record) -> str:
         count = sum(number > 0 for number in record["accepted_by_class"].values())
         did = "refined" if has_statistics(record) else "reminded the learner of"
         classes = plural(count, "class", "classes")
-        return f"{record['accepted']:,} were taken as familiar and {did} {classes}"
+        taken = plural(record["accepted"], "was", "were")
+        return f"{taken} taken as familiar and {did} {classes}"
     if has_statistics(record):
-        return "none looked familiar enough to learn from"
+        unknown = lacks_threshold(record)
+        none = "none looked familiar enough to learn from"
+        return "which of them are familiar is not known yet" if unknown else none
     used_in = record.get("unlabeled_in", [])
     if record["accepted"] is None and used_in:
         networks = " and ".join(f"the {name}" for name in used_in)
@@ -195,6 +200,11 @@ def memory_rows(record: Record) -> list[tuple[str, str]]:
 def has_statistics(record: Record) -> bool:
     """Return whether statistics of features were learned, and no network trained."""
     return record.get("statistics_bytes") is not None
+
+
+def lacks_threshold(record: Record) -> bool:
+    """Return whether no class had a second label, by which familiar images are known."""
+    return has_statistics(record) and record.get("known_threshold", 0.0) is None
 
 
 def count_or_dash(count: int | None) -> str:
