@@ -281,8 +281,7 @@ def _memory(summary: Record) -> str:
         for name, said in state_rows(summary)
     )
     return (
-        '<section id="memory"><h2>What it keeps</h2><p>From one task to the next: networks, '
-        "thresholds, names, and only as many images as it was allowed.</p>"
+        '<section id="memory"><h2>What it keeps</h2>'
         f'<div class="wide"><table><tbody>{rows}</tbody></table></div></section>'
     )
 
