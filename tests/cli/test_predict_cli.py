@@ -67,7 +67,7 @@ def test_rejection_by_a_method_without_scores_is_refused_before_anything_is_prin
     assert main([*words, "--quiet"]) == 0
     assert main(["predict", state, str(world / "test"), "--csv", "--reject"]) == 2
     printed = capsys.readouterr()
-    assert "'base' learned has no threshold" in printed.err and not printed.out
+    assert "'base' learned has no score" in printed.err and not printed.out
     assert printed.err.count("\n") == 1
 
 
