@@ -38,6 +38,7 @@ from distillmatch.learner.feature_cache import FeatureCache
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.networks import efficientnet_lite
 from distillmatch.report.learner_findings import warnings_of
+from distillmatch.report.learner_page import write_learner_page
 from distillmatch.report.learner_text import environment_sentence
 from distillmatch.runs import Interrupted
 from distillmatch.runs.checkpoints import checksum
@@ -424,6 +425,22 @@ def test_the_commands_say_what_is_kept_and_rejected(
     assert answers["0.05"] > answers["1"]
     assert main(["predict", state, images, "--accept", "0.5", *allow]) == 2
     assert "--accept is for --reject" in capsys.readouterr().err
+
+
+def test_an_image_in_two_classes_is_named_and_the_page_quotes_the_state(tmp_path: Path) -> None:
+    write_classes(tmp_path / "march", CLOWNFISH, BOAT, count=4)
+    state, told = tmp_path / "our fish", list[str]()
+    learn(state, labeled=tmp_path / "march", settings=TINY, tell=told.append)
+    assert told == []
+    first, second = sorted(names_of(CLOWNFISH, BOAT))
+    found = tmp_path / "march" / second / "again.png"
+    found.write_bytes((tmp_path / "march" / first / "0.png").read_bytes())
+    learn(state, labeled=tmp_path / "march", name="april", settings=TINY, tell=told.append)
+    (sentence,) = told
+    assert f"the same image is labeled '{first}' and '{second}'" in sentence and "0.png" in sentence
+    learner = ContinualLearner.load(state, allow_import=OWN)
+    page = write_learner_page(state, read_state(state), learner.explain()).read_text()
+    assert f"distillmatch learn &#x27;{state}&#x27; --labeled" in page
 
 
 def test_with_one_label_of_each_class_nothing_is_called_familiar() -> None:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from distillmatch.engine import Progress, Snapshot
 from distillmatch.errors import LearnerError
 from distillmatch.learner.accuracy import On, TestImages, accuracy_by_class, hold_out, measure
 from distillmatch.learner.estimator import ContinualLearner
+from distillmatch.learner.explanation import Label
 from distillmatch.learner.inputs import Reader
 from distillmatch.learner.labels import Labeled, class_folders, read_labeled
 from distillmatch.learner.places import Place, paths_at, roots_of
@@ -95,13 +96,16 @@ def learn(
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
         name = task_name(labeled) if name is None else name
-        fingerprint = _fingerprint(labeled, unlabeled)
+        contents = _contents(labeled)
+        fingerprint = _fingerprint(contents, unlabeled)
         if not again and (done := _learned_before(learner, name, fingerprint)):
             tell(
                 f"task '{shown(done['name'])}' is learned already (number {done['number']}); "
                 "nothing was changed"
             )
             return done
+        if sentence := _labeled_twice(contents):
+            tell(sentence)
         checkpoints = Checkpoints(state, LearnerCheckpoint)
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
@@ -221,18 +225,48 @@ def task_name(labeled: Path) -> str:
     return folder.parent.name if folder.name in GENERIC and folder.parent.name else folder.name
 
 
-def _fingerprint(labeled: Path, unlabeled: Sequence[Place | Camera]) -> str:
-    """Return what identifies a task: labeled files by content, unlabeled ones by name and size."""
-    digest = hashlib.sha256()
+class _Content(NamedTuple):
+    """What is in a labeled file."""
+
+    where: str
+    label: Label
+    digest: str
+
+
+def _contents(labeled: Path) -> list[_Content]:
+    """Return what is in each labeled file, in the order of their names."""
     found = class_folders(labeled.expanduser())
-    pairs = zip(found.items, found.labels, strict=True)
-    for file, label in sorted(pairs, key=lambda pair: pair[0].where):
+    contents = []
+    for file, label in zip(found.items, found.labels, strict=True):
         try:
             with file.open() as opened:
-                content = hashlib.sha256(opened.read()).hexdigest()
+                digest = hashlib.sha256(opened.read()).hexdigest()
         except OSError as error:
             raise LearnerError(f"{file.where}: {error.strerror or error}") from None
-        digest.update(repr((label, content)).encode("utf-8", "surrogateescape"))
+        contents.append(_Content(file.where, label, digest))
+    return sorted(contents)
+
+
+def _labeled_twice(contents: Sequence[_Content]) -> str:
+    """Say which image came in the folders of two classes, if any did."""
+    first: dict[str, _Content] = {}
+    pairs = [(first.setdefault(one.digest, one), one) for one in contents]
+    found = [(one, other) for one, other in pairs if one.label != other.label]
+    if not found:
+        return ""
+    one, other = found[0]
+    more = f" (and {len(found) - 1:,} more such images)" if len(found) > 1 else ""
+    return (
+        f"the same image is labeled '{shown(str(one.label))}' and '{shown(str(other.label))}': "
+        f"{shown(one.where)} and {shown(other.where)}{more}; both labels are learned"
+    )
+
+
+def _fingerprint(contents: Sequence[_Content], unlabeled: Sequence[Place | Camera]) -> str:
+    """Return what identifies a task: labeled files by content, unlabeled ones by name and size."""
+    digest = hashlib.sha256()
+    for one in contents:
+        digest.update(repr((one.label, one.digest)).encode("utf-8", "surrogateescape"))
     for place in unlabeled:
         digest.update(repr(_named(place)).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]

@@ -1,5 +1,6 @@
 """A learner's report as one page that needs nothing else."""
 
+import shlex
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -268,7 +269,7 @@ def _history(history: Sequence[Record]) -> str:
     return (
         '<section id="history"><h2>History</h2><p class="note">Labeled images, unlabeled ones '
         "seen and taken for known classes; accuracy over all, older and new classes in percent "
-        "after each task; points forgotten in it; time of training.</p>"
+        "after each task; points forgotten in it; time of learning.</p>"
         '<div class="wide"><table><thead><tr><th scope="col">task</th>'
         f'<th scope="col" class="text">new classes</th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
@@ -287,7 +288,7 @@ def _memory(summary: Record) -> str:
 
 
 def _next(state: Path) -> str:
-    name = shown(state)
+    name = shown(shlex.quote(str(state)))
     return (
         f"distillmatch learn {name} --labeled NEXT --unlabeled CAMERA\n"
         f"distillmatch predict {name} IMAGES --reject\n"
