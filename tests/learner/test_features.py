@@ -430,8 +430,8 @@ def test_the_commands_say_what_is_kept_and_rejected(
 def test_an_image_in_two_classes_is_named_and_the_page_quotes_the_state(tmp_path: Path) -> None:
     write_classes(tmp_path / "march", CLOWNFISH, BOAT, count=4)
     state, told = tmp_path / "our fish", list[str]()
-    learn(state, labeled=tmp_path / "march", settings=TINY, tell=told.append)
-    assert told == []
+    first_month = learn(state, labeled=tmp_path / "march", name="", settings=TINY, tell=told.append)
+    assert first_month["name"] == "march" and told == []
     first, second = sorted(names_of(CLOWNFISH, BOAT))
     found = tmp_path / "march" / second / "again.png"
     found.write_bytes((tmp_path / "march" / first / "0.png").read_bytes())

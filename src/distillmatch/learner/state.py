@@ -95,7 +95,7 @@ def learn(
         learner = _open(state, settings or {}, allow_import)
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
-        name = task_name(labeled) if name is None else name
+        name = name or task_name(labeled)
         contents = _contents(labeled)
         fingerprint = _fingerprint(contents, unlabeled)
         if not again and (done := _learned_before(learner, name, fingerprint)):
