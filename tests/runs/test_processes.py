@@ -137,13 +137,18 @@ def never_killed(method: str, **options: Any) -> dict[str, Any]:
 
 
 def kill_again_and_again(start: Starter, words: list[str], steps: Callable[[], int]) -> None:
-    """Kill a command four times, each after some steps, and let it end."""
-    for _ in range(4):
-        start.signal_in(steps(), signal.SIGKILL)
+    """Kill a command up to four times, each after some steps, and let it end.
+
+    How much was kept before a kill depends on the machine, so the run may end before the next one.
+    """
+    codes: list[int] = []
+    while 0 not in codes:
+        if len(codes) < 4:
+            start.signal_in(steps(), signal.SIGKILL)
         process = start(words)
-        assert process.wait() == -signal.SIGKILL, process.said()
-    process = start(words)
-    assert process.wait() == 0, process.said()
+        codes.append(process.wait())
+        assert codes[-1] in (0, -signal.SIGKILL), process.said()
+    assert len(codes) > 1
 
 
 @pytest.mark.parametrize("name", method_names())

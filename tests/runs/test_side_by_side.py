@@ -171,9 +171,9 @@ def seeds(out: Path, method: str = "dm", **options: Any) -> list[str]:
 def test_one_signal_stops_all_runs_and_the_same_command_continues_them(
     start: Starter, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"method": "base", "epochs": 12}
+    options: dict[str, Any] = {"method": "base", "epochs": 20}
     words = seeds(tmp_path, **options, checkpoint_seconds=0)
-    start.signal_in(20, signal.SIGTERM)
+    start.signal_in(40, signal.SIGTERM)
     process = start(words)
     assert process.wait() == 143, process.said()
     assert process.said() == [
