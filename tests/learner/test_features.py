@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -36,6 +37,7 @@ from distillmatch.learner import backbone, learn, read_state, settings
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache
 from distillmatch.learner.feature_classifier import FeatureClassifier
+from distillmatch.learner.features import Featured
 from distillmatch.networks import efficientnet_lite
 from distillmatch.report.learner_findings import warnings_of
 from distillmatch.report.learner_page import write_learner_page
@@ -436,7 +438,7 @@ def test_an_image_in_two_classes_is_named_and_the_page_quotes_the_state(tmp_path
     found = tmp_path / "march" / second / "again.png"
     found.write_bytes((tmp_path / "march" / first / "0.png").read_bytes())
     learn(state, labeled=tmp_path / "march", name="april", settings=TINY, tell=told.append)
-    (sentence,) = told
+    sentence, _ = told
     assert f"the same image is labeled '{first}' and '{second}'" in sentence and "0.png" in sentence
     learner = ContinualLearner.load(state, allow_import=OWN)
     page = write_learner_page(state, read_state(state), learner.explain()).read_text()
@@ -506,3 +508,45 @@ def test_vectors_that_somebody_computed_are_learned_from_as_features_are(tmp_pat
         _ = loaded.classifier_
     with pytest.raises(LearnerError, match="name network 'identity'"):
         ContinualLearner("base", "wrn-10-1").fit(vectors([0, 1]), ["a", "b"])
+
+
+def test_a_labeled_folder_that_grows_is_learned_as_if_only_new_images_had_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grows, news = tmp_path / "grows", tmp_path / "news"
+    write_classes(news / "march", BOAT, SHARK, count=6)
+    write_classes(news / "april", TROUT, count=6)
+    write_images(tmp_path / "camera", CAMERA)
+    words = ["--unlabeled", str(tmp_path / "camera"), "--network", OWN]
+    words += ["--method", "features", "--image-size", "16", "--quiet"]
+    for month in ("march", "april"):
+        shutil.copytree(news / month, grows, dirs_exist_ok=True)
+        for name, folder in (("a", grows), ("b", news / month)):
+            state = str(tmp_path / name)
+            assert main(["learn", state, "--labeled", str(folder), "--name", month, *words]) == 0
+    assert "10 of 15 labeled images were learned before" in capsys.readouterr().err
+    one, other = (ContinualLearner.load(tmp_path / name, allow_import=OWN) for name in ("a", "b"))
+    np.testing.assert_array_equal(one.predict_proba(NEW), other.predict_proba(NEW))
+    assert one.history_[-1]["labeled"] == 5 and one.history_[-1]["left_out"]["again"] == 10
+    assert one.history_[-1]["test"]["images"] == 3, "images held out in march are not learned now"
+
+
+def test_a_month_of_known_images_refines_the_classes_by_the_camera_alone(tmp_path: Path) -> None:
+    write_classes(tmp_path / "march", BOAT, SHARK, count=6)
+    learner = tiny_learner().partial_fit(tmp_path / "march")
+    before = learner._fitted()
+    with pytest.warns(UserWarning, match="12 of 12 labeled images were learned before"):
+        learner.partial_fit(tmp_path / "march", unlabeled=CAMERA)
+    after, record = learner._fitted(), learner.history_[-1]
+    assert isinstance(before, Featured) and isinstance(after, Featured)
+    old, new = before.statistics.tensors, after.statistics.tensors
+    for name in ("labeled", "labeled_means", "scatter", "scores"):
+        np.testing.assert_array_equal(new[name], old[name])
+    assert new["unlabeled"].sum() > 0
+    assert record["accepted"] > 0
+    assert record["labeled"] == 0
+    relabeled = shutil.copytree(tmp_path / "march", tmp_path / "may") / names_of(BOAT)[0]
+    relabeled.rename(relabeled.parent / "ship")
+    with pytest.warns(UserWarning, match="6 of 12"):
+        learner.partial_fit(tmp_path / "may")
+    assert learner.classes_.tolist() == [*names_of(BOAT, SHARK), "ship"]

@@ -32,6 +32,7 @@ from distillmatch.learner.inputs import (
 )
 from distillmatch.learner.labels import (
     UNKNOWN,
+    Labeled,
     check_classes,
     label_array,
     labeled_images,
@@ -64,6 +65,7 @@ from distillmatch.streams import Coreset
 from distillmatch.terminal import shown_progress
 from distillmatch.views import Normalization
 
+TWICE = "{again:,} of {all:,} labeled images were learned before and do not count again"
 _starting = Lock()
 _learning: set[int] = set()
 """Learners that learn a task just now; kept apart from them, so that they can be copied."""
@@ -163,6 +165,12 @@ class ContinualLearner(Parameters):
         began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
         _refuse_other_weights(before, config)
         reader = self.reader_for(labeled.items)
+        again = self.learned_before(labeled)
+        if again.any():
+            sentence = TWICE.format(again=again.sum(), all=len(again))
+            (warn if checkpoint is None else checkpoint.tell)(sentence)
+            labeled = labeled.where(~again)
+        digests = labeled.digests() if config.method == FEATURES else np.empty(0, np.int64)
         rows, labeled = read_labeled(labeled, reader, "labeled images")
         if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
             reader = replace(reader, gallery=Gallery())
@@ -177,10 +185,11 @@ class ContinualLearner(Parameters):
             accept=parameters["accept"],
             examples=parameters["examples"],
             seconds=time.perf_counter() - began,
+            digests=digests,
         )
         learned = _after_task(before, config, given, reader, progress, checkpoint)
         learned = _measured(learned, given)
-        learned.history[-1]["left_out"] = left_out(labeled, environment)
+        learned.history[-1]["left_out"] = left_out(labeled, environment, int(again.sum()))
         return learned
 
     @contextmanager
@@ -213,6 +222,12 @@ class ContinualLearner(Parameters):
             if kept is not None:
                 self._learned = kept
             raise
+
+    def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
+        """Mark labeled images that would count twice, were they learned now."""
+        before = self._learned_or_none()
+        nothing = np.zeros(len(labeled.items), np.bool_)
+        return nothing if before is None else before.learned_before(labeled)
 
     def reader_for(self, items: Items) -> Reader:
         """Return what reads images, these ones being the first if nothing was learned yet."""

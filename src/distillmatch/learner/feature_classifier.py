@@ -130,10 +130,11 @@ class FeatureClassifier:
             }
             learned, judgement = _with_unlabeled(learned, u, _held_out(learned, folds))
         held_out = _held_out(learned, folds)
+        scores = before["scores"]
         if len(held_out.labels):
             learned["temperature"] = np.array([held_out.temperature])
-        past = before["scores"] if (before["labeled"] > 0).sum() > 1 else before["scores"][:0]
-        scores = np.concatenate([past, held_out.scores])  # of one class alone they tell nothing
+            past = scores if (before["labeled"] > 0).sum() > 1 else scores[:0]
+            scores = np.concatenate([past, held_out.scores])  # of one class alone they tell nothing
         kept = np.linspace(0, len(scores) - 1, min(SCORES, len(scores))).round().astype(int)
         learned |= {"scores": scores[kept], "power": np.array([power])}
         stored = {key: value.astype(np.float32) for key, value in learned.items()}
@@ -279,7 +280,14 @@ def _folds(before: State, z: Array, y: NDArray[np.int64]) -> list[_Fold]:
 
 
 def _held_out(learned: State, folds: list[_Fold]) -> _HeldOut:
-    """Score labeled images by what was learned of the rest and of the unlabeled ones."""
+    """Score labeled images by what was learned of the rest and of the unlabeled ones.
+
+    Where none came, those of the past stand for them.
+    """
+    if not folds:
+        temperature = float(learned["temperature"][0])
+        nothing = np.zeros((0, len(learned["labeled"])))
+        return _HeldOut(nothing, np.zeros(0, np.int64), learned["scores"], temperature)
     shared = {key: learned[key] for key in ("unlabeled", "unlabeled_means", "others")}
     found, scores = [np.zeros((0, len(learned["labeled"])))], [np.zeros((0, 2))]
     for fold in folds:

@@ -16,7 +16,7 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.learner.feature_reader import FeatureReader, VectorReader
-from distillmatch.learner.labels import slots_of
+from distillmatch.learner.labels import Labeled, slots_of
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.recognition import Sample, choose_examples
 from distillmatch.learner.settings import IDENTITY
@@ -24,14 +24,19 @@ from distillmatch.learner.task import Classes, Given, Keeper, explained, record_
 
 _STATISTICS, _BACKBONE = "statistics/", "backbone/"
 """Before the names of tensors in a saved learner."""
+_MET = "met"
 
 
 @dataclass(frozen=True, eq=False)
 class Featured(Learned):
-    """A frozen network, and statistics of the features that it gives."""
+    """A frozen network, and statistics of the features that it gives.
+
+    `met` has the digests of the image files that were learned with their labels.
+    """
 
     backbone: Backbone
     statistics: FeatureClassifier
+    met: NDArray[np.int64]
 
     @classmethod
     def restored(
@@ -58,7 +63,8 @@ class Featured(Learned):
         row = np.zeros((1, backbone.dimension), np.float32)
         if statistics.logits(row).shape != (1, len(common["labels"])):
             raise ValueError("its statistics do not fit its classes")
-        return cls(**common, backbone=backbone, statistics=statistics)
+        met = tensors[_MET].numpy() if _MET in tensors else np.empty(0, np.int64)
+        return cls(**common, backbone=backbone, statistics=statistics, met=met)
 
     @property
     def reader(self) -> FeatureReader:
@@ -72,6 +78,11 @@ class Featured(Learned):
         if not len(rows):
             return np.empty((0, len(self.labels)), np.float32)
         return self.statistics.logits(rows)
+
+    def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
+        """Mark the image files whose statistics are kept already."""
+        found = np.isin(labeled.digests(), self.met)
+        return found if len(found) else super().learned_before(labeled)
 
     def nearest_mean(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class whose mean of labeled rows is nearest."""
@@ -102,6 +113,7 @@ class Featured(Learned):
         tensors = {f"{_BACKBONE}{name}": value for name, value in self.backbone.weights.items()}
         for name, array in self.statistics.tensors.items():
             tensors[f"{_STATISTICS}{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        tensors[_MET] = torch.from_numpy(self.met)
         return {"features": noted}, tensors
 
 
@@ -122,6 +134,7 @@ def learn_features(
     statistics, judgement = known.after(
         given.images, slots, len(classes.labels), unlabeled, config.seed
     )
+    met = given.digests if before is None else np.concatenate([before.met, given.digests])
     explanation = explained(given, classes.labels, judgement)
     if len(unlabeled) and reader.gallery is not None:
         sample = Sample(np.arange(len(unlabeled)), statistics.familiarity(unlabeled))
@@ -138,7 +151,7 @@ def learn_features(
         "stored": 0,
         "stored_bytes": 0,
         "weights_bytes": sum(value.nbytes for value in backbone.network.state_dict().values()),
-        "statistics_bytes": statistics.bytes,
+        "statistics_bytes": statistics.bytes + met.nbytes,
         "known_threshold": statistics.threshold(given.accept) if statistics.has_scores else None,
     }
     return Featured(
@@ -152,6 +165,7 @@ def learn_features(
         explanation=explanation,
         backbone=backbone,
         statistics=statistics,
+        met=met,
     )
 
 

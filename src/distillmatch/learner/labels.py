@@ -1,5 +1,6 @@
 """Labels: strings or whole numbers, the same kind in every task, numbered as they come."""
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ class Labeled(NamedTuple):
             person named is refused.
         problems: a sentence about everything that was left out.
         hidden: how many hidden files and folders were ignored.
+        contents: the SHA-256 of each file, once `with_contents` has read them.
     """
 
     items: Items
@@ -48,6 +50,7 @@ class Labeled(NamedTuple):
     found: bool = False
     problems: tuple[str, ...] = ()
     hidden: int = 0
+    contents: tuple[str, ...] = ()
 
     def part(self, places: Sequence[int]) -> "Labeled":
         """Return the images at some places, and nothing that was left out."""
@@ -55,7 +58,26 @@ class Labeled(NamedTuple):
             items: Items = self.items[np.asarray(places, np.int64)]
         else:
             items = [self.items[place] for place in places]
-        return Labeled(items, [self.labels[place] for place in places], self.found)
+        contents = tuple(self.contents[place] for place in places) if self.contents else ()
+        labels = [self.labels[place] for place in places]
+        return Labeled(items, labels, self.found, contents=contents)
+
+    def where(self, kept: NDArray[np.bool_]) -> "Labeled":
+        """Return the images that are marked, and what was left out before."""
+        some = self.part(np.flatnonzero(kept).tolist())
+        return some._replace(problems=self.problems, hidden=self.hidden)
+
+    def with_contents(self) -> "Labeled":
+        """Return the same with the content of each image known, if all are files."""
+        if self.contents or not all(type(item) is ImageFile for item in self.items):
+            return self
+        return self._replace(contents=tuple(map(_content_of, self.items)))
+
+    def digests(self) -> NDArray[np.int64]:
+        """Return a number for each image file and its label; none for images without a file."""
+        known = self.with_contents()
+        pairs = zip(known.labels, known.contents, strict=False)
+        return np.array([_digest(label, content) for label, content in pairs], np.int64)
 
 
 def labeled_images(images: Any, labels: Any) -> Labeled:
@@ -146,17 +168,29 @@ def read_labeled_chunks(
         yield rows, left.labels
 
 
-def left_out(
-    labeled: Labeled, environment: Environment, tests: Labeled | None = None
-) -> dict[str, Any]:
-    """Return what was left out, as a task's record has it."""
-    problems = [*labeled.problems, *(tests.problems if tests else ()), *environment.problems]
+def left_out(labeled: Labeled, environment: Environment, again: int) -> dict[str, Any]:
+    """Return what was left out, as a task's record has it; so many images came `again`."""
+    problems = [*labeled.problems, *environment.problems]
     return {
         "labeled": len(labeled.problems),
-        "test": len(tests.problems) if tests else 0,
-        "hidden": labeled.hidden + environment.hidden + (tests.hidden if tests else 0),
+        "test": 0,
+        "hidden": labeled.hidden + environment.hidden,
+        "again": again,
         "for_example": problems[:FOR_EXAMPLE],
     }
+
+
+def _content_of(file: ImageFile) -> str:
+    try:
+        with file.open() as opened:
+            return hashlib.sha256(opened.read()).hexdigest()
+    except OSError as error:
+        raise LearnerError(f"{file.where}: {error.strerror or error}") from None
+
+
+def _digest(label: Label, content: str) -> int:
+    told = repr((label, content)).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little", signed=True)
 
 
 def check_classes(classes: Any, labels: Sequence[Label]) -> None:

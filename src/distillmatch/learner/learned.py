@@ -12,6 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Placement
 from distillmatch.learner.explanation import Explanation, Label
 from distillmatch.learner.inputs import Reader
+from distillmatch.learner.labels import Labeled
 from distillmatch.views import Normalization
 
 
@@ -40,6 +41,10 @@ class Learned(ABC):
     @abstractmethod
     def logits(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return a logit for each row and class."""
+
+    def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
+        """Mark the images that were learned under their labels before and must not count twice."""
+        return np.zeros(len(labeled.items), np.bool_)
 
     def nearest_mean(self, rows: NDArray[Any]) -> NDArray[np.int64] | None:
         """Return the class whose mean of labeled rows is nearest, if rows are features."""

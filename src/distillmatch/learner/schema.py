@@ -29,6 +29,7 @@ class _LeftOut(BaseModel):
     labeled: Count = 0
     test: Count = 0
     hidden: Count = 0
+    again: Count = 0
     for_example: list[Text] = []
 
 

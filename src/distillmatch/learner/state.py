@@ -19,7 +19,8 @@ they are; the keys of mappings are strings):
           answers: {class: {what its images were taken for: images}},
           unknown: {label the learner never saw: images}}
     left_out: {labeled, test (files that are no image), hidden (files that were ignored),
-          for_example: sentences about some of them, of unlabeled ones too}
+          again (labeled images that an earlier task brought, too), for_example: sentences about
+          some of the files, of unlabeled ones too}
 """
 
 import hashlib
@@ -96,7 +97,8 @@ def learn(
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
         name = name or task_name(labeled)
-        contents = _contents(labeled)
+        images = class_folders(labeled.expanduser()).with_contents()
+        contents = _contents(images)
         fingerprint = _fingerprint(contents, unlabeled)
         if not again and (done := _learned_before(learner, name, fingerprint)):
             tell(
@@ -110,7 +112,7 @@ def learn(
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
             reading.enter_context(stop.idle(f"before anything was learned; {_as_before(state)}"))
-            images, tests = _read_folders(learner, labeled, test, held_out)
+            images, tests = _read_folders(learner, images, test, held_out)
             before = {}
             if learner.__sklearn_is_fitted__() and tests is not None:
                 before = accuracy_by_class(learner, tests)
@@ -233,18 +235,10 @@ class _Content(NamedTuple):
     digest: str
 
 
-def _contents(labeled: Path) -> list[_Content]:
+def _contents(images: Labeled) -> list[_Content]:
     """Return what is in each labeled file, in the order of their names."""
-    found = class_folders(labeled.expanduser())
-    contents = []
-    for file, label in zip(found.items, found.labels, strict=True):
-        try:
-            with file.open() as opened:
-                digest = hashlib.sha256(opened.read()).hexdigest()
-        except OSError as error:
-            raise LearnerError(f"{file.where}: {error.strerror or error}") from None
-        contents.append(_Content(file.where, label, digest))
-    return sorted(contents)
+    files = (file.where for file in images.items)
+    return sorted(map(_Content, files, images.labels, images.contents))
 
 
 def _labeled_twice(contents: Sequence[_Content]) -> str:
@@ -337,20 +331,16 @@ def _forget_finished(state: Path, tasks: int) -> None:
 
 
 def _read_folders(
-    learner: ContinualLearner, labeled: Path, test: Path | None, held_out: float
+    learner: ContinualLearner, images: Labeled, test: Path | None, held_out: float
 ) -> tuple[Labeled, TestImages | None]:
     """Return what to learn from, and decoded already what to measure with, if anything."""
-    images = class_folders(labeled.expanduser())
     reader = learner.reader_for(images.items)
     if test is not None:
         found = class_folders(test.expanduser(), may_lack=True)
         return images, _tests("test", found, reader)
     held = hold_out(list(images.items), images.labels, held_out)
-    if not held.any():
-        return images, None
-    kept = images.part(np.flatnonzero(~held).tolist())
-    tests = _tests("held-out", images.part(np.flatnonzero(held).tolist()), reader)
-    return kept._replace(problems=images.problems, hidden=images.hidden), tests
+    tested = images.part(np.flatnonzero(held & ~learner.learned_before(images)).tolist())
+    return images.where(~held), _tests("held-out", tested, reader) if tested.labels else None
 
 
 def _tests(on: On, given: Labeled, reader: Reader) -> TestImages:

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,7 +35,8 @@ class Given:
     """What a task brings; images and the environment's are rows, as the learner's reader made them.
 
     `accept` is the share of known images that are to be recognized as such; at most so many
-    `examples` of accepted images are kept. Reading it all took so many `seconds`.
+    `examples` of accepted images are kept. Reading it all took so many `seconds`. `digests` tell
+    labeled image files of a learner of features from others, with their labels.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Given:
     accept: float
     examples: int
     seconds: float = 0.0
+    digests: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def fingerprint(self, config: RunConfig, tasks: int) -> str:
         """Return what tells this task from another one on the same learner."""
