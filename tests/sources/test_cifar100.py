@@ -4,8 +4,14 @@ import hashlib
 import io
 import os
 import pickle
+import socket
 import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,10 +44,7 @@ def fake_files() -> dict[str, bytes]:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
     contents = fake_files()
-    md5s = {
-        name: hashlib.md5(content, usedforsecurity=False).hexdigest()
-        for name, content in contents.items()
-    }
+    md5s = {name: md5_of(content) for name, content in contents.items()}
     monkeypatch.setattr(cifar100, "FILE_MD5S", md5s)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     return contents
@@ -66,8 +69,7 @@ def pack(files: dict[str, bytes], path: Path) -> Path:
 
 def publish(monkeypatch: pytest.MonkeyPatch, archive: Path) -> Path:
     """Let an archive be the published one: no other is unpacked."""
-    md5 = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(cifar100, "ARCHIVE_MD5", md5)
+    monkeypatch.setattr(cifar100, "ARCHIVE_MD5", md5_of(archive.read_bytes()))
     return archive
 
 
@@ -109,7 +111,7 @@ def test_what_is_missing_is_downloaded_and_unpacked_once(
 ) -> None:
     archive, places = publish(monkeypatch, pack(files, tmp_path / "published.tar.gz")), []
 
-    def download(url: str, path: Path, md5: str, instead: str) -> None:
+    def download(url: str, path: Path, md5: str) -> None:
         assert (url, md5) == (cifar100.URL, cifar100.ARCHIVE_MD5)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(archive.read_bytes())
@@ -146,7 +148,7 @@ def test_a_file_with_another_md5_is_not_unpickled(
 ) -> None:
     expected = cifar100.FILE_MD5S["train"]
     files["train"] = pickle.dumps(Trap())
-    found = hashlib.md5(files["train"], usedforsecurity=False).hexdigest()
+    found = md5_of(files["train"])
     place = pack(files, tmp_path / "a.tar.gz") if packed else extract(files, tmp_path / "data")
     if packed:
         publish(monkeypatch, place)
@@ -165,6 +167,89 @@ def test_another_archive_than_the_published_one_is_not_unpacked(
 def test_another_image_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="image_size must be 32 with source 'cifar100', not 64"):
         cifar100.load(StreamConfig(source="cifar100", image_size=64))
+
+
+CONTENT = bytes(range(256)) * 1024
+
+
+class Server(BaseHTTPRequestHandler):
+    """Serves CONTENT, of which only so many bytes come, or an error."""
+
+    status, sent = 200, len(CONTENT)
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT[: self.sent])
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test output quiet."""
+
+
+@pytest.fixture(autouse=True)
+def without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@contextmanager
+def serving(**behavior: Any) -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+    handler = type("Handler", (Server,), {"asked": asked, **behavior})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/file.tar.gz", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def md5_of(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def test_of_several_downloads_at_once_one_works_and_the_others_wait(tmp_path: Path) -> None:
+    target = tmp_path / "data" / "file.tar.gz"
+    with serving() as (url, asked):
+        given = (url, target, md5_of(CONTENT))
+        threads = [threading.Thread(target=cifar100.download, args=given) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(asked) == 1 and target.read_bytes() == CONTENT
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    ("behavior", "md5", "sentence"),
+    [
+        ({"status": 404}, "", r"^downloading http.* failed: HTTP Error 404: Not Found; start"),
+        ({"sent": 1000}, "", "broke off after 1,000 bytes; start again, or give a folder that"),
+        ({}, "another", f"expected md5 another, downloaded {md5_of(CONTENT)}; start again"),
+    ],
+)
+def test_a_failed_download_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, behavior: dict[str, Any], md5: str, sentence: str
+) -> None:
+    with serving(**behavior) as (url, _), pytest.raises(SourceError, match=sentence):
+        cifar100.download(url, tmp_path / "file.tar.gz", md5)
+    with pytest.raises(SourceError, match="failed: Connection refused; start again"):
+        cifar100.download(url, tmp_path / "file.tar.gz", md5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_silent_server_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar100, "TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(SourceError, match=r"failed: .*timed out; start again"):
+            cifar100.download(url, tmp_path / "file.tar.gz", "")
 
 
 @pytest.mark.skipif(REAL is None, reason="DISTILLMATCH_CIFAR100 does not name the real files")

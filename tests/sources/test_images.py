@@ -3,13 +3,19 @@
 import io
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from distillmatch.sources.decoding import decode_resumably
-from distillmatch.sources.images import BadImageError, decode_image, square
+from distillmatch.sources.images import (
+    BadImageError,
+    ImageFile,
+    decode_image,
+    decode_in_pieces,
+    square,
+)
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -156,20 +162,32 @@ def test_an_image_with_absurdly_many_pixels_is_refused(
 
 
 def test_many_images_keep_their_order_and_the_bad_are_told_apart(tmp_path: Path) -> None:
-    files = []
-    for number in range(50):
-        path = tmp_path / f"{number}.png"
-        path.write_bytes(b"")
-        if number % 7 != 3:
-            Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
-        files.append(str(path))
-    with (
-        (tmp_path / "journal").open("a+b") as journal,
-        decode_resumably(files, 8, journal, "key", "testing") as decoded,
-    ):
-        good = [number for number in range(50) if number % 7 != 3]
-        assert decoded.good.tolist() == good
-        assert decoded.images[good, 0, 0, 0].tolist() == good
-        assert [problem.split(":")[0] for problem in decoded.problems] == [
-            str(tmp_path / f"{number}.png") for number in range(50) if number % 7 == 3
-        ]
+    files = [str(tmp_path / f"{number}.png") for number in range(50)]
+    for number, file in enumerate(files):
+        if number % 7 == 3:
+            Path(file).write_bytes(b"")
+        else:
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(file)
+    with decode_in_pieces(files, 1024) as pieces:
+        results = [result for piece in pieces for result in piece]
+    for number, result in enumerate(results):
+        if number % 7 == 3:
+            assert result == "the file is empty (zero bytes)"
+        else:
+            assert isinstance(result, np.ndarray) and (result == (number, 0, 0)).all()
+
+
+def test_only_some_pieces_are_decoded_ahead() -> None:
+    opened: list[int] = []
+
+    def file(number: int) -> ImageFile:
+        def open_() -> Any:
+            opened.append(number)
+            raise OSError("none")
+
+        return ImageFile("nowhere", open_)
+
+    with decode_in_pieces([file(number) for number in range(200)], 2048) as pieces:
+        for done, _ in enumerate(pieces, 1):
+            assert len(opened) <= 16 * (done + 1)
+    assert sorted(opened) == list(range(200))

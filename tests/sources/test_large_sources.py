@@ -1,9 +1,7 @@
-"""Folders of very many images: decoded once, in little memory, and resumed after a kill."""
+"""Images that exceed the memory of the process are decoded, and learned."""
 
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,151 +12,8 @@ import pytest
 from PIL import Image
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import DiskError
-from distillmatch.sources import Dataset, decoding, folder
-from distillmatch.sources.decoding import IMAGES, JOURNAL, decode_in_pieces
-from distillmatch.sources.images import ImageFile
 
-COUNT, PIECE = 60, 16
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills and limits processes")
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamConfig:
-    """Describe a folder of two classes of 30 images, one of them bad; a piece has 16 files."""
-    for name in ("a", "b"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for number in range(COUNT // 2):
-            Image.new("RGB", (8, 8), (number, 0, ord(name))).save(
-                tmp_path / "data" / name / f"{number:02}.png"
-            )
-    (tmp_path / "data" / "a" / "05.png").write_bytes(b"no image")
-    monkeypatch.setattr(decoding, "_PIECE_BYTES", 0)
-    return StreamConfig(
-        source="folder",
-        data_dir=tmp_path / "data",
-        cache_dir=tmp_path / "cache",
-        image_size=8,
-        bad_images="skip",
-    )
-
-
-KILLED = """
-import os, signal, sys
-from distillmatch.config import StreamConfig
-from distillmatch.sources import decoding, folder
-decoding._PIECE_BYTES = 0
-note, notes = decoding._note, 1 + int(sys.argv[2])
-def killing(journal, record):
-    global notes
-    if notes == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    notes -= 1
-    note(journal, record)
-decoding._note = killing
-folder.load(StreamConfig.from_yaml(sys.argv[1]))
-"""
-
-
-def killed_after(pieces: int, config: StreamConfig, tmp_path: Path) -> Path:
-    """Let a process be killed after so many pieces, and return the folder that it left."""
-    (tmp_path / "config.yaml").write_text(config.to_yaml())
-    arguments = [sys.executable, "-c", KILLED, str(tmp_path / "config.yaml"), str(pieces)]
-    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
-    (left,) = (tmp_path / "cache").iterdir()
-    assert left.name.endswith(".decoding")
-    return left
-
-
-def assert_as_if_never_killed(dataset: Dataset, config: StreamConfig, tmp_path: Path) -> None:
-    other = folder.load(config.replace(cache_dir=tmp_path / "other cache"))
-    assert (dataset.fingerprint, dataset.problems) == (other.fingerprint, other.problems)
-
-
-def leave_it(left: Path) -> None:
-    pass
-
-
-def cut_journal(left: Path) -> None:
-    content = (left / JOURNAL).read_bytes()
-    (left / JOURNAL).write_bytes(content[:-1])
-
-
-def another_journal(left: Path) -> None:
-    (left / JOURNAL).write_bytes(b'{"version": 1}\n[]\n')
-
-
-def journal_of_other_files(left: Path) -> None:
-    lines = (left / JOURNAL).read_bytes().splitlines(keepends=True)
-    (left / JOURNAL).write_bytes(lines[0] + b'[[9999, "no image"]]\n' + lines[2])
-
-
-def half_a_piece(left: Path) -> None:
-    with (left / IMAGES).open("ab") as file:
-        file.write(b"half a piece")
-
-
-@pytest.mark.parametrize(
-    ("damage", "pieces"),
-    [
-        (leave_it, 2),
-        (cut_journal, 1),
-        (another_journal, 0),
-        (journal_of_other_files, 0),
-        (half_a_piece, 2),
-    ],
-)
-def test_a_killed_build_resumes_after_the_last_whole_piece(
-    config: StreamConfig, tmp_path: Path, decoded: list[int], damage: Any, pieces: int
-) -> None:
-    damage(killed_after(2, config, tmp_path))
-    dataset = folder.load(config)
-    assert len(decoded) == COUNT - pieces * PIECE
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    assert_as_if_never_killed(dataset, config, tmp_path)
-    assert len(dataset.train) + len(dataset.test) == COUNT - 1
-    assert [problem.split(": ")[0][-8:] for problem in dataset.problems] == ["a/05.png"]
-
-
-def test_pieces_of_a_folder_that_has_changed_are_not_used(
-    config: StreamConfig, tmp_path: Path, decoded: list[int]
-) -> None:
-    killed_after(2, config, tmp_path)
-    Image.new("RGB", (8, 8)).save(tmp_path / "data" / "a" / "new.png")
-    dataset = folder.load(config)
-    assert len(decoded) == COUNT + 1
-    assert_as_if_never_killed(dataset, config, tmp_path)
-
-
-def test_a_disk_that_is_too_full_is_reported_before_the_work_begins(
-    config: StreamConfig, decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage("/")._replace(free=2 * COUNT * 192 - 1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DiskError, match=r"that takes [\d.]+ kB, 1 byte more than is free"):
-        folder.load(config)
-    assert decoded == []
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.free + 1))
-    assert len(folder.load(config).train) == 47
-
-
-def test_only_some_pieces_are_decoded_ahead() -> None:
-    opened: list[int] = []
-
-    def file(number: int) -> ImageFile:
-        def open_() -> Any:
-            opened.append(number)
-            raise OSError("none")
-
-        return ImageFile("nowhere", open_)
-
-    files = [file(number) for number in range(200)]
-    with decode_in_pieces(files, 2048) as pieces:
-        for done, _ in enumerate(pieces, 1):
-            assert len(opened) <= 16 * (done + 1)
-    assert sorted(opened) == list(range(200))
-
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what counts differs elsewhere")
 
 LIMITED = """
 import json, resource, sys
@@ -190,7 +45,6 @@ def under_limit(limit: int, config: str, setup: str, work: str, *arguments: str)
 MEGABYTE = 2**20
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what counts differs between systems")
 def test_more_images_than_memory_are_decoded(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "data" / name).mkdir(parents=True)
@@ -230,7 +84,6 @@ def load(config):
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what counts differs between systems")
 def test_a_source_larger_than_memory_is_learned(tmp_path: Path) -> None:
     count = 135_000
     limit = 384 * MEGABYTE

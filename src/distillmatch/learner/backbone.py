@@ -25,7 +25,7 @@ from distillmatch.networks import (
     named_generator,
 )
 from distillmatch.runs.checkpoints import checksum
-from distillmatch.sources.decoding import worker_count
+from distillmatch.sources.images import worker_count
 from distillmatch.views import Normalization, plain_views
 
 IMAGE_SIZE = 224

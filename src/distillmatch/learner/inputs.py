@@ -19,8 +19,14 @@ from PIL import Image
 
 from distillmatch.errors import LearnerError, kind_of
 from distillmatch.learner.video import VideoFrame, decode_frames
-from distillmatch.sources.decoding import decode_in_pieces
-from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_file, square
+from distillmatch.sources.images import (
+    FORMATS,
+    BadImageError,
+    ImageFile,
+    decode_file,
+    decode_in_pieces,
+    square,
+)
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import show_progress
 

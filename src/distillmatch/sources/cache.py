@@ -1,16 +1,15 @@
 """The cache: images decoded once, in one file that later starts map from disk.
 
-The file holds the images of the training part, those of the test part, the labels of both, a
-description in JSON, and a footer: the description's hash, its length and a mark. It appears whole
-or not at all, and is used only if footer, description, labels, size and key agree. While it is
-made, the decoded images lie in a folder beside it.
+The file holds the images, those of the training part first, a description in JSON with their
+labels, and a footer: the description's hash, its length and a mark. It appears whole or not at all,
+and is used only if footer, description, size and key agree.
 """
 
 import hashlib
 import os
-import shutil
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +19,14 @@ from pydantic import BaseModel, ConfigDict
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
 from distillmatch.files import atomic_file, locked_file, open_file, user_cache
-from distillmatch.sources.dataset import PIECE_BYTES, ClassTree, Dataset, Part, fingerprint
-from distillmatch.sources.decoding import JOURNAL, Decoded, decode_resumably
-from distillmatch.sources.images import ImageFile
+from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, fingerprint
+from distillmatch.sources.images import ImageFile, decode_in_pieces
+from distillmatch.sources.walk import shown
+from distillmatch.terminal import show_progress
 
-VERSION = 2
+VERSION = 3
 _MARK = b"dmimages"
 _FOOTER = struct.Struct("<32sQ8s")
-_LABEL = np.dtype("<i8")
-
-
-Selection = tuple[NDArray[np.intp], NDArray[np.int64]]
-"""Which of the decoded images make up a part, in order, and their labels."""
 
 
 class Contents(BaseModel):
@@ -53,45 +48,45 @@ class _Description(Contents):
     key: str
     shape: tuple[int, int, int, int]
     train: int
-    labels: str
+    labels: list[int]
     fingerprint: str
 
 
-Arrange = Callable[[Decoded], tuple[Contents, Selection, Selection]]
-"""Returns the data set that decoded images make, and its training and test part."""
-Files = Sequence[ImageFile | str]
+@dataclass(frozen=True)
+class Plan:
+    """The files of a data set, those for training first, before any is opened.
+
+    Attributes:
+        files: image files or paths.
+        labels: one for each file.
+        train: how many of the files are for training.
+        finish: returns the contents, given the classes that have a training image (the others are
+            left out, and the rest is renumbered) and a sentence for each bad file.
+    """
+
+    files: Sequence[ImageFile | str]
+    labels: Sequence[int]
+    train: int
+    finish: Callable[[list[int], list[str]], Contents]
 
 
 def load_cached(
-    config: StreamConfig,
-    name: str,
-    key: str,
-    side: int,
-    prepare: Callable[[], tuple[Files, Arrange]],
-    doing: str,
+    config: StreamConfig, name: str, key: str, side: int, prepare: Callable[[], Plan], doing: str
 ) -> Dataset:
     """Return the cached data set of this name and key, or decode it now.
 
-    `prepare` returns the files to decode and how to arrange the decoded ones. A process that comes
-    second waits for the first. If a process is killed, the next one resumes.
+    A process that comes second waits for the first.
     """
     path = cache_folder(config) / f"{name}.images"
     dataset = read_cache(path, key)
     if dataset is not None:
         return dataset
-    folder = path.with_name(f"{path.name}.decoding")
-    with explain_disk_errors(doing, folder), locked_file(folder / JOURNAL) as journal:
+    lock = path.with_name(f"{path.name}.lock")
+    with explain_disk_errors(doing, path), locked_file(lock):
         try:
-            dataset = read_cache(path, key)
-            if dataset is None:
-                files, arrange = prepare()
-                with decode_resumably(files, side, journal, key, doing) as decoded:
-                    dataset = write_cache(path, key, decoded.images, *arrange(decoded), doing)
-        except (DistillMatchError, OSError):
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
-    return dataset
+            return read_cache(path, key) or write_cache(path, key, side, prepare(), doing)
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def cache_folder(config: StreamConfig) -> Path:
@@ -126,17 +121,14 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         if hashlib.sha256(described).digest() != digest:
             return None
         about = _Description.model_validate_json(described)
-        of_images, count = int(np.prod(about.shape)), about.shape[0]
-        whole = of_images + count * _LABEL.itemsize + length + _FOOTER.size == size
+        whole = int(np.prod(about.shape)) + length + _FOOTER.size == size
         if about.version != VERSION or about.key != key or not whole:
             return None
-        labels = np.fromfile(path, _LABEL, count, offset=of_images)
-        if hashlib.sha256(labels.data).hexdigest() != about.labels:
-            return None
         images: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r", shape=about.shape)
+        train, test = _parts(images, about.labels, about.train)
         return Dataset(
-            train=Part(images[: about.train], labels[: about.train]),
-            test=Part(images[about.train :], labels[about.train :]),
+            train=train,
+            test=test,
             known_fingerprint=about.fingerprint,
             **{key: getattr(about, key) for key in Contents.model_fields},
         )
@@ -144,41 +136,59 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         return None
 
 
-def write_cache(
-    path: Path,
-    key: str,
-    images: NDArray[np.uint8],
-    contents: Contents,
-    train: Selection,
-    test: Selection,
-    doing: str,
-) -> Dataset:
-    """Write the selected images and their description, and return them mapped from disk."""
-    rows, labels = (np.concatenate(pair) for pair in zip(train, test, strict=True))
-    shape, split = (len(rows), *images.shape[1:]), len(train[0])
+def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Dataset:
+    """Decode the files into the cache, and return the data set mapped from disk."""
     with atomic_file(path, doing) as file:
-        count = max(1, PIECE_BYTES // int(np.prod(shape[1:])))
-        for start in range(0, len(rows), count):
-            file.write(np.ascontiguousarray(images[rows[start : start + count]]).data)
+        found: list[int] = []
+        learned: set[int] = set()
+        problems: list[str] = []
+        done = train = 0
+        with (
+            decode_in_pieces(plan.files, side) as pieces,
+            show_progress(doing, len(plan.files)) as progress,
+        ):
+            for results in pieces:
+                for number, result in enumerate(results, done):
+                    one, label = plan.files[number], plan.labels[number]
+                    if isinstance(result, str):
+                        where = shown(one if isinstance(one, str) else one.where)
+                        problems.append(f"{where}: {result}")
+                    elif number < plan.train or label in learned:
+                        if number < plan.train:
+                            train += 1
+                            learned.add(label)
+                        found.append(label)
+                        file.write(result.data)
+                done += len(results)
+                progress(done)
         file.flush()
+        classes = sorted(learned - {UNKNOWN})
+        contents = plan.finish(classes, problems)
+        new = {label: number for number, label in enumerate(classes)} | {UNKNOWN: UNKNOWN}
+        labels, shape = [new[label] for label in found], (len(found), side, side, 3)
         written: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r", shape=shape)
-        parts = Part(written[:split], labels[:split]), Part(written[split:], labels[split:])
-        stored = labels.astype(_LABEL).data
         about = _Description(
             **dict(contents),
             version=VERSION,
             key=key,
             shape=shape,
-            train=split,
-            labels=hashlib.sha256(stored).hexdigest(),
-            fingerprint=fingerprint(parts, contents.class_names, contents.tree),
+            train=train,
+            labels=labels,
+            fingerprint=fingerprint(
+                _parts(written, labels, train), contents.class_names, contents.tree
+            ),
         )
         described = about.model_dump_json().encode()
         file.seek(0, os.SEEK_END)
-        file.write(stored)
         file.write(described)
         file.write(_FOOTER.pack(hashlib.sha256(described).digest(), len(described), _MARK))
     dataset = read_cache(path, key)
     if dataset is None:
         raise SourceError(f"{path}: expected the images just written, found them changed")
     return dataset
+
+
+def _parts(images: NDArray[np.uint8], labels: Sequence[int], train: int) -> tuple[Part, Part]:
+    """Cut images and labels into the training and the test part."""
+    numbers = np.array(labels, dtype=np.int64)
+    return Part(images[:train], numbers[:train]), Part(images[train:], numbers[train:])

@@ -5,21 +5,24 @@ is the published one.
 """
 
 import hashlib
+import http.client
 import pickle
 import tarfile
-from collections.abc import Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, SourceError
-from distillmatch.files import write_atomically
+from distillmatch.errors import ConfigError, SourceError, explain_disk_errors
+from distillmatch.files import atomic_file, locked_file, open_file, write_atomically
 from distillmatch.sources.cache import cache_folder
 from distillmatch.sources.dataset import ClassTree, Dataset, Part
-from distillmatch.sources.download import download, file_md5
 from distillmatch.sources.registry import CheckedSource
+from distillmatch.terminal import show_progress
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 ARCHIVE = "cifar-100-python.tar.gz"
@@ -44,7 +47,9 @@ SUPER_CLASSES: Mapping[str, tuple[int, ...]] = {
 }
 """The super-classes over the twenty coarse labels, which are the parents."""
 
-_INSTEAD = f"give a folder that holds {FOLDER} or {ARCHIVE} with --data-dir"
+TIMEOUT = 30.0
+"""Seconds without a byte before a connection counts as broken."""
+_EXPECTED = f"a folder that holds {FOLDER} or {ARCHIVE}"
 
 
 def _load(config: StreamConfig) -> Dataset:
@@ -65,36 +70,71 @@ def _locate(config: StreamConfig) -> Path:
         raise ConfigError(
             f"image_size must be {SIDE} with source 'cifar100', not {config.image_size}"
         )
-    if config.data_dir is None:
-        folder = cache_folder(config)
-    else:
-        folder = config.data_dir.expanduser()
-        if not folder.exists():
-            raise SourceError(
-                f"{folder}: expected a folder that holds {FOLDER} or {ARCHIVE}, found nothing there"
-            )
-        if folder.is_file():
+    given = config.data_dir.expanduser() if config.data_dir else cache_folder(config)
+    if config.data_dir and not given.exists():
+        raise SourceError(f"{given}: expected {_EXPECTED}, found nothing there")
+    if given.is_file():
+        return given
+    for folder in (given, given / FOLDER):
+        if all((folder / name).is_file() for name in FILE_MD5S):
             return folder
-    for extracted in (folder, folder / FOLDER):
-        if all((extracted / name).is_file() for name in FILE_MD5S):
-            return extracted
-    archive = folder / ARCHIVE
+    archive, folder = given / ARCHIVE, given / FOLDER
     if archive.is_file():
         return archive
-    if (folder / FOLDER).exists():
-        missing = [name for name in FILE_MD5S if not (folder / FOLDER / name).is_file()]
+    if folder.exists():
+        missing = [name for name in FILE_MD5S if not (folder / name).is_file()]
         raise SourceError(
-            f"{folder / FOLDER}: expected the files {', '.join(FILE_MD5S)}, "
-            f"missing {', '.join(missing)}"
+            f"{folder}: expected the files {', '.join(FILE_MD5S)}, missing {', '.join(missing)}"
         )
-    download(URL, archive, ARCHIVE_MD5, _INSTEAD)
+    download(URL, archive, ARCHIVE_MD5)
     # Later starts need not unpack it.
     for name, content in zip(FILE_MD5S, _read_published(archive), strict=True):
-        write_atomically(folder / FOLDER / name, content, "unpacking CIFAR-100")
-    return folder / FOLDER
+        write_atomically(folder / name, content, "unpacking CIFAR-100")
+    return folder
 
 
 load = CheckedSource(_load, _locate)
+
+
+def download(url: str, path: Path, md5: str) -> None:
+    """Download `url` to `path`, unless another process has done so; refuse bytes of another md5."""
+    lock, sums = path.with_name(f"{path.name}.lock"), hashlib.md5(usedforsecurity=False)
+    with explain_disk_errors(f"downloading {url}", path), locked_file(lock):
+        try:
+            if path.exists():
+                return
+            with atomic_file(path, f"downloading {url}") as file:
+                for block in _blocks(url):
+                    sums.update(block)
+                    file.write(block)
+                if sums.hexdigest() != md5:
+                    raise SourceError(
+                        f"{url}: expected md5 {md5}, downloaded {sums.hexdigest()}; start again, "
+                        f"or give {_EXPECTED} with --data-dir"
+                    )
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _blocks(url: str) -> Iterator[bytes]:
+    """Yield what lies at `url`; a network that fails is one sentence."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+            length, have = response.headers.get("Content-Length"), 0
+            total = None if length is None else int(length)
+            with show_progress("downloading", total, in_bytes=True) as progress:
+                while block := response.read(2**18):
+                    have += len(block)
+                    progress(have)
+                    yield block
+            if total is not None and have < total:
+                raise ConnectionError(f"it broke off after {have:,} bytes")
+    except (OSError, http.client.HTTPException) as error:
+        inner = error.reason if type(error) is urllib.error.URLError else error
+        reason = getattr(inner, "strerror", None) or inner
+        raise SourceError(
+            f"downloading {url} failed: {reason}; start again, or give {_EXPECTED} with --data-dir"
+        ) from None
 
 
 def _read_published(place: Path) -> list[bytes]:
@@ -106,21 +146,23 @@ def _read_published(place: Path) -> list[bytes]:
         if place.is_dir():
             contents = [(place / name).read_bytes() for name in FILE_MD5S]
         else:
-            _check_md5(f"{place}: expected the published {ARCHIVE}", file_md5(place), ARCHIVE_MD5)
+            with open_file(place) as file:
+                found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+            _check_md5(f"{place}: expected the published {ARCHIVE}", found, ARCHIVE_MD5)
             with tarfile.open(place) as archive:
                 files = [archive.extractfile(f"{FOLDER}/{name}") for name in FILE_MD5S]
                 contents = [file.read() for file in files if file]
     except OSError as error:
         raise SourceError(f"{error.filename or place}: {error.strerror or error}") from None
     for (name, expected), content in zip(FILE_MD5S.items(), contents, strict=True):
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        _check_md5(f"{place}, {name}: expected the published file", md5, expected)
+        found = hashlib.md5(content, usedforsecurity=False)
+        _check_md5(f"{place}, {name}: expected the published file", found, expected)
     return contents
 
 
-def _check_md5(what: str, md5: str, expected: str) -> None:
-    if md5 != expected:
-        raise SourceError(f"{what} with md5 {expected}, found md5 {md5}")
+def _check_md5(what: str, found: Any, expected: str) -> None:
+    if found.hexdigest() != expected:
+        raise SourceError(f"{what} with md5 {expected}, found md5 {found.hexdigest()}")
 
 
 def _part(values: Mapping[bytes, Any]) -> Part:

@@ -82,19 +82,19 @@ class ClassTree:
 
     def classes_of_parent(self, parent: int) -> tuple[int, ...]:
         """Return the classes under one parent."""
-        return tuple(c for c, p in enumerate(self.parent_of_class) if p == parent)
+        return _places(self.parent_of_class, (parent,))
 
     def classes_of_super_class(self, super_class: int) -> tuple[int, ...]:
         """Return the classes under one super-class."""
-        return tuple(
-            c
-            for c, p in enumerate(self.parent_of_class)
-            if self.super_class_of_parent[p] == super_class
-        )
+        return _places(self.parent_of_class, self.parents_of_super_class(super_class))
 
     def parents_of_super_class(self, super_class: int) -> tuple[int, ...]:
         """Return the parents under one super-class."""
-        return tuple(p for p, s in enumerate(self.super_class_of_parent) if s == super_class)
+        return _places(self.super_class_of_parent, (super_class,))
+
+
+def _places(numbers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(place for place, number in enumerate(numbers) if number in wanted)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

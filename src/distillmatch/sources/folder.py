@@ -1,6 +1,6 @@
 """Own images: `folder/<class>/*` with labels, a test folder, folders of unlabeled images.
 
-Without a test folder a fifth of every class is held out as the test part: the images whose names
+Without a test folder a fifth of every class is held out as the test part: the files whose names
 have the smallest hashes, so the choice depends on no seed and stays when images are added. Whatever
 cannot be used is a problem that names its path: it ends the load, or it is left out.
 """
@@ -14,23 +14,57 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
-from distillmatch.sources.cache import Contents, Selection, cache_key, load_cached
+from distillmatch.sources.cache import Contents, Plan, cache_key, load_cached
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.sources.decoding import Decoded
 from distillmatch.sources.registry import CheckedSource
-from distillmatch.sources.tree_file import Branches, check_branches, class_tree, read_branches
+from distillmatch.sources.tree_file import Branches, class_tree, read_branches
 from distillmatch.sources.walk import list_files, name_below, shown
 
 SIDE = 32
 HELD_OUT = 5
 """One image in so many becomes a test image where there is no test folder."""
 
-_LABELED, _TEST = 0, 1  # and 2 for unlabeled images
+
+class _Folders(NamedTuple):
+    labeled: Path
+    test: Path | None
+    unlabeled: tuple[Path, ...]
+
+
+class Group(NamedTuple):
+    """The files of one class, or of one folder of unlabeled images."""
+
+    path: str
+    name: str
+    files: list[str]
+    stamps: list[str]
+
+
+class FoundClasses(NamedTuple):
+    """The class folders of a folder.
+
+    Attributes:
+        groups: the classes in order of their names.
+        problems: a sentence about everything that cannot be used.
+        refused: those of the problems that no class can be learned with.
+        hidden: how many hidden entries were ignored.
+    """
+
+    groups: list[Group]
+    problems: list[str]
+    refused: list[str]
+    hidden: int
+
+
+class _Found(NamedTuple):
+    """Everything that was found, before any image is opened."""
+
+    labeled: list[Group]
+    test: list[Group]
+    unlabeled: list[Group]
+    problems: list[str]
 
 
 def _load(config: StreamConfig) -> Dataset:
@@ -38,26 +72,21 @@ def _load(config: StreamConfig) -> Dataset:
     folders, side, branches = _folders(config), config.image_size or SIDE, None
     found = _find(folders)
     if config.tree is not None:
-        tree = config.tree.expanduser()
-        branches = read_branches(tree)
-        check_branches(branches, [group.name for group in found.labeled], tree)
+        names = [group.name for group in found.labeled]
+        branches = read_branches(config.tree.expanduser(), names)
+    groups = (*found.labeled, *found.test, *found.unlabeled)
+    stamps = [stamp for group in groups for stamp in group.stamps]
     dataset = load_cached(
         config,
         f"folder-{cache_key(*map(str, folders), side, branches is not None)}",
-        cache_key(side, branches, *found.stamps, found.problems),
+        cache_key(side, branches, *stamps, found.problems),
         side,
-        lambda: (found.files, partial(_arrange, config, folders.labeled, found, branches)),
+        partial(_plan, config, folders, found, branches),
         "decoding the images into the cache",
     )
     if config.bad_images == "stop":
         _refuse_problems(dataset.problems)
     return dataset
-
-
-class _Folders(NamedTuple):
-    labeled: Path
-    test: Path | None
-    unlabeled: tuple[Path, ...]
 
 
 def _folders(config: StreamConfig) -> _Folders:
@@ -95,55 +124,6 @@ def _folders(config: StreamConfig) -> _Folders:
 load = CheckedSource(_load, _folders)
 
 
-class Group(NamedTuple):
-    """The files of one class, or of one folder of unlabeled images."""
-
-    path: str
-    name: str
-    files: list[str]
-    stamps: list[str]
-
-
-class _Found(NamedTuple):
-    """Everything that was found, before any image is opened."""
-
-    labeled: list[Group]
-    test: list[Group]
-    unlabeled: list[Group]
-    problems: list[str]
-
-    @property
-    def groups(self) -> list[Group]:
-        """All groups, in the order in which their files are decoded."""
-        return [*self.labeled, *self.test, *self.unlabeled]
-
-    @property
-    def files(self) -> list[str]:
-        """The files to decode."""
-        return [file for group in self.groups for file in group.files]
-
-    @property
-    def stamps(self) -> list[str]:
-        """What changes when any file does."""
-        return [stamp for group in self.groups for stamp in group.stamps]
-
-
-class FoundClasses(NamedTuple):
-    """The class folders of a folder.
-
-    Attributes:
-        groups: the classes in order of their names.
-        problems: a sentence about everything that cannot be used.
-        refused: those of the problems that no class can be learned with.
-        hidden: how many hidden entries were ignored.
-    """
-
-    groups: list[Group]
-    problems: list[str]
-    refused: list[str]
-    hidden: int
-
-
 def _find(folders: _Folders) -> _Found:
     labeled, problems, *_ = find_classes(folders.labeled)
     if not labeled:
@@ -167,7 +147,7 @@ def _find(folders: _Folders) -> _Found:
         stamps = [one.stamp for one in listing.folders]
         unlabeled.append(Group(str(folder), "", listing.files, stamps))
         problems += listing.problems
-        if not unlabeled[-1].files:
+        if not listing.files:
             problems.append(f"{folder}: a folder of unlabeled images without any")
     return _Found(labeled, test, unlabeled, problems)
 
@@ -201,55 +181,52 @@ def find_classes(root: Path) -> FoundClasses:
     return FoundClasses(list(classes.values()), problems, refused, listing.hidden)
 
 
-def _arrange(
-    config: StreamConfig, root: Path, found: _Found, branches: Branches | None, decoded: Decoded
-) -> tuple[Contents, Selection, Selection]:
-    """Make both parts of what could be decoded; a class with nothing left is left out."""
+def _plan(
+    config: StreamConfig, folders: _Folders, found: _Found, branches: Branches | None
+) -> Plan:
+    """Divide the files; a class without a usable training image is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(found.labeled)}
-    kinds = [len(found.labeled), len(found.test), len(found.unlabeled)]
-    labels = [number_of.get(_same(group.name), UNKNOWN) for group in found.groups]
-    sizes = [len(group.files) for group in found.groups]
-    label, kind = (
-        np.repeat(values, sizes)[decoded.good] for values in (labels, np.repeat(range(3), kinds))
-    )
-    kept = np.unique(label[kind == _LABELED])
-    problems = [*found.problems, *decoded.problems]
+    train: list[tuple[str, int]] = []
+    test = [(file, number_of[_same(group.name)]) for group in found.test for file in group.files]
     for number, group in enumerate(found.labeled):
-        if group.files and number not in kept:
-            problems.append(f"{shown(group.path)}: a class without usable images")
-    problems.sort()
-    if not len(kept):
-        if config.bad_images == "stop":
-            _refuse_problems(problems)
-        raise SourceError(f"{root}: expected images in the folders of classes, found none")
-    if config.test_dir is None:
-        files = found.files
-        for number in kept:
-            rows = np.flatnonzero((kind == _LABELED) & (label == number))
-            names = [name_below(root, files[file]) for file in decoded.good[rows]]
-            kind[_held_out(rows, names)] = _TEST
-    new_number = np.full(len(found.labeled) + 1, UNKNOWN, dtype=np.int64)
-    new_number[kept] = np.arange(len(kept))
-    label = new_number[label]  # the last entry is for UNKNOWN
-    train, test = kind != _TEST, (kind == _TEST) & (label != UNKNOWN)
-    class_names = tuple(found.labeled[number].name for number in kept)
-    contents = Contents(
-        name="folder",
-        class_names=class_names,
-        tree=None if branches is None else class_tree(branches, class_names),
-        label_fraction=1.0 if config.unlabeled_dirs else 0.2,
-        problems=tuple(problems),
-    )
-    return contents, (decoded.good[train], label[train]), (decoded.good[test], label[test])
+        held_out = set() if folders.test else _held_out(group.files, folders.labeled)
+        for file in group.files:
+            (test if file in held_out else train).append((file, number))
+    train += [(file, UNKNOWN) for group in found.unlabeled for file in group.files]
+
+    def finish(classes: list[int], problems: list[str]) -> Contents:
+        left_out = [g for n, g in enumerate(found.labeled) if g.files and n not in classes]
+        problems = [*found.problems, *problems]
+        problems += [f"{shown(g.path)}: a class without usable training images" for g in left_out]
+        if not classes:
+            if config.bad_images == "stop":
+                _refuse_problems(sorted(problems))
+            raise SourceError(
+                f"{folders.labeled}: expected images in the folders of classes, found none"
+            )
+        names = tuple(found.labeled[number].name for number in classes)
+        return Contents(
+            name="folder",
+            class_names=names,
+            tree=None if branches is None else class_tree(branches, names),
+            label_fraction=1.0 if config.unlabeled_dirs else 0.2,
+            problems=tuple(sorted(problems)),
+        )
+
+    everything = (*train, *test)
+    files, labels = [file for file, _ in everything], [label for _, label in everything]
+    return Plan(files, labels, len(train), finish)
 
 
-def _held_out(rows: NDArray[np.intp], names: Sequence[str]) -> NDArray[np.intp]:
-    """Choose a fifth of a class's images, at least one of two, by the hashes of their names."""
-    if len(rows) < 2:
-        return rows[:0]
-    count = max(1, round(len(rows) / HELD_OUT))
-    hashes = [hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest() for name in names]
-    return rows[sorted(range(len(rows)), key=hashes.__getitem__)[:count]]
+def _held_out(files: Sequence[str], root: Path) -> set[str]:
+    """Choose a fifth of a class's files, at least one of two, by the hashes of their names."""
+    if len(files) < 2:
+        return set()
+
+    def hashed(file: str) -> bytes:
+        return hashlib.sha256(name_below(root, file).encode("utf-8", "surrogateescape")).digest()
+
+    return set(sorted(files, key=hashed)[: max(1, round(len(files) / HELD_OUT))])
 
 
 def _refuse_problems(problems: Sequence[str]) -> None:

@@ -6,11 +6,15 @@ over white, 16-bit gray is scaled to eight, and of an animation the first pictur
 """
 
 import io
-from collections.abc import Callable
-from contextlib import suppress
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +31,11 @@ _SIXTEEN_BIT_GRAY = ("I;16", "I;16B", "I;16L", "I;16N")
 _CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 EMPTY = "the file is empty (zero bytes)"
 UNKNOWN_FORMAT = "not an image in a format that can be read"
+_PIECE_BYTES = 16 * 2**20
+_BATCH = 32
+
+Result = NDArray[np.uint8] | str
+"""An image, or the reason why there is none."""
 
 
 class BadImageError(Exception):
@@ -65,12 +74,7 @@ def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
         raise BadImageError(f"the image is damaged ({shown(reason)})") from None
 
 
-def where(file: ImageFile | str) -> str:
-    """Return what messages call a file, or the file at a path."""
-    return shown(file) if isinstance(file, str) else file.where
-
-
-def decode_file(file: ImageFile | str, side: int) -> NDArray[np.uint8] | str:
+def decode_file(file: ImageFile | str, side: int) -> Result:
     """Return the image in a file, or at a path, or the reason why there is none."""
     file = ImageFile.at(file) if isinstance(file, str) else file
     try:
@@ -98,11 +102,43 @@ def problem_with(file: ImageFile) -> str | None:
         return None
 
 
-def _open(path: str) -> BinaryIO:
+def worker_count() -> int:
+    """Return how many threads decode images at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(16, max(2, cores or 1))
+
+
+@contextmanager
+def decode_in_pieces(
+    files: Sequence[ImageFile | str], side: int
+) -> Iterator[Iterator[list[Result]]]:
+    """Yield the results of all files, or paths, in order, piece after piece.
+
+    Threads decode one piece ahead, so that memory does not grow with the number of files.
+    """
+    size = min(1024, max(16, _PIECE_BYTES // (side * side * 3)))
+
+    def decode(batch: Sequence[ImageFile | str]) -> list[Result]:
+        return [decode_file(file, side) for file in batch]
+
+    def pieces() -> Iterator[list[Result]]:
+        ahead: deque[list[Any]] = deque()
+        for first in range(0, len(files), size):
+            piece = files[first : first + size]
+            batches = [piece[cut : cut + _BATCH] for cut in range(0, len(piece), _BATCH)]
+            ahead.append([pool.submit(decode, batch) for batch in batches])
+            if len(ahead) == 2:
+                yield [result for batch in ahead.popleft() for result in batch.result()]
+        for started in ahead:
+            yield [result for batch in started for result in batch.result()]
+
+    pool = ThreadPoolExecutor(worker_count())
     try:
-        return Path(path).open("rb")
-    except ValueError:  # a zero byte or a lone surrogate
-        raise OSError("no file can have this name") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the result says what is wrong with a file
+            yield pieces()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
@@ -136,6 +172,13 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
     return image.convert("RGB")
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return Path(path).open("rb")
+    except ValueError:  # a zero byte or a lone surrogate
+        raise OSError("no file can have this name") from None
 
 
 def _too_large() -> str:

@@ -1,33 +1,24 @@
 """Tiny-ImageNet-200: 64 x 64, 200 classes, 500 training images each, tested on its val split.
 
-Read from the extracted folder or from the zip, decoded once into the cache. The cache is made again
-when the zip changed, or when files were added to or removed from the folder.
+Read from the extracted folder or from the zip, decoded once into the cache, and again when the
+folder or the zip has changed.
 """
 
 import io
 import zipfile
 import zlib
-from collections import Counter
-from contextlib import nullcontext
-from functools import cached_property, partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
-
-import numpy as np
+from typing import BinaryIO, NamedTuple
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
-from distillmatch.sources.cache import (
-    Arrange,
-    Contents,
-    Files,
-    Selection,
-    cache_folder,
-    cache_key,
-    load_cached,
-)
+from distillmatch.files import open_file
+from distillmatch.sources.cache import Contents, Plan, cache_folder, cache_key, load_cached
 from distillmatch.sources.dataset import Dataset
-from distillmatch.sources.decoding import Decoded
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.registry import CheckedSource
 from distillmatch.sources.walk import list_files, name_below, shown
@@ -35,35 +26,27 @@ from distillmatch.sources.walk import list_files, name_below, shown
 FOLDER = "tiny-imagenet-200"
 ARCHIVE = "tiny-imagenet-200.zip"
 SIDE = 64
-_IMAGE_ENDINGS = (".jpeg", ".jpg")
 _ANNOTATIONS = "val/val_annotations.txt"
 
 
 def _load(config: StreamConfig) -> Dataset:
     """Load Tiny-ImageNet-200 from the configured folder or zip, or from the cache."""
     side, place = config.image_size or SIDE, _locate(config)
-    with nullcontext() if place.is_dir() else _open_zip(place) as archive:
-        files = _Files(place) if archive is None else _ZippedFiles(place, archive)
+    with _open(place) as files:
         return load_cached(
             config,
             f"{FOLDER}-{cache_key(str(place.resolve()), side)}",
-            cache_key(side, files.stamps()),
+            cache_key(side, files.stamp),
             side,
-            partial(_prepare, files),
+            partial(_plan, files),
             "decoding Tiny-ImageNet-200 into the cache",
         )
 
 
 def _locate(config: StreamConfig) -> Path:
     """Return the folder that holds wnids.txt, or the zip."""
-    expected, hint = f"the folder {FOLDER} or {ARCHIVE}", ""
-    if config.data_dir is None:
-        given = cache_folder(config)
-        hint = "; put it there, or give its place with --data-dir"
-    else:
-        given = config.data_dir.expanduser().absolute()
-        if not given.exists():
-            raise SourceError(f"{given}: expected {expected}, found nothing there")
+    expected = f"the folder {FOLDER} or {ARCHIVE}"
+    given = config.data_dir.expanduser().absolute() if config.data_dir else cache_folder(config)
     if given.is_file():
         return given
     for folder in (given, given / FOLDER):
@@ -71,163 +54,121 @@ def _locate(config: StreamConfig) -> Path:
             return folder
     if (given / ARCHIVE).is_file():
         return given / ARCHIVE
+    hint = "" if config.data_dir else "; put it there, or give its place with --data-dir"
     raise SourceError(f"{given}: expected {expected} here, found neither{hint}")
 
 
 load = CheckedSource(_load, _locate)
 
 
-class _Files:
-    """The published files in a folder, named from its root."""
+class _Files(NamedTuple):
+    """The published files: where each lies by its name, what changes with them, how to read one."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def where(self, name: str) -> str:
-        """Return what messages call a file."""
-        return shown(self.place / name)
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a file."""
-        return (self.place / name).open("rb")
-
-    def stamps(self) -> object:
-        """Return what changes when the files do.
-
-        That is the times of the lists and folders: those of 110,000 images would take long.
-        """
-        listed = (p for part in ("*.txt", "val/*", "train/*/*") for p in self.place.glob(part))
-        return sorted((str(path), path.stat().st_mtime_ns) for path in listed)
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """All names in the folders train and val."""
-        listings = [list_files(self.place, part) for part in ("train", "val")]
-        for problem in (problem for listing in listings for problem in listing.problems):
-            raise SourceError(problem)
-        paths = (path for listing in listings for path in listing.files)
-        return frozenset(name_below(self.place, path) for path in paths)
-
-    def require(self, name: str, listed_in: str) -> str:
-        """Return the name of an image that a list has, or refuse it if it is not there."""
-        if name not in self.names:
-            raise SourceError(
-                f"{self.where(name)}: expected this image, which {listed_in} lists, found none"
-            )
-        return name
+    places: Mapping[str, str]
+    stamp: object
+    open: Callable[[str], BinaryIO]
 
     def lines(self, name: str) -> list[str]:
         """Return the lines of a text file that are not empty."""
+        place = self.place(name, "the published files")
         try:
-            with self.open(name) as file:
+            with self.open(place) as file:
                 return [line for line in file.read().decode().splitlines() if line.strip()]
-        except (KeyError, FileNotFoundError):
-            reason = "expected this file, found nothing there"
         except UnicodeDecodeError:
             reason = "expected a text file in UTF-8"
         except OSError as error:
             reason = error.strerror or str(error)
-        raise SourceError(f"{self.where(name)}: {reason}")
+        raise SourceError(f"{shown(place)}: {reason}")
+
+    def place(self, name: str, listed_in: str) -> str:
+        """Return where a file lies that is listed, or refuse the lack of it."""
+        if name in self.places:
+            return self.places[name]
+        raise SourceError(f"{name}: expected this file, which {listed_in} list, found nothing")
 
 
-class _ZippedFiles(_Files):
-    """The published files in the zip."""
-
-    def __init__(self, place: Path, archive: zipfile.ZipFile) -> None:
-        super().__init__(place)
-        self.archive, everything = archive, archive.namelist()
-        roots = [name for name in everything if name.split("/")[-1] == "wnids.txt"]
+@contextmanager
+def _open(place: Path) -> Iterator[_Files]:
+    """Open the folder or the zip."""
+    if place.is_dir():
+        listing = list_files(place)
+        if listing.problems:
+            raise SourceError(listing.problems[0])
+        places = {name_below(place, path): path for path in listing.files}
+        stamp = [folder.stamp for folder in listing.folders]
+        yield _Files(places, stamp, lambda path: open_file(Path(path)))
+        return
+    try:
+        archive = zipfile.ZipFile(place)
+    except zipfile.BadZipFile:
+        raise SourceError(
+            f"{place}: expected the whole {ARCHIVE}, found it cut off, damaged or no zip"
+        ) from None
+    except OSError as error:
+        raise SourceError(f"{place}: {error.strerror or error}") from None
+    with archive:
+        roots = [name for name in archive.namelist() if name.split("/")[-1] == "wnids.txt"]
         if not roots:
             raise SourceError(
                 f"{place}: expected {FOLDER}/wnids.txt in the archive, it is not there"
             )
-        self.root = min(roots, key=len).removesuffix("wnids.txt")
-        inside = (name for name in everything if name.startswith(self.root))
-        self.names = frozenset(name.removeprefix(self.root) for name in inside)
+        root, status = min(roots, key=len).removesuffix("wnids.txt"), place.stat()
+        inside = [name for name in archive.namelist() if name.startswith(root)]
 
-    def where(self, name: str) -> str:
-        """Return what messages call a file."""
-        return f"{self.place}, member {self.root}{name}"
+        def read(name: str) -> BinaryIO:
+            try:  # to the end: only then its checksum in the archive is compared
+                return io.BytesIO(archive.read(name.removeprefix(f"{place}, ")))
+            except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+                raise OSError(f"damaged in the archive ({error})") from None
 
-    def open(self, name: str) -> BinaryIO:
-        """Read a file to the end: only then its checksum in the archive is compared."""
-        try:
-            return io.BytesIO(self.archive.read(self.root + name))
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise OSError(f"damaged in the archive ({error})") from None
-
-    def stamps(self) -> object:
-        """Return the size and the time of the zip."""
-        status = self.place.stat()
-        return status.st_size, status.st_mtime_ns
+        places = {name.removeprefix(root): f"{place}, {name}" for name in inside}
+        yield _Files(places, (status.st_size, status.st_mtime_ns), read)
 
 
-def _open_zip(path: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except zipfile.BadZipFile:
-        reason = f"expected the whole {ARCHIVE}, found it cut off, damaged or no zip"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    raise SourceError(f"{path}: {reason}")
-
-
-def _prepare(files: _Files) -> tuple[Files, Arrange]:
+def _plan(files: _Files) -> Plan:
     wnids = [line.strip() for line in files.lines("wnids.txt")]
-    repeated = [wnid for wnid, count in Counter(wnids).items() if count > 1]
-    if repeated or not wnids:
-        raise SourceError(
-            f"{files.where('wnids.txt')}: expected one class a line, "
-            f"found {f'{repeated[0]} twice' if repeated else 'none'}"
-        )
-    class_names = _class_names(files, wnids)
-    train, test = _training(files, wnids), _validation(files, wnids)
-    labels = np.array([label for _, label in (*train, *test)], dtype=np.int64)
-    numbers, split = np.arange(len(labels)), len(train)
+    if not wnids or len({*wnids}) < len(wnids):
+        raise SourceError("wnids.txt: expected one class a line, found none, or one twice")
+    train, test, class_names = _train(files, wnids), _test(files, wnids), _class_names(files, wnids)
 
-    def arrange(decoded: Decoded) -> tuple[Contents, Selection, Selection]:
-        if decoded.problems:
-            more = len(decoded.problems) - 1
-            raise SourceError(decoded.problems[0] + (f" (and {more} more)" if more else ""))
-        contents = Contents(name="tiny-imagenet", class_names=class_names)
-        return contents, (numbers[:split], labels[:split]), (numbers[split:], labels[split:])
+    def finish(classes: list[int], problems: list[str]) -> Contents:
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise SourceError(problems[0] + more)
+        return Contents(name="tiny-imagenet", class_names=class_names)
 
-    images = [ImageFile(files.where(n), partial(files.open, n)) for n, _ in (*train, *test)]
-    return images, arrange
+    images = [ImageFile(shown(place), partial(files.open, place)) for place, _ in (*train, *test)]
+    return Plan(images, [label for _, label in (*train, *test)], len(train), finish)
 
 
-def _training(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:
+def _train(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:
     """List train/<wnid>/images; an image that the class's list of boxes has must be there."""
-    of_class: dict[str, list[str]] = {wnid: [] for wnid in wnids}
-    for name in sorted(files.names):
-        part, _, rest = name.partition("/")
-        wnid, _, image = rest.partition("/images/")
-        if part == "train" and wnid in of_class and image.lower().endswith(_IMAGE_ENDINGS):
-            of_class[wnid].append(name)
-    for wnid, names in of_class.items():
+    of_class = defaultdict(list)
+    for name in sorted(files.places):
+        if name.startswith("train/") and name.lower().endswith((".jpeg", ".jpg")):
+            of_class[name.split("/")[1]].append(files.places[name])
+    for wnid in wnids:
         boxes = f"train/{wnid}/{wnid}_boxes.txt"
-        for line in files.lines(boxes) if boxes in files.names else ():
-            files.require(f"train/{wnid}/images/{line.split()[0]}", boxes)
-        if not names:
-            where = files.where(f"train/{wnid}/images")
-            raise SourceError(f"{where}: expected the training images of class {wnid}, found none")
-    return [(name, label) for label, wnid in enumerate(wnids) for name in of_class[wnid]]
+        for line in files.lines(boxes) if boxes in files.places else ():
+            files.place(f"train/{wnid}/images/{line.split()[0]}", "the boxes")
+        if not of_class[wnid]:
+            raise SourceError(f"train/{wnid}/images: expected the training images, found none")
+    return [(place, label) for label, wnid in enumerate(wnids) for place in of_class[wnid]]
 
 
-def _validation(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:
+def _test(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:
     """List val/images with the classes that val_annotations.txt gives."""
-    label_of = {wnid: label for label, wnid in enumerate(wnids)}
-    found = []
+    label_of, found = {wnid: label for label, wnid in enumerate(wnids)}, []
     for number, line in enumerate(files.lines(_ANNOTATIONS), start=1):
         image, wnid, *_ = [*line.split(), "", ""]
         if wnid not in label_of:
             raise SourceError(
-                f"{files.where(_ANNOTATIONS)}, line {number}: expected an image and a class of "
-                f"wnids.txt, found '{line}'"
+                f"{_ANNOTATIONS}, line {number}: expected an image and a class of wnids.txt, "
+                f"found '{line}'"
             )
-        found.append((files.require(f"val/images/{image}", _ANNOTATIONS), label_of[wnid]))
+        found.append((files.place(f"val/images/{image}", "the annotations"), label_of[wnid]))
     if not found:
-        raise SourceError(f"{files.where(_ANNOTATIONS)}: expected the test images, found none")
+        raise SourceError(f"{_ANNOTATIONS}: expected the test images, found none")
     return found
 
 

@@ -52,15 +52,15 @@ class Listing(NamedTuple):
         return [file for folder in self.folders for file in folder.files]
 
 
-def list_files(root: Path, only: str = "") -> Listing:
-    """List everything below `root`, or below its subfolder `only`.
+def list_files(root: Path) -> Listing:
+    """List everything below `root`.
 
     Hidden files and those that desktops leave behind are ignored. Links to folders are followed
     after all real folders; no folder is entered twice, so links may form loops.
     """
     found, hidden = Listing([], [], [], []), 0
     entered: dict[tuple[int, int], str] = {}
-    waiting = deque([(str(root / only), f"{only}/" if only else "")])  # links come last
+    waiting = deque([(str(root), "")])  # links come last
     while waiting:
         path, prefix = waiting.popleft()
         try:
@@ -75,10 +75,11 @@ def list_files(root: Path, only: str = "") -> Listing:
             found.unlisted.append(f"{shown(path)}: {error.strerror or error}")
             found.problems.append(found.unlisted[-1])
             continue
-        inside = [entry for entry in everything if not is_ignored(entry.name)]
-        hidden += sum(is_ignored(entry.name) and entry.name != OF_REVIEW for entry in everything)
         files, below = [], []
-        for entry in inside:
+        for entry in everything:
+            if is_ignored(entry.name):
+                hidden += entry.name != OF_REVIEW
+                continue
             name = unicodedata.normalize("NFC", entry.name)
             try:
                 status = entry.stat()
