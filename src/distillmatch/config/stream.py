@@ -9,7 +9,7 @@ from distillmatch.config.recipe import RecipeName
 
 TaskOrder = Literal["random", "parent"]
 UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task", "none"]
-Splits = Literal["hashed", "authors"]
+Splits = Literal["hashed", "authors", "stratified"]
 BadImages = Literal["skip", "stop"]
 DEFAULT_TASKS = 10
 LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
@@ -74,8 +74,9 @@ class StreamConfig(Config):
     coreset: CountOrZero = Field(0, description="images the learner may store over all tasks")
     splits: Splits = Field(
         "hashed",
-        description="class orders and labeled images: drawn by our hash, the same everywhere; or "
-        "as the paper's authors drew them, whose seeds were 0, 1 and 2",
+        description="class orders and labeled images: drawn by our hash, the same everywhere; as "
+        "the paper's authors drew them, whose seeds were 0, 1 and 2; or classes by number and "
+        "scikit-learn's stratified split, the same with every seed, as later papers have them",
     )
     recipe: RecipeName = Field(
         "paper",
@@ -107,6 +108,10 @@ class StreamConfig(Config):
         for key in ("task_sizes", "class_order"):
             if self.order == "parent" and getattr(self, key) is not None:
                 raise impossible(key, "goes with order 'random' only, not 'parent'")
+        if self.splits == "stratified" and self.labels_per_class is not None:
+            raise impossible(
+                "labels_per_class", "goes with other splits than 'stratified'; give label_fraction"
+            )
         if self.splits == "authors" and self.seed >= 2**32:
             raise impossible(
                 "seed", f"must be less than 2**32 with splits 'authors', not {self.seed}"

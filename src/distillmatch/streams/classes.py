@@ -56,6 +56,8 @@ def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
         )
     if config.splits == "authors":
         order = authors.parent_order(range(parents), config.seed)
+    elif config.splits == "stratified":
+        order = list(range(parents))
     else:
         order = shuffled(range(parents), config.seed, "parent order")
     return [tree.classes_of_parent(parent) for parent in order]
@@ -64,6 +66,8 @@ def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
 def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
     if config.class_order is None and config.splits == "authors":
         return authors.class_order(len(dataset.class_names), config.seed)
+    if config.class_order is None and config.splits == "stratified":
+        return list(range(len(dataset.class_names)))
     if config.class_order is None:
         return shuffled(range(len(dataset.class_names)), config.seed, "class order")
     number = {name: i for i, name in enumerate(dataset.class_names)}

@@ -1,6 +1,7 @@
 """The tasks of a stream as index lists of labeled, unlabeled, and test images."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.streams import authors
+from distillmatch.streams import authors, stratified
 from distillmatch.streams.classes import Tasks, classes_of_tasks, classes_of_unlabeled
 
 Indices = NDArray[np.int64]
@@ -63,22 +64,26 @@ def build_tasks(dataset: Dataset, config: StreamConfig) -> tuple[Task, ...]:
 
 
 def _split(dataset: Dataset, config: StreamConfig) -> tuple[list[Indices], list[Indices]]:
-    """Split each class's training images by the seed into a labeled part and the rest."""
-    by_class = np.argsort(dataset.train.labels, kind="stable")
-    bounds = np.searchsorted(
-        dataset.train.labels[by_class], np.arange(len(dataset.class_names) + 1)
-    )
-    labeled, rest = [], []
-    for c, name in enumerate(dataset.class_names):
-        images = by_class[bounds[c] : bounds[c + 1]]
-        if config.splits == "authors":
-            images = authors.label_order(images, config.seed)
-        else:
-            images = images[permutation(len(images), config.seed, "labels", name)]
-        count = _labels_of_class(dataset, config, name, len(images))
-        labeled.append(np.sort(images[:count]))
-        rest.append(images[count:])
-    return labeled, rest
+    """Split each class's training images into a labeled part and the rest, in random order."""
+    order = np.argsort(dataset.train.labels, kind="stable")
+    bounds = np.searchsorted(dataset.train.labels[order], np.arange(len(dataset.class_names) + 1))
+    by_class = [order[start:end] for start, end in pairwise(bounds)]
+    counts = [
+        _labels_of_class(dataset, config, name, len(images))
+        for name, images in zip(dataset.class_names, by_class, strict=True)
+    ]
+    if config.splits == "stratified":
+        share = config.label_fraction or dataset.label_fraction
+        by_class, counts = stratified.label_orders(by_class, share)
+    elif config.splits == "authors":
+        by_class = [authors.label_order(images, config.seed) for images in by_class]
+    else:
+        by_class = [
+            images[permutation(len(images), config.seed, "labels", name)]
+            for images, name in zip(by_class, dataset.class_names, strict=True)
+        ]
+    pairs = list(zip(by_class, counts, strict=True))
+    return [np.sort(images[:n]) for images, n in pairs], [images[n:] for images, n in pairs]
 
 
 def _labels_of_class(dataset: Dataset, config: StreamConfig, name: str, images: int) -> int:

@@ -17,7 +17,13 @@ _SAID = ("source", "splits", "order", "tasks", "unlabeled", "coreset", "method",
 _SAFE = re.compile(r"[a-z0-9_=.,-]+")
 _RESERVED = re.compile(
     "|".join(
-        [r"(random|parent|coreset|seed)\d*", "authors", "as-written", *get_args(UnlabeledKind)]
+        [
+            r"(random|parent|coreset|seed)\d*",
+            "authors",
+            "stratified",
+            "as-written",
+            *get_args(UnlabeledKind),
+        ]
     )
 )
 
@@ -50,7 +56,7 @@ def run_name(config: RunConfig) -> str:
     """
     values = config.identity()
     setting = [values["source"]]
-    setting += ["authors"] * (values["splits"] == "authors")
+    setting += [values["splits"]] * (values["splits"] != "hashed")
     setting.append(values["order"] + str(values["tasks"] or ""))
     if values["unlabeled"] != "none":
         setting.append(values["unlabeled"])
