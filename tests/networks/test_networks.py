@@ -86,9 +86,10 @@ def test_weights_depend_on_the_generator_alone(name: str, head: Head) -> None:
         ("wrn-4-2", "near 4 that is 10"),
         ("wrn-28-0", "width must be at least 1"),
         (
-            "resnet-18",
-            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', efficientnet-lite0, "
-            "torchvision:NAME, timm:NAME, or your own as module:name, not 'resnet-18'",
+            "resnet",
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', resnet-18, "
+            "efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as module:name, not "
+            "'resnet'",
         ),
         ("wrn-28", "not 'wrn-28'"),
         ("wrn-28-2 ", "not 'wrn-28-2 '"),

@@ -44,7 +44,8 @@ class RunConfig(StreamConfig):
     )
     network: str = Field(
         "wrn-28-2",
-        description="wrn-DEPTH-WIDTH, torchvision:NAME, timm:NAME, or your own module:name",
+        description="wrn-DEPTH-WIDTH, resnet-18, torchvision:NAME, timm:NAME, or your own "
+        "module:name",
     )
     pretrained: Place | None = Field(
         None, description="file of weights that every network's backbone starts from"

@@ -1,6 +1,6 @@
-"""Networks by name: `wrn-28-2` is the paper's, `efficientnet-lite0` a pretrained one.
+"""Networks by name: `wrn-28-2` is the paper's, `resnet-18` that of later papers.
 
-Others have a colon.
+`efficientnet-lite0` is a pretrained one; others have a colon.
 """
 
 import re
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from distillmatch.errors import ConfigError
-from distillmatch.networks import efficientnet_lite
+from distillmatch.networks import efficientnet_lite, resnet
 from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
 from distillmatch.networks.initial_weights import InitialWeights
@@ -29,7 +29,7 @@ def check_network(name: str) -> None:
     """Refuse a network's name that is wrong, in one sentence."""
     if ":" in name:
         find_maker(name)
-    elif name != efficientnet_lite.NAME:
+    elif name not in (efficientnet_lite.NAME, resnet.NAME):
         parse_network(name)
 
 
@@ -38,8 +38,9 @@ def parse_network(name: str) -> tuple[int, int]:
     match = re.fullmatch(r"wrn-([0-9]{1,4})-([0-9]{1,3})", name)
     if match is None:
         raise ConfigError(
-            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', efficientnet-lite0, "
-            f"torchvision:NAME, timm:NAME, or your own as module:name, not {name!r}"
+            "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', resnet-18, "
+            "efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as module:name, not "
+            f"{name!r}"
         )
     depth, width = int(match[1]), int(match[2])
     if depth < 10 or depth % 6 != 4:
@@ -95,8 +96,7 @@ def _backbone(
             weights.load_into(pretrained, name)
         return pretrained, pretrained.feature_count
     if ":" not in name:
-        depth, width = parse_network(name)
-        ours = WideResNet(depth, width, generator=generator, initial_weights=initial_weights)
+        ours = _our_backbone(name, generator, initial_weights)
         if weights is not None:
             weights.load_into(ours, name)
         return ours, ours.feature_count
@@ -108,3 +108,12 @@ def _backbone(
     if weights is not None:
         weights.load_into(backbone, name)
     return with_own_normalization(backbone, name), features
+
+
+def _our_backbone(
+    name: str, generator: torch.Generator | None, initial_weights: InitialWeights
+) -> WideResNet | resnet.ResNet18:
+    if name == resnet.NAME:
+        return resnet.ResNet18(generator=generator, initial_weights=initial_weights)
+    depth, width = parse_network(name)
+    return WideResNet(depth, width, generator=generator, initial_weights=initial_weights)
