@@ -279,7 +279,6 @@ def _made_small(config: RunConfig) -> RunConfig:
         **{key: RunConfig.model_fields[key].default for key in LOCATION_KEYS},
         "task_sizes": None,
         "class_order": None,
-        "label_fraction": None,
         "splits": "hashed",
         "tasks": tasks and max(1, round(quick.tasks * tasks)),
         "coreset": round(quick.coreset * config.coreset),
@@ -287,6 +286,8 @@ def _made_small(config: RunConfig) -> RunConfig:
     options = dict(quick.options)
     if config.unlabeled == "none":  # a method that sees no stream has no length of one
         del options["unlabeled_per_task"]
+    if config.label_fraction is not None:  # a column may be about the share of labels
+        del options["labels_per_class"]
     small = config.replace(**{**changes, **options})
     # A row may be about its rate.
     rate = config.learning_rate
