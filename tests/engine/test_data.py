@@ -41,11 +41,14 @@ def data_of(new: int, stored: int, batch: int, **options: Any) -> TaskData:
     )
 
 
-def batches_of(data: TaskData, number: int, cuts: tuple[int, ...] = ()) -> list[list[int]]:
+def batches_of(
+    data: TaskData, number: int, cuts: tuple[int, ...] = (), **options: Any
+) -> list[list[int]]:
     """Return the rows that the steps of an epoch take, asked for in parts."""
-    steps, taken = data.steps(training()), []
+    one = training(**options)
+    steps, taken = data.steps(one), []
     for start, stop in pairwise([0, *cuts, steps]):
-        draft = data.draft(training(), number, range(start, stop))
+        draft = data.draft(one, number, range(start, stop))
         ends = np.cumsum([0, *draft.sizes])
         taken += [draft.labeled[a:b].tolist() for a, b in pairwise(ends)]
     return taken
@@ -88,3 +91,9 @@ def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None
         data = data_of(23, stored, 8, **options)
         rows = [row for batch in batches_of(data, 0) for row in batch]
         assert sorted(rows) == list(range(23 + stored))
+
+
+def test_the_share_of_a_training_holds_unless_the_run_has_one() -> None:
+    for share, in_batch in ((None, 4), (0.25, 2)):
+        rows = batches_of(data_of(23, 9, 8, stored_share=share), 0, stored_share=0.5)
+        assert {sum(row >= 23 for row in batch) for batch in rows} == {in_batch}

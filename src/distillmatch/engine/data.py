@@ -333,6 +333,7 @@ def stored_in_batch(
     training: Training, new: int, stored: int, batch: int, share: float | None
 ) -> int:
     """Return the stored images in each batch where their share is chosen: some, but not all."""
+    share = share or training.stored_share
     if share is None or training.labeled != "labeled" or not (new and stored):
         return 0
     return min(max(round(share * batch), 1), batch - 1)

@@ -123,9 +123,10 @@ class Training:
     networks, and must change no network. With `parameters="head"` the head alone is trained, and
     the rest of the network normalizes by running statistics unless `head_statistics` are those of
     the batch, which then update the running ones. With `average_decay` the network ends as the
-    exponential average of its weights over all steps. `frozen_labeled` and `frozen_unlabeled` run
-    frozen networks on the weak views of all steps beforehand; those that `by_batch` names normalize
-    unlabeled images by the batches of the steps.
+    exponential average of its weights over all steps. `stored_share` is the share of stored
+    images in a labeled batch, unless the configuration gives one. `frozen_labeled` and
+    `frozen_unlabeled` run frozen networks on the weak views of all steps beforehand; those that
+    `by_batch` names normalize unlabeled images by the batches of the steps.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Training:
     unlabeled: bool = True
     strong: bool = False
     strong_labeled: bool = False
+    stored_share: float | None = None
     clip: float | None = None
     parameters: Literal["all", "head"] = "all"
     head_statistics: Literal["running", "batch"] = "running"

@@ -31,6 +31,10 @@ NAMES = {
     "gd": "GD",
     "dm": "DM",
     "worldmatch": "WorldMatch",
+    "er": "ER",
+    "pseudo-er": "PseudoER",
+    "csl": "CSL",
+    "nncsl": "NNCSL",
     "offline": "UB",
     "offline-unlabeled": "UB with unlabeled",
 }
