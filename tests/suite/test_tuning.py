@@ -17,7 +17,7 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.methods import with_options
-from distillmatch.report.tuning_picture import draw_tuning, longest_sweep
+from distillmatch.report.plots import draw_tuning
 from distillmatch.runs import read_result, run
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part
@@ -120,14 +120,6 @@ def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path)
     assert len(result["task_sizes"]) == 2, "half of the tasks"
     draw_tuning(record, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_picture_joins_the_trials_that_differ_in_one_thing_alone() -> None:
-    points = [(0.1, 0.9), (0.1, 0.5), (0.2, 0.5), (0.3, 0.5), (0.2, 0.9)]
-    trials = [{"values": {"learning_rate": a, "momentum": b}} for a, b in points]
-    by_rate = longest_sweep(trials, "learning_rate")
-    assert by_rate == [trials[1], trials[2], trials[3]], "the longest"
-    assert longest_sweep(trials, "momentum") == trials[:2], "of two equals, that of the best"
 
 
 def test_an_interrupted_search_goes_on_and_ends_the_same(tmp_path: Path) -> None:

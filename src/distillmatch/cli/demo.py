@@ -13,7 +13,7 @@ from distillmatch.cli.queue import QueueProgress
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
 from distillmatch.files import write_atomically
-from distillmatch.report.stream_picture import draw_stream
+from distillmatch.report.pictures import draw_stream, draw_views_of
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 from distillmatch.terminal import plain_console
@@ -66,8 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 def run_paper(out: Path) -> None:
     """Draw the stream and its views, train the methods, and write the page."""
     from distillmatch.report.comparison import comparison_table, with_omega
-    from distillmatch.report.demo_page import write_demo_page
-    from distillmatch.report.views_sheet import draw_views_of
+    from distillmatch.report.pages import write_demo_page
     from distillmatch.runs import read_result
     from distillmatch.runs.log import history, read_log
 

@@ -53,7 +53,7 @@ def run_own(out: Path) -> None:
     """Write the world, learn its months, and end with the report and what to try next."""
     from distillmatch.learner.saved import HEAD
     from distillmatch.learner.state import read_state
-    from distillmatch.report.learner_picture import TaskShown, draw_learner
+    from distillmatch.report.pictures import draw_learner
 
     console = plain_console(highlight=False, soft_wrap=True)
     months, test = build_world(out)
@@ -77,7 +77,7 @@ def run_own(out: Path) -> None:
     if len(examples) == len(months):
         history = read_state(state)["history"]
         tasks = [
-            TaskShown(record, _one_of_each(month), examples[month.name])
+            (record, _one_of_each(month), [one.image for one in examples[month.name]])
             for record, month in zip(history, months, strict=True)
         ]
         draw_learner(tasks, out / PICTURE)
