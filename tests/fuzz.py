@@ -40,7 +40,7 @@ from distillmatch.runs.checkpoints import Checkpoint, checksum, decode, encode, 
 from distillmatch.runs.folder import RunFolder
 from distillmatch.runs.result import recorded_config
 from distillmatch.sources import shapes
-from distillmatch.suite.local import LocalEngine
+from distillmatch.suite.local import LocalWorkers
 
 SECONDS_A_CASE = 60
 EXTRA_MEMORY = 4 * 2**30
@@ -557,7 +557,7 @@ def sandbox(root: Path) -> Iterator[None]:
         try:
             make_corpus(root)
             changed.enter_context(patch.object(Trainer, "learn", began))
-            changed.enter_context(patch.object(LocalEngine, "run", began))
+            changed.enter_context(patch.object(LocalWorkers, "start", began))
             if pages:
                 soft = pages * resource.getpagesize() + EXTRA_MEMORY
                 resource.setrlimit(resource.RLIMIT_AS, (soft, limits[1]))

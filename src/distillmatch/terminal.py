@@ -138,9 +138,9 @@ class LiveProgress:
         self.title, self.unit, self.patience = title, unit, patience
         self.console = plain_console(stderr=True, highlight=False)
         self.total: float | None = None
-        self.done = self._done_before = 0.0
+        self.done = self.found = 0.0
         self.doing = ""
-        self._begun = self._judged_from = self._printed_at = time.monotonic()
+        self._begun = self._printed_at = time.monotonic()
         self._bar: Progress | None = None
         self._clock: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -148,9 +148,8 @@ class LiveProgress:
 
     def start(self, total: float | None, done: float = 0.0) -> None:
         """Begin to show; work that was `done` before does not count for the time left."""
-        self.total, self.done = total, done
+        self.total, self.done, self.found = total, done, done
         self._begun = self._printed_at = time.monotonic()
-        self.judge_from_here()
         if self.console.is_terminal:
             texts = ("{task.description}", "{task.fields[amount]}", "{task.fields[left]}")
             name, amount, left = (_PlainColumn(text, markup=False) for text in texts)
@@ -163,10 +162,6 @@ class LiveProgress:
         elif self.unit == "share" and total:
             self._clock = threading.Thread(target=self._print_each_minute, daemon=True)
             self._clock.start()
-
-    def judge_from_here(self) -> None:
-        """Estimate the time left by the pace from now on."""
-        self._judged_from, self._done_before = time.monotonic(), self.done
 
     def advance(self, amount: float, doing: str = "") -> None:
         """Add finished work, and say what is being done."""
@@ -196,7 +191,7 @@ class LiveProgress:
 
     def left(self) -> str:
         """Return how long the rest takes at the pace so far, once that can be estimated."""
-        seconds, made = time.monotonic() - self._judged_from, self.done - self._done_before
+        seconds, made = time.monotonic() - self._begun, self.done - self.found
         if not self.total or made <= 0 or self.done >= self.total:
             return ""
         enough = JUDGED_SECONDS if made >= JUDGED_SHARE * self.total else LONG_SECONDS

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 import shlex
 import shutil
@@ -23,44 +22,19 @@ from distillmatch.cli.options import config_from
 from distillmatch.config import RunConfig
 from distillmatch.methods import find_method, method_names
 
-
-def run_command(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "distillmatch", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def test_a_stream_is_printed_as_json_with_counts_per_task(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["stream", "--tasks", "10", "--json"]) == 0
-    described = json.loads(capsys.readouterr().out)
-    assert len(described["tasks"]) == 10
-    for task in described["tasks"]:
-        assert len(task["classes"]) == 6
-        assert task["labeled"] == 180
-        assert task["unlabeled"] == 720
-        assert len(task["unlabeled_classes"]) == 60
-
-
-def test_sizes_may_be_given_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stream", "--task-sizes", "10,20", "30", "--json"]) == 0
-    described = json.loads(capsys.readouterr().out)
-    assert [len(task["classes"]) for task in described["tasks"]] == [10, 20, 30]
+COMMAND = [sys.executable, "-m", "distillmatch"]
 
 
 def test_a_stream_is_drawn_saved_and_read_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture, saved = tmp_path / "a" / "stream.png", tmp_path / "stream.json"
-    words = ["stream", "--tasks", "5", "--seed", "3"]
-    assert main([*words, "--draw", str(picture), "--save", str(saved), "--json"]) == 0
+    words = ["stream", "--task-sizes", "10,20", "30", "--seed", "3", "--json"]
+    assert main([*words, "--draw", str(picture), "--save", str(saved)]) == 0
     first = json.loads(capsys.readouterr().out)
+    for task, size in zip(first["tasks"], (10, 20, 30), strict=True):
+        assert len(task["classes"]) == size and len(task["unlabeled_classes"]) == 60
+        assert (task["labeled"], task["unlabeled"]) == (30 * size, 2400)
     assert np.asarray(Image.open(picture)).std() > 10
     assert main(["stream", "--read", str(saved), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == first
@@ -76,7 +50,6 @@ def test_options_that_contradict_a_saved_stream_are_refused(
     (tmp_path / "other.yaml").write_text("coreset: 60")
     for words, said in (
         (["--tasks", "3"], "tasks is 2"),
-        (["--seed", "4"], "seed is 3"),
         (["--task-sizes", "30,30"], "task_sizes is [50, 10]"),
         (["--config", str(tmp_path / "other.yaml")], "coreset is 0"),
     ):
@@ -98,17 +71,13 @@ def test_a_sheet_of_views_is_drawn(tmp_path: Path) -> None:
             assert min(page.size) > 350
 
 
-def test_the_benchmark_of_views_measures_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "views", "--seconds", "0.2", "--device", "cpu", "--json"]
-    assert main(words) == 0
-    measured = json.loads(capsys.readouterr().out)
-    assert measured["weak"] > 0 and measured["strong"] > 0
-
-
-def test_the_benchmark_of_training_measures_both_loops(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "train", "--seconds", "0.2", "--device", "cpu", "--json", "--tasks", "5"]
-    words += ["--batch", "8", "--unlabeled-batch", "8", "--labels-per-class", "4"]
-    assert main(words) == 0
+def test_the_benchmarks_measure_views_and_both_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seconds", "0.2", "--device", "cpu", "--json"]
+    assert main(["bench", "views", *words]) == 0
+    views = json.loads(capsys.readouterr().out)
+    assert views["weak"] > 0 and views["strong"] > 0
+    words += ["--batch", "8", "--unlabeled-batch", "8", "--labels-per-class", "4", "--tasks", "5"]
+    assert main(["bench", "train", *words]) == 0
     measured = json.loads(capsys.readouterr().out)
     plain, engine = measured["plain"], measured["engine"]
     assert measured["network"] == "wrn-10-1" and measured["images_per_step"] == 24
@@ -117,106 +86,80 @@ def test_the_benchmark_of_training_measures_both_loops(capsys: pytest.CaptureFix
         assert speed["images_per_second"] == pytest.approx(per_second)
     ratio = plain["milliseconds_per_step"] / engine["milliseconds_per_step"]
     assert measured["ratio"] == pytest.approx(ratio)
+    assert sum(measured["shares"].values()) == pytest.approx(1)
 
 
-def test_images_changed_in_the_cache_are_not_trained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    generator = np.random.default_rng(2)
-    for name in ("cat", "dog"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(6):
-            pixels = generator.integers(0, 256, (16, 16, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
-    words = ["--source", "folder", "--data-dir", str(tmp_path / "photos"), "--tasks", "2"]
-    words += ["--image-size", "16", "--cache-dir", str(tmp_path / "cache")]
-    saved = str(tmp_path / "stream.json")
-    assert main(["stream", *words, "--save", saved]) == 0
-    (cache,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
-    content = bytearray(cache.read_bytes())
-    content[2000] ^= 255
-    cache.write_bytes(content)
-    for command in (
-        ["stream", *words, "--read", saved],
-        ["run", *words, "--out", str(tmp_path / "o")],
-    ):
-        capsys.readouterr()
-        assert main(command) == 2
-        assert "have changed since they were decoded" in capsys.readouterr().err
-
-
-WRONG: list[tuple[list[str], str]] = [
-    (["stream", "--tasks", "61"], "tasks must be at most the 60 classes"),
-    (["stream", "--tasks", "7"], "tasks must divide the 60 classes"),
-    (["stream", "--task-sizes", "10", "20"], "task_sizes must add up to the 60 classes"),
-    (["stream", "--labels-per-class", "151", "--tasks", "5"], "only 150 training images"),
-    (["stream", "--order", "sideways"], "order must be one of 'random', 'parent'"),
-    (["stream", "--tasks", "many"], "tasks must be a whole number, not 'many'"),
-    (["stream", "--color", "red"], "unknown option '--color'"),
-    (["stream", "--task", "5"], "unknown option '--task' (did you mean '--tasks'?)"),
-    (["stream", "more"], "unexpected argument 'more'"),
-    (["run", "--out", "x", "--mehtod", "gd"], "did you mean '--method'?"),
-    (["run", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
-    (["run", "--out", "x", "--method", "gd", "--calibraton", "true"], "mean '--calibration'?"),
-    (
-        ["run", "--out", "x", "--method", "base", "--calibration", "true"],
-        "unknown option '--calibration'",
-    ),
-    (["run", "--out", "x", "--consistency-weight", "-1"], "consistency_weight must be at least 0"),
-    (["run", "--out", "x", "--pseudo-labels", "no"], "pseudo_labels must be true or false"),
-    (["suite", "run", "table-2a", "--jbos", "3"], "did you mean '--jobs'?"),
-    (["stream", "--source", "moon"], "source must be one of cifar100, folder, shapes"),
-    (["stream", "--source", "nowhere:load"], "there is no module 'nowhere'"),
-    (["stream", "--source", "json:nothing"], "module 'json' has no 'nothing'"),
-    (["stream", "--source", "json:dumps"], "your source 'json:dumps' failed with TypeError"),
-    (["stream", "--source", "builtins:repr"], "must return a distillmatch.sources.Dataset"),
-    (["stream", "--task-sizes", "10,20,x"], "task_sizes must be a whole number, not 'x'"),
-    (["run", "--out", "x", "--learning-rate", "inf"], "learning_rate must be a finite number"),
-    (["stream", "--draw", "stream.doc"], "a picture's name must end in one of .png"),
-    (["stream", "--config", "missing.yaml"], "missing.yaml: No such file"),
-    (["stream", "--read", "missing.json"], "missing.json: No such file"),
-    (["stream", "--image-size", "17"], "17"),
-    (["run", "--batch", "1e29"], "batch must be a whole number, not '1e29'"),
-    (["suite", "list", "tabel-2a"], "did you mean 'table-2a'?"),
-    (["run", "--method", "gdd"], "did you mean 'gd'?"),
-    *(
-        (["run", f"--seeds={seeds}"], f"different whole numbers such as 1,2,3, not '{seeds}'")
-        for seeds in ("1,x", "1,1", "-1,1")
-    ),
-    (["run", "--resume", "maybe"], "--resume must be one of no, auto, must, not 'maybe'"),
-    (["compere", "x"], "COMMAND must be one of demo, stream"),
-    (["bench", "views", "--seconds", "-1"], "--seconds: must be a number of at least 0, not '-1'"),
-    (["tune", "--folds", "1"], "--folds: must be a whole number of at least 2, not '1'"),
-    (["run", "--checkpoint-seconds", "nan"], "must be a number of at least 0, not 'nan'"),
-    (["run", "--runs-per-gpu", "2"], "--runs-per-gpu goes with --seeds only"),
-    (["tune", "--trials", "5"], "--trials goes with --search random or tpe only, not coordinate"),
-    (["tune", "--search", "grid", "--together", "5"], "--together goes with --search random or"),
-    (["suite", "list", "tabel-4a"], "did you mean 'table-4a'?"),
-    (["run", "--out", "x", "--method", "base", "--a", "1"], "unknown option '--a'"),
-    (["compere", "x"], "did you mean 'compare'?"),
-    (["run", "--out", "x", "--method", "magic"], "method must be one of base, dm, dr"),
-    (["run", "--out", "x", "--network", "wrn-27-2"], "depth must be 6k + 4"),
-    (["run", "--out", "x", "--epochs", "0"], "epochs must be at least 1, not 0"),
-    (["tune", "--out", "x", "--consistency-wieght", "2"], "did you mean '--consistency-weight'?"),
-    (["learn", "x", "--labeled", "y", "--options", "a"], "takes key=value, not 'a'"),
-    (["run", "--out", ""], "argument --out: must be a path, not ''"),
-    (["run", "--out", "x", "--source", "folder", "--data-dir", ""], "data_dir must be a path, not"),
-    (["compare", "missing"], "missing: No such file"),
-    (["fly"], "not 'fly'; see distillmatch --help"),
-    ([], "required: COMMAND"),
+WRONG = [
+    ("stream --tasks 61", "tasks must be at most the 60 classes"),
+    ("stream --tasks 7", "tasks must divide the 60 classes"),
+    ("stream --task-sizes 10 20", "task_sizes must add up to the 60 classes"),
+    ("stream --labels-per-class 151 --tasks 5", "only 150 training images"),
+    ("stream --color red", "unknown option '--color'"),
+    ("stream --task 5", "unknown option '--task' (did you mean '--tasks'?)"),
+    ("stream more", "unexpected argument 'more'"),
+    ("stream --source moon", "source must be one of cifar100, folder, shapes"),
+    ("stream --source json:dumps", "your source 'json:dumps' failed with TypeError"),
+    ("stream --source builtins:repr", "must return a distillmatch.sources.Dataset"),
+    ("stream --task-sizes 10,20,x", "task_sizes must be a whole number, not 'x'"),
+    ("stream --draw stream.doc", "a picture's name must end in one of .png"),
+    ("stream --config missing.yaml", "missing.yaml: No such file"),
+    ("stream --read missing.json", "missing.json: No such file"),
+    ("stream --image-size 17", "17"),
+    ("run --out x --mehtod gd", "did you mean '--method'?"),
+    ("run --out x --consistency-wieght 2", "did you mean '--consistency-weight'?"),
+    ("run --out x --method gd --calibraton true", "mean '--calibration'?"),
+    ("run --out x --method base --calibration true", "unknown option '--calibration'"),
+    ("run --out x --method base --a 1", "unknown option '--a'"),
+    ("run --out x --consistency-weight -1", "consistency_weight must be at least 0"),
+    ("run --out x --pseudo-labels no", "pseudo_labels must be true or false"),
+    ("run --out x --learning-rate inf", "learning_rate must be a finite number"),
+    ("run --out x --network wrn-27-2", "depth must be 6k + 4"),
+    ("run --out ''", "argument --out: must be a path, not ''"),
+    ("run --out x --source folder --data-dir ''", "data_dir must be a path, not"),
+    ("run --batch 1e29", "batch must be a whole number, not '1e29'"),
+    ("run --method gdd", "did you mean 'gd'?"),
+    ("run --seeds=1,x", "different whole numbers such as 1,2,3, not '1,x'"),
+    ("run --seeds=1,1", "different whole numbers such as 1,2,3, not '1,1'"),
+    ("run --seeds=-1,1", "different whole numbers such as 1,2,3, not '-1,1'"),
+    ("run --resume maybe", "--resume must be one of no, auto, must, not 'maybe'"),
+    ("run --checkpoint-seconds nan", "must be a number of at least 0, not 'nan'"),
+    ("run --runs-per-gpu 2", "--runs-per-gpu goes with --seeds only"),
+    ("run --seeds 1,2 --seed 3", "--seed cannot be given together with --seeds"),
+    ("bench views --seconds -1", "--seconds: must be a number of at least 0, not '-1'"),
+    ("tune --folds 1", "--folds: must be a whole number of at least 2, not '1'"),
+    ("tune --out x --consistency-wieght 2", "did you mean '--consistency-weight'?"),
+    ("suite run table-2a --jbos 3", "did you mean '--jobs'?"),
+    ("suite list tabel-2a", "did you mean 'table-2a'?"),
+    ("suite list table-12", "unknown experiment 'table-12'"),
+    ("suite list --scale tiny", "--scale must be one of paper, quick, not 'tiny'"),
+    ("suite", "the following arguments are required: list|run"),
+    ("learn x --labeled y --options a", "takes key=value, not 'a'"),
+    ("compare missing", "missing: No such file"),
+    ("results --ledger none", "none: expected results of runs, found none"),
+    ("results --where tasks", "--where takes key=value, not 'tasks'"),
+    ("results --where tasks=[1", "'[1' is not a value"),
+    ("results x.json --ledger y", "takes files or --ledger, not both"),
+    ("results add", "results add needs result files or folders of runs"),
+    ("results add x --method dm", "--method goes with listing and check only, not with add"),
+    ("results add x --where a=5", "--where goes with listing and check only, not with add"),
+    ("results check --replace", "--replace goes with add only"),
+    ("results check --archive", "--archive goes with listing only"),
+    ("compere x", "did you mean 'compare'?"),
+    ("fly", "not 'fly'; see distillmatch --help"),
+    ("", "required: COMMAND"),
 ]
 
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG)
 def test_wrong_input_gets_one_sentence_and_exit_code_2(
-    words: list[str],
+    words: str,
     sentence: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(shlex.split(words)) == 2
     printed = capsys.readouterr()
     assert sentence in printed.err
     assert printed.err.count("\n") == 1 and printed.err.startswith("distillmatch: error: ")
@@ -237,25 +180,21 @@ def test_the_help_of_a_run_is_short_and_that_of_a_method_has_its_own_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     usual = help_of("run", capsys=capsys)
-    assert 20 < len(usual) <= 40
-    own = {name: {f"--{key.replace('_', '-')}" for key in options} for name, options in OPTIONS}
-    assert own["dm"] and own["gd"]
-    for name, options in own.items():
+    assert 20 < len(usual) <= 40 and "--momentum" not in usual
+    for name in method_names():
+        options = {f"--{k.replace('_', '-')}" for k in find_method(name).Options.model_fields}
         assert help_of("run", "--method", name, capsys=capsys) == usual | options
-        assert not usual & options
-
-
-OPTIONS = [(name, find_method(name).Options.model_fields) for name in method_names()]
+        assert not usual & options and (options or name not in ("dm", "gd"))
 
 
 def config_of(words: list[str]) -> RunConfig:
     return config_from(make_parser().parse_args(["run", "--out", "x", *words]), RunConfig)
 
 
-def test_options_of_the_method_are_given_like_those_of_a_run(tmp_path: Path) -> None:
-    words = ["--consistency-weight", "0.5", "--pseudo-labels", "false", "--epochs", "3"]
+def test_options_of_the_method_and_rare_ones_are_given_like_those_of_a_run(tmp_path: Path) -> None:
+    words = ["--consistency-weight", "0.5", "--pseudo-labels", "false", "--momentum", "0.5"]
     options = {"consistency_weight": 0.5, "pseudo_labels": False}
-    assert config_of(words) == RunConfig(epochs=3, options=options)
+    assert config_of(words) == RunConfig(momentum=0.5, options=options)
     file = tmp_path / "run.yaml"
     file.write_text("method: gd\ncoreset: 9\noptions: {calibration: false}\n")
     from_file = ["--config", str(file)]
@@ -265,37 +204,21 @@ def test_options_of_the_method_are_given_like_those_of_a_run(tmp_path: Path) -> 
     )
 
 
-def test_rare_options_are_taken_though_the_help_does_not_list_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert "--momentum" not in help_of("run", capsys=capsys)
-    assert config_of(["--momentum", "0.5", "--task-sizes", "2,3"]) == RunConfig(
-        momentum=0.5, task_sizes=(2, 3)
-    )
-
-
-def test_the_installed_command_ends_with_the_code_of_its_main() -> None:
-    assert run_command("stream", "--tasks", "7").returncode == 2
-    done = run_command("--version")
-    assert done.returncode == 0 and done.stdout.strip()
-
-
 @pytest.mark.parametrize(
-    "words", ["stream --json", "run --tasks 0", "run --method magic", "run --config none"]
+    "words", ["stream --json", "suite list", "run --tasks 0", "run --method magic"]
 )
 def test_torch_is_not_loaded_for_a_stream_or_before_options_are_found_right(
     words: str, tmp_path: Path
 ) -> None:
-    wrong = words.startswith("run")
+    code = 2 * words.startswith("run")
     program = (
         "import sys; from distillmatch.cli import main; "
-        f"code = main({[*words.split(), *['--out', 'runs'] * wrong]!r}); "
-        "sys.exit(code if 'torch' not in sys.modules else 1)"
+        f"code = main({words.split()!r}); sys.exit(1 if 'torch' in sys.modules else code)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
     )
-    assert done.returncode == (2 if wrong else 0), done.stderr
+    assert done.returncode == code, done.stderr
 
 
 def test_an_interruption_while_modules_are_imported_leaves_no_traceback() -> None:
@@ -315,11 +238,20 @@ sys.exit(main())
     assert (done.returncode, done.stderr) == (130, b"distillmatch: interrupted\n")
 
 
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_are_no_error(closed: str) -> None:
-    command = f"{shlex.quote(sys.executable)} -m distillmatch stream --tasks 5 {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize(
+    ("redirected", "code", "said"),
+    [
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("| true", 0, ""),
+        (">/dev/full", 2, "distillmatch: error: no space left for the output\n"),
+    ],
+)
+def test_output_that_nobody_takes_is_no_traceback(redirected: str, code: int, said: str) -> None:
+    command = f"{shlex.join([*COMMAND, 'stream', '--json'])} {redirected}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def parsers(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -348,23 +280,23 @@ def test_the_examples_of_every_command_parse(capsys: pytest.CaptureFixture[str])
         (["run", "--meth"], {"--method"}),
         (["run", "--method", "d"], {"dm", "dr"}),
         (["run", "--recipe", ""], {"paper", "as-written"}),
-        (["suite", ""], {"-h", "--help", "list", "run"}),
+        (["suite", ""], {"list", "run"}),
         (["suite", "run", "table-2"], {"table-2a", "table-2b", "table-2c"}),
         (["suite", "run", "--scale", ""], {"paper", "quick"}),
-        (["completion", ""], {"-h", "--help", "bash", "zsh", "fish"}),
     ],
 )
 def test_bash_completes_commands_options_and_values(
     words: list[str], completed: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["completion", "bash"]) == 0
-    typed = " ".join(shlex.quote(word) for word in ["distillmatch", *words])
+    script = capsys.readouterr().out
+    (function,) = re.findall(r"complete .*-F (\S+) distillmatch", script)
     program = (
-        f"{capsys.readouterr().out}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}\n"
-        '_distillmatch; echo "${COMPREPLY[@]}"'
+        f"{script}\nCOMP_WORDS=({shlex.join(['distillmatch', *words])}); COMP_CWORD={len(words)}\n"
+        f'{function}; echo "${{COMPREPLY[@]}}"'
     )
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == completed
+    assert completed <= set(done.stdout.split()) <= completed | {"-h", "--help"}
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -374,44 +306,6 @@ def test_other_shells_get_the_same_words(shell: str, capsys: pytest.CaptureFixtu
     assert all(word in script for word in ("unlabeled-batch", "table-2a", "worldmatch"))
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
-
-
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    """As `distillmatch stream --json | head -1` does."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "distillmatch", "stream", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-@pytest.mark.parametrize("words", [["stream"], ["stream", "--json"], ["suite", "list"]])
-def test_output_that_finds_no_space_gets_one_sentence(words: list[str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "distillmatch", *words],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr == "distillmatch: error: no space left for the output\n"
-
-
-@pytest.mark.parametrize("name", ["result.json", "learner.json"])
-def test_json_that_is_nested_too_deeply_gets_one_sentence(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / name).write_text("[" * 100_000 + "]" * 100_000)
-    assert main(["compare" if name == "result.json" else "inspect", str(tmp_path)]) == 2
-    printed = capsys.readouterr()
-    assert "nested too deeply" in printed.err and str(tmp_path / name) in printed.err
-    assert printed.err.count("\n") == 1 and not printed.out
 
 
 CUDA_MEMORY = torch.OutOfMemoryError(
@@ -460,12 +354,12 @@ def test_memory_that_runs_out_is_one_sentence_that_says_what_needs_less(
 
 
 def test_an_error_that_is_not_about_memory_keeps_its_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     monkeypatch.setattr("distillmatch.cli.run.run", lambda parsed: fail_with(error))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        main(["run", "--out", str(tmp_path)])
+        main(["run", "--out", "x"])
 
 
 def test_a_network_that_wants_to_exit_is_refused(

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from small_runs import six_classes
 from suite_sources import COMMON, nothing
 
+from distillmatch.cli.queue import QueueProgress
 from distillmatch.config import RunConfig
 from distillmatch.runs import run, write_result
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
-from distillmatch.suite.local import Crew
 from distillmatch.suite.queue import Queue, error_file
 
 CONFIG = RunConfig(**{**COMMON, "tasks": 3})
@@ -107,7 +107,7 @@ def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
     queue = Queue([job], ledger, said.append)
     assert queue.names("elsewhere") == ["base1"] and queue.take() is None
     for _ in range(2):
-        queue.tell_of_waiting()
+        queue.look_elsewhere()
     assert said == ["waiting for runs of other processes: base1"]
     write_result(part_of(result, 1), job.out)
     queue.look_elsewhere()
@@ -187,28 +187,40 @@ def test_processes_that_share_folders_run_everything_once(
     assert all(queue.over for queue in queues)
 
 
-def test_work_is_what_workers_here_did_and_what_is_left(
-    tmp_path: Path, result: dict[str, Any]
+def test_the_time_left_is_by_the_pace_of_workers_here(
+    tmp_path: Path,
+    result: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What an earlier call, a folder or another worker did counts neither as done nor as left."""
-    first, second = jobs_in(tmp_path, "base", seeds=2)
-    write_result(part_of(result, 2), first.out)
-    queue = Queue([first, second], None, nothing)
-    assert queue.entries["base1"].share == pytest.approx(2 / 3)
-    queue.take()
-    queue.progress("base1", total=60.0, left=30.0, worked=0.0)
-    assert queue.work() == pytest.approx((30.0 + 60.0, 0.0)), "the other costs as much"
-    queue.progress("base1", total=60.0, left=20.0, worked=4.0)
-    assert queue.work() == pytest.approx((84.0, 4.0)), "six were found done a little later"
-    queue.lost("base1", "its worker died", retries=1)
-    queue.take()
-    queue.progress("base1", total=60.0, left=25.0, worked=0.0)
-    assert queue.work() == pytest.approx((89.0, 4.0)), "what it did since its checkpoint is lost"
+    """What an earlier call, a folder or another worker did says nothing of the pace."""
+    now = [1000.0]
+    monkeypatch.setattr("distillmatch.terminal.time.monotonic", lambda: now[0])
+    jobs = jobs_in(tmp_path, "base", seeds=2)
+    write_result(part_of(result, 2), jobs[0].out)
+    queue, progress = Queue(jobs, None, nothing), QueueProgress()
+    for job in jobs:
+        assert queue.take() == job
+    for seconds, shares in (
+        (0, {"base1": (2 / 3, 2 / 3)}),
+        (10, {"base1": (0.75, 0.7), "base2": (0.25, 0.2)}),
+        (60, {"base1": (1.0, 0.7), "base2": (0.5, 0.2)}),
+    ):
+        now[0] += seconds
+        for name, (share, found) in shares.items():
+            queue.progress(name, share, found)
+        progress.show(queue)
     queue.finished("base1", result)
-    assert queue.work() == pytest.approx((89.0, 29.0))
-    queue.take()
-    queue.failed("base2", "why")
-    assert queue.work() == pytest.approx((29.0, 29.0))
+    progress.show(queue)
+    progress.stop()
+    assert capsys.readouterr().err.splitlines() == [
+        "distillmatch: 0 of 2 runs done, 1 running: 33 % done",
+        # In 10 s, 0.05 + 0.05 of the 1.0 that is left then.
+        "distillmatch: 0 of 2 runs done, 2 running: 50 % done, about 100 s left",
+        # In 70 s, 0.3 + 0.3; 0.5 are left.
+        "distillmatch: 0 of 2 runs done, 2 running: 75 % done, about 58 s left",
+        "distillmatch: 1 of 2 runs done, 1 running: 75 % done, about 58 s left",
+    ]
 
 
 def test_a_reason_is_told_in_full_once(tmp_path: Path) -> None:
@@ -217,18 +229,3 @@ def test_a_reason_is_told_in_full_once(tmp_path: Path) -> None:
     for name, reason in (("base1", "no images"), ("base2", "no images"), ("base3", "no luck")):
         queue.failed(name, reason)
     assert said == ["base1 failed: no images", "base2 failed as base1 did", "base3 failed: no luck"]
-
-
-@pytest.mark.parametrize(
-    ("visible", "jobs", "devices"),
-    [(None, None, ["0", "1"]), ("3,5", None, ["3", "5"]), ("3,5", 3, ["3", "5", "3"])],
-)
-def test_each_worker_sees_one_gpu(
-    visible: str | None, jobs: int | None, devices: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    crew = Crew.on_gpus(2, jobs, runs_per_gpu=4)
-    assert [e["CUDA_VISIBLE_DEVICES"] for e in crew.environments] == devices
-    assert crew.at_once == 4

@@ -21,9 +21,10 @@ from distillmatch.errors import TrainingError
 from distillmatch.runs import Interrupted, read_result, run
 from distillmatch.runs.lock import NAME as LOCK
 from distillmatch.runs.side_by_side import Job
+from distillmatch.suite.engine import work_off
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.queue import Queue
-from distillmatch.suite.ray_engine import RayEngine
+from distillmatch.suite.ray_engine import RayWorkers
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 psutil = pytest.importorskip("psutil", reason="Ray's own dependency psutil is missing")
@@ -86,7 +87,7 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="stopped by SIGTERM, 1 run left") as end:
-        RayEngine(Queue([long], None, said.append), stop, checkpoint_seconds=1e-9).run()
+        work_off(Queue([long], None, said.append), RayWorkers(1, 1e-9), stop)
     assert end.value.exit_code == 143
     assert not (long.out / LOCK).exists()
     reached = checkpoints(long)
@@ -100,7 +101,7 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     ledger = Ledger(tmp_path / "ledger")
     jobs.append(Job("broken", broken, tmp_path / "work" / "broken"))
     queue = Queue(jobs, ledger, said.append)
-    RayEngine(queue, kill_its_node, checkpoint_seconds=1e-9).run()
+    work_off(queue, RayWorkers(1, 1e-9), kill_its_node)
     assert killed and queue.names("done") == ["base", "dm", "dr"]
     assert queue.entries["broken"].reason == "SourceError: there are no images here"
     assert any(sentence.startswith("base: its worker was lost") for sentence in said)
@@ -116,7 +117,7 @@ def test_a_lost_cluster_is_a_sentence(
     monkeypatch.setattr("distillmatch.suite.ray_engine.Board", LostBoard)
     queue = Queue([job_of(tmp_path, "base", 1)], None, nothing)
     with pytest.raises(TrainingError, match=r"Ray cluster was lost .* the same command"):
-        RayEngine(queue, lambda queue: None).run()
+        work_off(queue, RayWorkers(), lambda queue: None)
 
 
 LISTENING = """

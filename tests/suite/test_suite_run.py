@@ -1,14 +1,16 @@
 """`distillmatch suite run` with real worker processes: shared, killed, interrupted, failing."""
 
+import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from io import StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,10 @@ from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
 from distillmatch.runs.side_by_side import Job, SharedProgress
+from distillmatch.suite.engine import work_off
 from distillmatch.suite.ledger import Ledger
-from distillmatch.suite.local import Crew, LocalEngine
-from distillmatch.suite.queue import Queue
-from distillmatch.suite.worker import ReportedProgress, Worker, decode_job, encode_job
+from distillmatch.suite.local import LocalWorkers, Worker, on_gpus
+from distillmatch.suite.queue import Event, Queue, ReportedProgress
 
 Result = dict[str, Any]
 SHAPES: dict[str, Any] = {
@@ -133,53 +135,37 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
         Job("held", config, tmp_path / "held"),
         Job("good", config, tmp_path / "good"),
     ]
-    source = StringIO("".join(json.dumps(encode_job(job)) + "\n" for job in jobs))
     lock = FolderLock(tmp_path / "held", nothing)
-    target = StringIO()
-    Worker(source, target).run(at_once, checkpoint_seconds=60.0)
+    target = BytesIO()
+    Worker(BytesIO(b"".join(map(pickle.dumps, jobs))), target).run(at_once, 60.0)
     lock.release()
-    events = [json.loads(line) for line in target.getvalue().splitlines()]
-    ends = [(e["event"], e["name"]) for e in events if e["event"] not in ("want", "progress")]
+    target.seek(0)
+    events = []
+    with contextlib.suppress(EOFError):
+        while True:
+            events.append(pickle.load(target))
+    ends = [(e.kind, e.name) for e in events if e.kind not in ("say", "progress")]
     assert sorted(ends) == [("failed", "broken"), ("finished", "good"), ("locked", "held")]
-    progress = [event for event in events if event["event"] == "progress"]
-    assert {event["name"] for event in progress} == {"good"} and progress[0]["total"] > 0
+    shares = [event.details for event in events if event.kind == "progress"]
+    assert shares[0] == (0.0, 0.0) and shares == sorted(shares)
 
-    class Broken(StringIO):
-        def write(self, text: str) -> int:
+    class Broken(BytesIO):
+        def write(self, data: Any) -> int:
             raise BrokenPipeError
 
     (tmp_path / "good" / "result.json").unlink()
-    Worker(StringIO(json.dumps(encode_job(jobs[2]))), Broken()).run(at_once, 60.0)
+    Worker(BytesIO(pickle.dumps(jobs[2])), Broken()).run(at_once, 60.0)
     assert read_result(tmp_path / "good")["complete"]
 
 
-def test_a_run_goes_to_a_worker_and_arrives_as_it_was(tmp_path: Path) -> None:
-    config = RunConfig(
-        source="cifar100",
-        data_dir=tmp_path,
-        method="dm",
-        seed=3,
-        options={"consistency_weight": 0.5},
-    )
-    for stream in (None, tmp_path / "fold.json"):
-        job = Job("name", config, tmp_path / "out", stream)
-        assert decode_job(json.loads(json.dumps(encode_job(job)))) == job
-
-
 def test_work_that_was_found_done_is_told_apart() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     progress = SharedProgress(ReportedProgress("bound", events.append, seconds=0.0), parts=2)
     progress.start(100.0, 20.0)
     part = progress.part()
     part.start(80.0, 30.0)
     part.advance(5.0, "stage 2")
-    told = [(event["left"], event["worked"]) for event in events]
-    assert told == [(80.0, 0.0), (50.0, 0.0), (45.0, 5.0)]
-
-
-def long_job(folder: Path) -> Job:
-    config = RunConfig(**{**COMMON, "method": "base", "epochs": 40})
-    return Job("long", config, folder / "long")
+    assert [event.details for event in events] == [(0.2, 0.2), (0.5, 0.5), (0.55, 0.5)]
 
 
 def test_killed_workers_and_signals_to_the_command_change_nothing(
@@ -257,62 +243,53 @@ def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
     assert not list(tmp_path.glob("work/*"))
 
 
-@pytest.mark.parametrize("source", ["cifar100", "tiny-imagenet", "folder"])
-def test_a_folder_that_is_not_there_is_one_sentence_before_any_run(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment(tmp_path, source=source)
-    assert main(words(tmp_path, "--data-dir", str(tmp_path / "nowhere"))) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "nowhere: expected" in line and not list(tmp_path.glob("work/*"))
-
-
-@pytest.mark.parametrize("option", ["--ledger", "--work"])
-def test_a_folder_that_cannot_be_made_is_one_sentence_before_any_run(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment(tmp_path)
-    (tmp_path / "file").touch()
-    assert main(words(tmp_path, option, str(tmp_path / "file" / "folder"))) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    doing = {"--ledger": "writing to the ledger", "--work": "locking the folder"}[option]
-    assert "Not a directory" in line and line.endswith(f"while {doing}")
-    assert not list(tmp_path.glob("work/*"))
-
-
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (["--data-dir", "nowhere"], "nowhere: expected"),
+        (["--ledger", "tiny.yaml/x"], "Not a directory while writing to the ledger"),
+        (["--work", "tiny.yaml/x"], "Not a directory while locking the folder"),
         (["--jobs", "0"], "--jobs: must be a whole number of at least 1, not '0'"),
         (["--device", "gpu"], "device must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
-        (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'shapes'"),
+        (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'cifar100'"),
         (["--methods", "base,xyz"], "no chosen experiment has method 'xyz'"),
         (["--runs-per-gpu", "2"], "these runs use no GPU; on a CPU, --jobs says"),
         (["--engine", "ray", "--jobs", "2"], "--jobs goes with --engine local"),
+        (["--engine", "ray"], "pip install 'distillmatch[ray]'"),
     ],
 )
-def test_wrong_input_is_one_sentence(
-    more: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_input_is_one_sentence_before_any_run(
+    more: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    experiment(tmp_path, source="shapes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("distillmatch.suite.ray_engine.find_spec", lambda name: None)
+    experiment(tmp_path, source="cifar100")
     assert main(words(tmp_path, *more)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert sentence in line and not (tmp_path / "work").exists()
-
-
-def test_the_ray_engine_without_ray_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment(tmp_path)
-    monkeypatch.setattr("distillmatch.suite.ray_engine.find_spec", lambda name: None)
-    assert main(words(tmp_path, "--engine", "ray")) == 2
-    assert "pip install 'distillmatch[ray]'" in capsys.readouterr().err
+    assert sentence in line and not list(tmp_path.glob("work/*"))
 
 
 def test_a_worker_that_cannot_start_ends_the_call_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distillmatch.suite.local.WORKER", "distillmatch.no_such_module")
-    queue = Queue([long_job(tmp_path)], None, nothing)
+    job = Job("job", RunConfig(**COMMON, method="base"), tmp_path / "job")
     with pytest.raises(TrainingError, match="before its first run; see"):
-        LocalEngine(queue, Crew.on_cpu(1), tmp_path, lambda queue: None).run()
+        work_off(Queue([job], None, nothing), LocalWorkers([{}], tmp_path), lambda queue: None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "jobs", "devices"),
+    [(None, None, ["0", "1"]), ("3,5", None, ["3", "5"]), ("3,5", 3, ["3", "5", "3"])],
+)
+def test_each_worker_sees_one_gpu(
+    visible: str | None, jobs: int | None, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in on_gpus(2, jobs)] == devices

@@ -17,12 +17,11 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.methods import with_options
-from distillmatch.report.plots import draw_tuning
+from distillmatch.report.tuning_picture import draw_tuning
 from distillmatch.runs import read_result, run
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part
 from distillmatch.streams import Stream, build_stream, validation_folds
-from distillmatch.suite.search import number_of_trials
 from distillmatch.suite.space import Space
 from distillmatch.suite.tuning import Selection, Tuning
 
@@ -98,6 +97,9 @@ def tune(
 
 def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path) -> None:
     dataset = make_dataset(classes=8, noise=True)
+    with pytest.raises(TrainingError, match="all trials failed, the first for: in task 1"):
+        tune(tmp_path, Here(dataset), {"learning_rate": (1e30,)})
+    assert not (tmp_path / "best.yaml").exists()
     record = tune(tmp_path, Here(dataset), search="grid")
     trials = record["trials"]
     assert len(trials) == 6
@@ -127,7 +129,7 @@ def test_an_interrupted_search_goes_on_and_ends_the_same(tmp_path: Path) -> None
     space: Space = {"learning_rate": (0.01, 0.1), "weight_decay": (0.0, 0.001)}
     never = Here(dataset)
     expected = tune(tmp_path / "never", never, space)
-    assert len(never.done) == 3 * number_of_trials("coordinate", space, 0) == 9
+    assert len(never.done) == 9
     with pytest.raises(KeyboardInterrupt):
         tune(tmp_path / "out", Here(dataset, stop_after=7), space)
     again = Here(dataset)
@@ -189,13 +191,6 @@ def test_forgetting_is_better_when_it_is_lower(tmp_path: Path) -> None:
         tune(tmp_path, work, space, metric="fgt", tasks=1)
 
 
-def test_where_every_trial_fails_that_is_said(tmp_path: Path) -> None:
-    work = Here(make_dataset(classes=8, noise=True))
-    with pytest.raises(TrainingError, match="all trials failed, the first for: in task 1"):
-        tune(tmp_path, work, {"learning_rate": (1e30,)})
-    assert not (tmp_path / "best.yaml").exists()
-
-
 def test_a_whole_tuning_looks_at_no_test_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,12 +207,3 @@ def test_a_whole_tuning_looks_at_no_test_image(
     assert (out / "tuning.png").exists()
     with pytest.raises(AssertionError, match="looked at"):
         run(RunConfig.from_yaml(out / "best.yaml", allow_import={settings["source"]}))
-
-
-def test_a_tuning_that_counts_on_a_gpu_is_refused_without_one_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert main(["tune", "--out", str(out), "--device", "cpu", "--runs-per-gpu", "2"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "these runs use no GPU" in line and not out.exists()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from distillmatch.views.normalization import Normalization
 from distillmatch.views.operations import OPERATIONS
-from distillmatch.views.views import OperationDraw, StrongDraw, WeakDraw
+from distillmatch.views.strong import OperationDraw, StrongDraw
+from distillmatch.views.weak import WeakDraw
 
 Picture = Image.Image
 

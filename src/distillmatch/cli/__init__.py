@@ -103,9 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         tell(f"error: {where}{error.strerror or error}")
         return 2
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return 130
+    except KeyboardInterrupt as stop:
+        tell(str(stop) or "interrupted")
+        if not hasattr(stop, "exit_code"):
+            return 130
+        from distillmatch.runs.interruption import end_process
+
+        end_process(stop)  # type: ignore[arg-type]
     return code or 0
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from distillmatch.cli.demo_own import run_own
-from distillmatch.cli.parser import Commands, add_command
-from distillmatch.cli.queue import QueueProgress
+from distillmatch.cli.parser import Commands, add_command, option
+from distillmatch.cli.queue import do_runs
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
 from distillmatch.files import write_atomically
-from distillmatch.report.pictures import draw_stream, draw_views_of
+from distillmatch.report.stream_picture import draw_stream
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 from distillmatch.terminal import plain_console
@@ -36,22 +36,11 @@ SETTINGS: dict[str, Any] = {
 
 def add_parser(commands: Commands) -> None:
     """Describe the command."""
-    parser = add_command(
-        commands,
-        "demo",
-        "show the paper in miniature, or a learner for your own images",
-        examples=("demo", "demo own"),
-    )
-    parser.add_argument(
-        "what",
-        nargs="?",
-        choices=("own",),
-        metavar="own",
-        help="three months of a learner for your own images, in under a minute",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder (default: demo, or demo-own)"
-    )
+    said = "show the paper in miniature, or a learner for your own images"
+    parser = add_command(commands, "demo", said, examples=("demo", "demo own"))
+    said = "three months of a learner for your own images, in under a minute"
+    option(parser, "what own", said, nargs="?", choices=("own",))
+    option(parser, "--out DIR", "folder (default: demo, or demo-own)", Path)
     parser.set_defaults(run=run)
 
 
@@ -64,11 +53,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def run_paper(out: Path) -> None:
-    """Draw the stream and its views, train the methods, and write the page."""
+    """Draw the stream and its views, train the methods, and write the page.
+
+    An interrupted demo is resumed by the same command.
+    """
     from distillmatch.report.comparison import comparison_table, with_omega
-    from distillmatch.report.pages import write_demo_page
+    from distillmatch.report.demo_page import write_demo_page
+    from distillmatch.report.views_sheet import draw_views_of
     from distillmatch.runs import read_result
     from distillmatch.runs.log import history, read_log
+    from distillmatch.runs.side_by_side import Job
+    from distillmatch.suite.queue import error_file
 
     configs = [
         RunConfig(**SETTINGS, method=method, learning_rate=rate) for method, rate in RATES.items()
@@ -76,7 +71,14 @@ def run_paper(out: Path) -> None:
     dataset = load_source(configs[0])
     draw_stream(dataset, build_stream(dataset, configs[0]), out / "stream.png")
     draw_views_of(dataset, configs[0].seed, out / "views.png")
-    train(configs, out)
+    for config in configs:
+        _start_over_if_changed(config, out / config.method)
+    queue = do_runs([Job(one.method, one, out / one.method) for one in configs], out)
+    for name in queue.names("failed"):
+        entry = queue.entries[name]
+        raise TrainingError(
+            f"the demo's run of {name} failed: {entry.reason}; see {error_file(entry.job)}"
+        )
     results = with_omega([read_result(out / config.method) for config in configs])
     results.sort(key=lambda result: -result["metrics"]["A_N"])
     accepted = {
@@ -88,31 +90,6 @@ def run_paper(out: Path) -> None:
     console.print(comparison_table(results))
     page = write_demo_page(results, dataset, accepted, out)
     console.print(f"Open {page}", highlight=False, soft_wrap=True)
-
-
-def train(configs: list[RunConfig], out: Path) -> None:
-    """Run the configurations side by side, each in a folder of its own, as the suite does.
-
-    An interrupted demo is resumed by the same command.
-    """
-    from distillmatch.runs.side_by_side import Job
-    from distillmatch.suite.local import Crew, LocalEngine
-    from distillmatch.suite.queue import Queue, error_file
-
-    jobs = [Job(config.method, config, out / config.method) for config in configs]
-    for job in jobs:
-        _start_over_if_changed(job.config, job.out)
-    progress = QueueProgress()
-    try:
-        queue = Queue(jobs, None, progress.tell)
-        LocalEngine(queue, Crew.on_cpu(), out, progress.show).run()
-    finally:
-        progress.stop()
-    for name in queue.names("failed"):
-        entry = queue.entries[name]
-        raise TrainingError(
-            f"the demo's run of {name} failed: {entry.reason}; see {error_file(entry.job)}"
-        )
 
 
 def _start_over_if_changed(config: RunConfig, out: Path) -> None:

@@ -1,8 +1,7 @@
 """`distillmatch demo own`: three months of a learner, by the same code as the commands."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from distillmatch.cli.learn import learn_task
 from distillmatch.config import StreamConfig
 from distillmatch.errors import explain_disk_errors
 from distillmatch.randomness import permutation
-from distillmatch.sources import Dataset, load_source
+from distillmatch.sources import load_source
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import plain_console
 
@@ -40,118 +39,77 @@ LABELS, SIGHTS, STRANGE_SIGHTS, TESTS = 20, 40, 20, 20
 and images to test with."""
 
 
-@dataclass(frozen=True)
-class Month:
-    """One month's folders."""
-
-    name: str
-    labeled: Path
-    camera: Path
-
-
 def run_own(out: Path) -> None:
     """Write the world, learn its months, and end with the report and what to try next."""
     from distillmatch.learner.saved import HEAD
     from distillmatch.learner.state import read_state
-    from distillmatch.report.pictures import draw_learner
+    from distillmatch.report.learner_picture import TaskShown, draw_learner
 
     console = plain_console(highlight=False, soft_wrap=True)
-    months, test = build_world(out)
+    build_world(out)
     state = out / "learner"
     begun = (state / HEAD).exists()
     known = [record["name"] for record in read_state(state)["history"]] if begun else []
     examples: dict[str, Any] = {}
-    for month in months:
-        if month.name in known:
+    for month in MONTHS:
+        if month in known:
             continue
-        console.print(f"\n$ {_command(state, month, test, month is months[0])}")
-        told = learn_task(
-            state,
-            labeled=month.labeled,
-            unlabeled=[month.camera],
-            name=month.name,
-            test=test,
-            settings=SETTINGS,
-        )
-        examples[month.name] = told.examples
-    if len(examples) == len(months):
-        history = read_state(state)["history"]
+        labeled, camera, test = out / month / "labeled", out / month / "camera", out / "test"
+        words = ["distillmatch", "learn", str(state), "--labeled", str(labeled)]
+        words += ["--unlabeled", str(camera), "--test", str(test), "--name", month]
+        for name, value in {} if known or examples else SETTINGS.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        console.print(f"\n$ {shown(shlex.join(words))}")
+        examples[month] = learn_task(
+            state, labeled=labeled, unlabeled=[camera], name=month, test=test, settings=SETTINGS
+        ).examples
+    if len(examples) == len(MONTHS):
         tasks = [
-            (record, _one_of_each(month), [one.image for one in examples[month.name]])
-            for record, month in zip(history, months, strict=True)
+            TaskShown(record, _one_of_each(out / month / "labeled"), examples[month])
+            for record, month in zip(read_state(state)["history"], MONTHS, strict=True)
         ]
         draw_learner(tasks, out / PICTURE)
-    for line in _what_next(out, state, months[-1]):
-        console.print(line)
+    place = shown(state)
+    console.print(
+        "\nThree months are learned, and no image of them was kept to learn from. Try next:\n"
+        f"  open {shown(state / 'report.html')}\n"
+        f"  distillmatch predict {place} {shown(out / 'may' / 'camera')} --reject --csv\n"
+        f"  distillmatch inspect {place}\n"
+        f"  distillmatch export {place} --onnx {shown(out / 'learner.onnx')}\n"
+        f"  distillmatch learn {place} --labeled YOURS --unlabeled YOUR_CAMERA"
+    )
 
 
-def _command(state: Path, month: Month, test: Path, first: bool) -> str:
-    """Return the command that does the same; only a new learner is told its settings."""
-    words = ["distillmatch", "learn", str(state), "--labeled", str(month.labeled)]
-    words += ["--unlabeled", str(month.camera), "--test", str(test), "--name", month.name]
-    for name, value in SETTINGS.items() if first else ():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    return shown(shlex.join(words))
-
-
-def _one_of_each(month: Month) -> list[Any]:
-    folders = sorted(folder for folder in month.labeled.iterdir() if folder.is_dir())
+def _one_of_each(labeled: Path) -> list[Any]:
+    folders = sorted(folder for folder in labeled.iterdir() if folder.is_dir())
     return [np.asarray(Image.open(folder / "001.png").convert("RGB")) for folder in folders]
 
 
-def _what_next(out: Path, state: Path, last: Month) -> list[str]:
-    place = shown(state)
-    return [
-        "\nThree months are learned, and no image of them was kept to learn from. Try next:",
-        f"  open {shown(state / 'report.html')}",
-        f"  distillmatch predict {place} {shown(last.camera)} --reject --csv",
-        f"  distillmatch inspect {place}",
-        f"  distillmatch export {place} --onnx {shown(out / 'learner.onnx')}",
-        f"  distillmatch learn {place} --labeled YOURS --unlabeled YOUR_CAMERA",
-    ]
-
-
-def build_world(folder: Path) -> tuple[list[Month], Path]:
-    """Write the images; return the months in order, and the folder of test images."""
+def build_world(folder: Path) -> None:
+    """Write each month's labeled images and what its camera sees, and the images to test with."""
     dataset = load_source(StreamConfig(source="shapes"))
-    pool = _Pool(dataset)
-    months = []
+    taken: Counter[str] = Counter()
+
+    def take(label: str, count: int) -> NDArray[np.uint8]:
+        """Return training images of a class; each is given away once."""
+        places = np.flatnonzero(dataset.train.labels == dataset.class_names.index(label))
+        taken[label] += count
+        chosen = places[taken[label] - count : taken[label]]
+        return np.asarray(dataset.train.images[chosen])
+
     known: tuple[str, ...] = ()
-    for name, classes in MONTHS.items():
-        month = Month(name, folder / name / "labeled", folder / name / "camera")
+    for month, classes in MONTHS.items():
         known += classes
         for label in classes:
-            _write(pool.take(label, LABELS), month.labeled / label)
-        sights = [pool.take(label, SIGHTS) for label in known]
-        sights += [pool.take(label, STRANGE_SIGHTS) for label in UNKNOWN_CLASSES]
-        _write(_shuffled(sights, name), month.camera)
-        months.append(month)
+            _write(take(label, LABELS), folder / month / "labeled" / label)
+        sights = [take(label, SIGHTS) for label in known]
+        sights += [take(label, STRANGE_SIGHTS) for label in UNKNOWN_CLASSES]
+        images = np.concatenate(sights)
+        order = permutation(len(images), 1, "the camera of", month)
+        _write(images[order], folder / month / "camera")
     for label in known:
-        number = dataset.class_names.index(label)
-        tests = dataset.test.images[dataset.test.labels == number]
-        _write(tests[:TESTS], folder / "test" / label)
-    return months, folder / "test"
-
-
-class _Pool:
-    """Gives every training image away once."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-        self.taken: dict[str, int] = {}
-
-    def take(self, label: str, count: int) -> NDArray[np.uint8]:
-        number = self.dataset.class_names.index(label)
-        places = np.flatnonzero(self.dataset.train.labels == number)
-        start = self.taken.get(label, 0)
-        self.taken[label] = start + count
-        images: NDArray[np.uint8] = self.dataset.train.images[places[start : start + count]]
-        return images
-
-
-def _shuffled(parts: Sequence[NDArray[np.uint8]], month: str) -> NDArray[np.uint8]:
-    images = np.concatenate(parts)
-    return images[permutation(len(images), 1, "the camera of", month)]
+        tests = dataset.test.labels == dataset.class_names.index(label)
+        _write(dataset.test.images[tests][:TESTS], folder / "test" / label)
 
 
 def _write(images: NDArray[np.uint8], folder: Path) -> None:

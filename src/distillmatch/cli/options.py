@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from distillmatch.cli.parser import Parser
+from distillmatch.cli.parser import Parser, option
 from distillmatch.config import (
     IMAGE_KEYS,
     LOCATION_KEYS,
@@ -69,42 +69,6 @@ OF_METHOD = "method:"
 METHOD_GROUP = "method's own options"
 
 
-def add_config_file_option(group: "argparse._ActionsContainer") -> None:
-    """Add `--config FILE` and `--allow-import`."""
-    group.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML file of these options; they override it"
-    )
-    add_allow_import(group)
-
-
-def add_allow_import(group: "argparse._ActionsContainer") -> None:
-    """Add `--allow-import NAME`."""
-    group.add_argument(
-        "--allow-import",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="allow a file to name this code of yours (module:name), and import it; repeatable",
-    )
-
-
-def add_state(parser: argparse.ArgumentParser) -> None:
-    """Add the folder of a learner, and whether code that it names may be imported."""
-    parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
-    add_allow_import(parser)
-
-
-def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """Add where to compute, to a command without a run's options."""
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        metavar="auto|cpu|cuda",
-        help="where to compute (default: auto)",
-    )
-
-
 def at_least(least: int, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
     """Return the reader of a number that must not be smaller."""
     what = "a whole number" if kind is int else "a number"
@@ -118,20 +82,48 @@ def at_least(least: int, kind: type[int] | type[float] = int) -> Callable[[str],
     return read
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Read seeds, as `1,2,3`."""
+    seeds = tuple(int(word) for word in text.split(",") if word.isdecimal())
+    if len(set(seeds)) < len(text.split(",")):
+        raise argparse.ArgumentTypeError(
+            f"expected different whole numbers such as 1,2,3, not '{text}'"
+        )
+    return seeds
+
+
+def add_config_file_option(group: "argparse._ActionsContainer") -> None:
+    """Add `--config FILE` and `--allow-import`."""
+    option(group, "--config FILE", "YAML file of these options; they override it", Path)
+    add_allow_import(group)
+
+
+def add_allow_import(group: "argparse._ActionsContainer") -> None:
+    """Add `--allow-import NAME`."""
+    said = "allow a file to name this code of yours (module:name), and import it; repeatable"
+    option(group, "--allow-import NAME", said, action="append", default=[])
+
+
+def add_state(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of a learner, and whether code that it names may be imported."""
+    option(parser, "state STATE", "folder of the learner", Path)
+    add_allow_import(parser)
+
+
+def add_device_option(parser: "argparse._ActionsContainer") -> None:
+    """Add where to compute, to a command without a run's options."""
+    option(parser, "--device auto|cpu|cuda", "where to compute", default="auto")
+
+
 def add_checkpoint_seconds(group: "argparse._ActionsContainer") -> None:
     """Add `--checkpoint-seconds`."""
-    group.add_argument(
-        "--checkpoint-seconds",
-        type=at_least(0, float),
-        default=60.0,
-        metavar="X",
-        help="seconds between a run's checkpoints; 0: only after each task (default: 60)",
-    )
+    said = "seconds between a run's checkpoints; 0: only after each task"
+    option(group, "--checkpoint-seconds X", said, at_least(0, float), 60.0)
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    option(parser, "--json", "print JSON instead of tables")
 
 
 def add_config_options(
@@ -300,19 +292,6 @@ def key_and_value(option: str, word: str) -> tuple[str, Any]:
         return key, parse_yaml(text)
     except yaml.YAMLError:
         raise ConfigError(f"{option} takes key=value, and '{text}' is not a value") from None
-
-
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """Read seeds, as `1,2,3`."""
-    try:
-        seeds = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        seeds = ()
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise argparse.ArgumentTypeError(
-            f"expected different whole numbers such as 1,2,3, not '{text}'"
-        )
-    return seeds
 
 
 def _method_of(parsed: argparse.Namespace) -> str:

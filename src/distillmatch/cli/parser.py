@@ -1,7 +1,7 @@
 """The parser of all commands: errors in one sentence with a suggestion, and help with examples."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -93,6 +93,35 @@ def add_command(
     finally:
         commands._parser_class = parser_class
     return parser
+
+
+def option(
+    group: "argparse._ActionsContainer",
+    spelled: str,
+    help: str,
+    kind: Callable[[str], Any] = str,
+    default: Any = None,
+    **more: Any,
+) -> None:
+    """Add an option or a positional argument as it is spelled in the help.
+
+    `--quick` is a switch, `--out DIR` takes a value, `--files FILE ...` takes several, and
+    `--form html|text` takes one of these words. The help names the default, if there is one.
+    """
+    name, _, metavar = spelled.partition(" ")
+    if not metavar and name.startswith("-"):
+        group.add_argument(name, action="store_true", help=help, **more)
+        return
+    if metavar.endswith(" ..."):
+        metavar, default = metavar.removesuffix(" ..."), default or []
+        more = {"nargs": "+", "action": "extend", **more}
+    elif "|" in metavar and metavar.islower():
+        more = {"choices": metavar.split("|"), **more}
+    if default not in (None, []) and "(default:" not in help:
+        help += (
+            f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+        )
+    group.add_argument(name, type=kind, default=default, metavar=metavar, help=help, **more)
 
 
 def _path(text: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from distillmatch.cli.options import add_device_option, add_state
-from distillmatch.cli.parser import Commands
+from distillmatch.cli.parser import Commands, option
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import clean, safe_cell, tell
@@ -33,31 +33,16 @@ def add_parser(commands: Commands) -> None:
         examples=("predict learner photos --reject", "predict learner camera --csv"),
     )
     add_state(parser)
-    parser.add_argument(
-        "images",
-        nargs="*",
-        metavar="IMAGES",
-        help="files and folders; names come from standard input for - or nothing, one a line",
-    )
-    parser.add_argument(
-        "-0",
-        dest="null",
-        action="store_true",
-        help="names on standard input end with a zero byte, as `find -print0` writes them",
-    )
+    said = "files and folders; names come from standard input for - or nothing, one a line"
+    option(parser, "images IMAGES", said, nargs="*")
+    said = "names on standard input end with a zero byte, as `find -print0` writes them"
+    option(parser, "-0", said, dest="null")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a JSON object a line")
-    form.add_argument("--csv", action="store_true", help="print CSV with a head")
-    parser.add_argument(
-        "--reject", action="store_true", help="label what looks like no learned class 'unknown'"
-    )
-    parser.add_argument(
-        "--accept",
-        type=float,
-        metavar="X",
-        help="with --reject: share of known images to accept (default: as the learner was told, "
-        "0.95)",
-    )
+    option(form, "--json", "print a JSON object a line")
+    option(form, "--csv", "print CSV with a head")
+    option(parser, "--reject", "label what looks like no learned class 'unknown'")
+    said = "with --reject: share of known images to accept (default: as the learner was told, 0.95)"
+    option(parser, "--accept X", said, float)
     add_device_option(parser)
     parser.set_defaults(run=run)
 
@@ -94,14 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
                 tell(f"{shown(prediction.name)}: {prediction.reason}")
     if not (failed or barren):
         return 0
-    tell(_summary(failed, len(barren)))
-    return 2 if failed == total else 1
-
-
-def _summary(failed: int, barren: int) -> str:
     images = f"{failed} image{'s' if failed > 1 else ''} could not be read"
-    places = f"{barren} place{'s' if barren > 1 else ''} had nothing to read"
-    return ", ".join([images] * bool(failed) + [places] * bool(barren))
+    places = f"{len(barren)} place{'s' if len(barren) > 1 else ''} had nothing to read"
+    tell(", ".join([images] * bool(failed) + [places] * bool(barren)))
+    return 2 if failed == total else 1
 
 
 def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | None]:
@@ -127,28 +108,27 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
 
 def names_on(stream: BinaryIO, end: bytes) -> Iterator[str | None]:
     """Yield names as they come, and None where a slow writer is to be answered meanwhile."""
+
+    def trimmed(name: bytes) -> bytes:  # as a list that was written on Windows ends its lines
+        return name.removesuffix(b"\r") if end == b"\n" else name
+
     rest = b""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     while piece := read(_PIECE):
         *names, rest = (rest + piece).split(end)
-        yield from (os.fsdecode(_trimmed(name, end)) for name in names if _trimmed(name, end))
+        yield from (os.fsdecode(name) for name in map(trimmed, names) if name)
         if not _has_more(stream):
             yield None
-    if _trimmed(rest, end):
-        yield os.fsdecode(_trimmed(rest, end))
+    if trimmed(rest):
+        yield os.fsdecode(trimmed(rest))
 
 
 def _has_more(stream: BinaryIO) -> bool:
-    """Tell whether something can be read, or the end, without a wait; if unknown, say so too."""
+    """Return whether something can be read, or the end, without a wait; if unknown, say so too."""
     try:
         return bool(select.select([stream], [], [], 0)[0])
     except (OSError, ValueError):  # no file of the system's, or one that cannot be asked
         return True
-
-
-def _trimmed(name: bytes, end: bytes) -> bytes:
-    """Drop the carriage return that a list written on Windows has before each line's end."""
-    return name.removesuffix(b"\r") if end == b"\n" else name
 
 
 def _plain(prediction: "Prediction") -> bytes:

@@ -6,82 +6,84 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distillmatch.cli.options import add_checkpoint_seconds, at_least
+from distillmatch.cli.parser import option
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.terminal import LiveProgress
 
 if TYPE_CHECKING:
-    from distillmatch.suite.local import LocalEngine, Show
+    from distillmatch.runs.side_by_side import Job
+    from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.queue import Queue
-    from distillmatch.suite.ray_engine import RayEngine
+
+ON_CPU = argparse.Namespace(engine="local", jobs=None, runs_per_gpu=None, checkpoint_seconds=60.0)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where runs are made."""
     group = parser.add_argument_group("where to run")
-    group.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        metavar="local|ray",
-        help="processes on this machine, or a Ray cluster (default: local)",
-    )
-    group.add_argument(
-        "--jobs",
-        type=at_least(1),
-        metavar="N",
-        help="processes (default: one a core or a GPU)",
-    )
-    group.add_argument(
-        "--runs-per-gpu", type=at_least(1), metavar="N", help="runs at once on a GPU (default: 1)"
-    )
+    said = "processes on this machine, or a Ray cluster"
+    option(group, "--engine local|ray", said, default="local")
+    option(group, "--jobs N", "processes (default: one a core or a GPU)", at_least(1))
+    option(group, "--runs-per-gpu N", "runs at once on a GPU (default: 1)", at_least(1))
     add_checkpoint_seconds(group)
 
 
-def check_engine_options(arguments: argparse.Namespace) -> None:
-    """Refuse options of the other engine, and say which extra is missing."""
-    from distillmatch.suite.ray_engine import require_ray
-
+def check_engine_options(arguments: argparse.Namespace, configs: Sequence[RunConfig]) -> None:
+    """Refuse options that do not go with the engine or these runs, and name a missing extra."""
     if arguments.engine == "ray":
+        from distillmatch.suite.ray_engine import require_ray
+
         if arguments.jobs is not None:
             raise ConfigError(
                 "--jobs goes with --engine local; a Ray cluster starts as many as its CPUs and "
                 "GPUs allow"
             )
         require_ray()
-
-
-def refuse_without_gpu(arguments: argparse.Namespace, configs: Sequence[RunConfig]) -> None:
-    """Refuse `--runs-per-gpu` if no run would use a GPU: they would take days."""
-    counts = arguments.engine == "local" and arguments.runs_per_gpu is not None
-    if counts and configs and not _use_a_gpu(configs):
+    elif arguments.runs_per_gpu is not None and not _use_a_gpu(configs):
         raise ConfigError(
             f"--runs-per-gpu {arguments.runs_per_gpu} was given, but these runs use no GPU; on a "
             "CPU, --jobs says how many run at once"
         )
 
 
-def configs_left(queue: "Queue") -> list[RunConfig]:
-    """Return the configurations of the runs that are not done."""
-    return [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
+def do_runs(
+    jobs: "Sequence[Job]",
+    log_folder: Path,
+    arguments: argparse.Namespace = ON_CPU,
+    ledger: "Ledger | None" = None,
+    in_order: bool = False,
+) -> "Queue":
+    """Do runs with progress shown: on all GPUs if a run uses one, else on all cores, or by Ray."""
+    import torch
 
+    from distillmatch.runs.lock import excludes
+    from distillmatch.suite.engine import work_off
+    from distillmatch.suite.local import LocalWorkers, on_cpu, on_gpus
+    from distillmatch.suite.queue import Queue
+    from distillmatch.suite.ray_engine import RayWorkers
 
-def make_engine(
-    arguments: argparse.Namespace, queue: "Queue", log_folder: Path, show: "Show"
-) -> "LocalEngine | RayEngine":
-    """Return what works off the queue: on all GPUs if a run uses one, else on all cores."""
-    from distillmatch.suite.local import Crew, LocalEngine
-    from distillmatch.suite.ray_engine import RayEngine
-
-    seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu or 1
-    if arguments.engine == "ray":
-        return RayEngine(queue, show, per_gpu, seconds)
-    crew = Crew.on_cpu(arguments.jobs)
-    if _use_a_gpu(configs_left(queue)):
-        import torch
-
-        crew = Crew.on_gpus(torch.cuda.device_count(), arguments.jobs, per_gpu)
-    return LocalEngine(queue, crew, log_folder, show, seconds)
+    progress = QueueProgress()
+    try:
+        queue = Queue(jobs, ledger, progress.tell, in_order=in_order)
+        if queue.over:
+            return queue
+        if not excludes(log_folder):
+            progress.tell(
+                f"{log_folder} is on a file system without locks: start no second process"
+            )
+        seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu or 1
+        if arguments.engine == "ray":
+            work_off(queue, RayWorkers(per_gpu, seconds), progress.show)
+            return queue
+        left = [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
+        places = on_cpu(arguments.jobs)
+        if _use_a_gpu(left):
+            places = on_gpus(torch.cuda.device_count(), arguments.jobs)
+        work_off(queue, LocalWorkers(places, log_folder, per_gpu, seconds), progress.show)
+    finally:
+        progress.stop()
+    return queue
 
 
 def with_absolute_locations(config: RunConfig) -> RunConfig:
@@ -106,22 +108,16 @@ class QueueProgress(LiveProgress):
 
     def __init__(self) -> None:
         super().__init__("distillmatch")
-        self._most_running = -1
         self._changed = False
 
     def show(self, queue: "Queue") -> None:
         """Show how the runs stand; without a terminal, whenever one begins or ends."""
-        wanted, done = queue.work()
-        running = begun_runs(queue)
-        if self._most_running < 0:  # not before: fetching images has bars of its own
-            self.start(wanted, done)
-        if running > self._most_running or not self._done_before:
-            # The pace counts from when as many runs as ever are at work.
-            self._most_running = max(running, self._most_running)
-            self.done = done
-            self.judge_from_here()
+        total, done, found = queue.work()
+        if self.total is None:  # not before: fetching images has bars of its own
+            self.start(total, done)
         title = f"distillmatch: {describe(queue)}"
-        self._changed, self.title, self.total = title != self.title, title, wanted
+        self._changed = title != self.title
+        self.title, self.total, self.found = title, total, found
         self.update(done)
 
     def is_due(self, before: float) -> bool:
@@ -131,12 +127,9 @@ class QueueProgress(LiveProgress):
 
 def describe(queue: "Queue") -> str:
     """Return how many runs are done, under way here and elsewhere, and failed."""
-    counts = {"running": begun_runs(queue), "elsewhere": queue.count("elsewhere")}
+    # On a cluster, others wait for their turn.
+    begun = sum(e.state == "running" and e.has_begun for e in queue.entries.values())
+    counts = {"running": begun, "elsewhere": queue.count("elsewhere")}
     counts["failed"] = queue.count("failed")
     words = [f"{count} {state}" for state, count in counts.items() if count]
     return ", ".join([f"{queue.count('done')} of {len(queue.entries)} runs done", *words])
-
-
-def begun_runs(queue: "Queue") -> int:
-    """Count the runs under way here; on a cluster, others wait for their turn."""
-    return sum(e.state == "running" and e.work is not None for e in queue.entries.values())

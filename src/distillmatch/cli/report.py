@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from distillmatch.cli.options import add_allow_import
-from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.parser import Commands, add_command, option
 from distillmatch.cli.suite import (
     RECIPES,
     add_ledger_options,
@@ -38,24 +38,12 @@ def add_parser(commands: Commands) -> None:
             "report --scale quick",
         ),
     )
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="experiments, the paper's numbers, or your own YAML files (default: the paper's)",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("report"), metavar="DIR", help="folder (default: report)"
-    )
+    said = "experiments, the paper's numbers, or your own YAML files (default: the paper's)"
+    option(parser, "names NAME ...", said, nargs="*")
+    option(parser, "--out DIR", "folder", Path, Path("report"))
     add_seeds_option(parser)
-    parser.add_argument(
-        "--update",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="Markdown files whose tables between the marks to update",
-    )
+    said = "Markdown files whose tables between the marks to update"
+    option(parser, "--update FILE ...", said, Path)
     add_allow_import(parser)
     add_ledger_options(parser)
     parser.set_defaults(run=run)
@@ -63,17 +51,25 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the ledger and write what was asked for."""
+    from distillmatch.report.cells import Results, table_of
+    from distillmatch.report.glance import glance_svg
     from distillmatch.report.renderers import csv_text, html, latex, markdown
-    from distillmatch.report.svg import glance_svg
+    from distillmatch.suite.ledger import Ledger
 
     usual = RECIPES[arguments.scale]
-    recipes = sorted(get_args(RecipeName), key=lambda recipe: recipe != usual)
-    groups = [(recipe, _models(arguments, recipe)) for recipe in recipes]
-    groups = [
-        (recipe, models)
-        for recipe, models in groups
-        if recipe == usual or any(model.cells_run for model in models)
-    ]
+    groups = []
+    for recipe in sorted(get_args(RecipeName), key=lambda recipe: recipe != usual):
+        chosen = chosen_experiments(
+            arguments.names, arguments.scale, recipe, arguments.allow_import
+        )
+        results = Results(Ledger(ledger_folder(arguments)))
+        models = [
+            table_of(experiment, results, arguments.seeds or ())
+            for experiment in chosen
+            if arguments.names or not experiment.beyond_paper
+        ]
+        if recipe == usual or any(model.cells_run for model in models):
+            groups.append((recipe, models))
     out: Path = arguments.out
     check_writable(out, "writing the report")
     small = arguments.scale == "quick"
@@ -92,17 +88,6 @@ def run(arguments: argparse.Namespace) -> None:
     for file in arguments.update:
         update(file, groups[0][1])
         console.print(f"updated: {file}")
-
-
-def _models(arguments: argparse.Namespace, recipe: RecipeName) -> "list[TableModel]":
-    from distillmatch.report.cells import Results, table_of
-    from distillmatch.suite.ledger import Ledger
-
-    chosen = chosen_experiments(arguments.names, arguments.scale, recipe, arguments.allow_import)
-    if not arguments.names:
-        chosen = [one for one in chosen if not one.beyond_paper]
-    results = Results(Ledger(ledger_folder(arguments)))
-    return [table_of(experiment, results, arguments.seeds or ()) for experiment in chosen]
 
 
 def update(file: Path, models: "Sequence[TableModel]") -> None:

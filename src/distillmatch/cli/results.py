@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from rich.table import Table
 
 from distillmatch.cli.options import key_and_value
-from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.parser import Commands, add_command, option
 from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
-from distillmatch.report.sheet import check_picture_name
+from distillmatch.report.canvas import check_picture_name
 from distillmatch.suite.catalogue import Scale
 from distillmatch.terminal import plain_console, say
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from distillmatch.suite.ledger import Ledger
 
 Result = dict[str, Any]
+IsChosen = Callable[[Result, str], bool]
+"""Whether the options choose a result, by what it is called."""
 GOES_WITH = {
     **dict.fromkeys(("method", "seed", "experiment", "where"), ("listing", "check")),
     "archive": ("listing",),
@@ -41,62 +43,38 @@ def add_parser(commands: Commands) -> None:
             "results add runs/shapes-random-uniform-dm-seed1 --ledger my-results",
         ),
     )
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="check | add | RESULT",
-        help="check: verify results; add: put results into the ledger; result files or folders of "
-        "runs, instead of the ledger's",
-    )
+    said = "check: verify results; add: put results into the ledger; result files or folders of "
+    said += "runs, instead of the ledger's"
+    option(parser, "files check|add|RESULT", said, nargs="*")
     add_ledger_options(parser)
     group = parser.add_argument_group("only results")
-    group.add_argument("--method", metavar="NAME", help="of this method")
-    group.add_argument("--seed", type=int, metavar="N", help="with this seed")
-    group.add_argument(
-        "--experiment", metavar="NAME", help="of this experiment or table, and its bounds"
-    )
-    group.add_argument(
-        "--where",
-        nargs="+",
-        default=[],
-        action="extend",
-        metavar="KEY=VALUE",
-        help="with this value in their configuration",
-    )
-    parser.add_argument(
-        "--archive",
-        action="store_true",
-        help="list archived results, made with options that are gone",
-    )
-    parser.add_argument(
-        "--replace", action="store_true", help="add: replace runs that the ledger has already"
-    )
+    option(group, "--method NAME", "of this method")
+    option(group, "--seed N", "with this seed", int)
+    option(group, "--experiment NAME", "of this experiment or table, and its bounds")
+    option(group, "--where KEY=VALUE ...", "with this value in their configuration")
+    option(parser, "--archive", "list archived results, made with options that are gone")
+    option(parser, "--replace", "add: replace runs that the ledger has already")
     parser.set_defaults(run=run)
 
 
 def add_compare_parser(commands: Commands) -> None:
     """Describe the command `compare`."""
-    parser = add_command(
-        commands,
-        "compare",
-        "put the results of runs side by side",
-        examples=("compare runs/a runs/b --draw accuracy.png", "compare results"),
-    )
-    parser.add_argument(
-        "results",
-        nargs="+",
-        type=Path,
-        metavar="RESULT",
-        help="result.json files, their folders, or folders of results",
-    )
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw accuracy over tasks")
+    examples = ("compare runs/a runs/b --draw accuracy.png", "compare results")
+    said = "put the results of runs side by side"
+    parser = add_command(commands, "compare", said, examples=examples)
+    said = "result.json files, their folders, or folders of results"
+    option(parser, "results RESULT ...", said, Path)
+    option(parser, "--draw FILE", "draw accuracy over tasks", Path)
     parser.set_defaults(run=run_compare)
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
     """Print methods against metrics; Ω if the bound of the same stream is among the results."""
-    from distillmatch.report.comparison import comparison_table
-    from distillmatch.report.plots import draw_comparison, require_matplotlib
+    from distillmatch.report.comparison import (
+        comparison_table,
+        draw_comparison,
+        require_matplotlib,
+    )
     from distillmatch.suite.ledger import read_results
 
     if arguments.draw:
@@ -127,15 +105,11 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if paths and arguments.ledger:
         raise ConfigError("results takes files or --ledger, not both")
-    folder = ledger.archive if arguments.archive else ledger
+    folder, is_chosen = ledger.archive if arguments.archive else ledger, _choice(arguments)
     paths = paths or folder.paths()
     if not paths:
         raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
-    is_chosen = _choice(arguments)
-    if action == "check":
-        _check(paths, is_chosen)
-    else:
-        _list(paths, is_chosen)
+    (_check if action == "check" else _list)(paths, is_chosen)
 
 
 def _add(paths: list[Path], ledger: "Ledger", replace: bool) -> None:
@@ -161,20 +135,30 @@ def _add(paths: list[Path], ledger: "Ledger", replace: bool) -> None:
         say(str(ledger.add(result)))
 
 
-def _choice(arguments: argparse.Namespace) -> Callable[[Result, str], bool]:
-    """Return what chooses results, which the files are named for, by the options."""
+def _choice(arguments: argparse.Namespace) -> IsChosen:
+    """Return what chooses results by the options."""
     from distillmatch.runs.result import config_of
     from distillmatch.suite.names import run_name
+    from distillmatch.suite.plan import plan
 
-    wanted = _wanted(arguments)
-    runs = None if arguments.experiment is None else _runs_of(arguments.experiment)
+    pairs = [key_and_value("--where", word) for word in arguments.where]
+    wanted = {key.replace("-", "_"): value for key, value in pairs}
+    for key in ("method", "seed"):
+        if getattr(arguments, key) is not None:
+            wanted[key] = getattr(arguments, key)
+    names = set()
+    if arguments.experiment is not None:
+        for scale in get_args(Scale):
+            for recipe in get_args(RecipeName):
+                chosen = chosen_experiments([arguments.experiment], scale, recipe)
+                names |= {run.name for run in plan(chosen, [0])}
 
     def is_chosen(result: Result, label: str) -> bool:
         values = {**result["config"], **result["options"]}
         if any(values.get(key) != value for key, value in wanted.items()):
             return False
         try:
-            return runs is None or run_name(config_of(result, label).replace(seed=0)) in runs
+            return not names or run_name(config_of(result, label).replace(seed=0)) in names
         except ResultError:  # a listing shows it, and a check says what is wrong with it
             return True
 
@@ -189,30 +173,7 @@ def _label(path: Path) -> tuple[str, str | None]:
     return name, name
 
 
-def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the values that the configuration must have."""
-    pairs = [key_and_value("--where", word) for word in arguments.where]
-    wanted = {key.replace("-", "_"): value for key, value in pairs}
-    for key in ("method", "seed"):
-        if getattr(arguments, key) is not None:
-            wanted[key] = getattr(arguments, key)
-    return wanted
-
-
-def _runs_of(experiment: str) -> set[str]:
-    """Return the names of an experiment's runs and bounds with seed 0, at any scale."""
-    from distillmatch.suite.plan import plan
-
-    experiments = [
-        one
-        for scale in get_args(Scale)
-        for recipe in get_args(RecipeName)
-        for one in chosen_experiments([experiment], scale, recipe)
-    ]
-    return {run.name for run in plan(experiments, [0])}
-
-
-def _list(paths: list[Path], is_chosen: Callable[[Result, str], bool]) -> None:
+def _list(paths: list[Path], is_chosen: IsChosen) -> None:
     """Print the chosen results and how they compare, Ω by bounds that may not be chosen."""
     from distillmatch.report.comparison import NAMES, code_shown, comparison_table, with_omega
     from distillmatch.runs import read_result
@@ -223,12 +184,9 @@ def _list(paths: list[Path], is_chosen: Callable[[Result, str], bool]) -> None:
     if not chosen:
         raise ResultError(f"none of {len(paths)} results matches the options")
     table = Table(title=f"{len(chosen)} result{'s' if len(chosen) > 1 else ''}")
-    for name in ("run", "method"):
-        table.add_column(name, overflow="fold")
-    for name in ("seed", "tasks", "A_N"):
-        table.add_column(name, justify="right")
-    for name in ("machine", "code"):
-        table.add_column(name)
+    for name in ("run", "method", "seed", "tasks", "A_N", "machine", "code"):
+        justify: Any = "right" if name in ("seed", "tasks", "A_N") else "left"
+        table.add_column(name, justify=justify, overflow="fold")
     for result, label in chosen:
         tasks, stages = len(result["tasks"]), len(result["task_sizes"])
         table.add_row(
@@ -245,7 +203,7 @@ def _list(paths: list[Path], is_chosen: Callable[[Result, str], bool]) -> None:
     console.print(comparison_table([result for result, _ in chosen]))
 
 
-def _check(paths: list[Path], is_chosen: Callable[[Result, str], bool]) -> None:
+def _check(paths: list[Path], is_chosen: IsChosen) -> None:
     """Print what is wrong with each result, and remarks on it; files that are none are wrong."""
     from distillmatch.runs import read_result
     from distillmatch.suite.checks import Check, Report

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_allow_import, add_device_option
-from distillmatch.cli.parser import Commands
+from distillmatch.cli.parser import Commands, option
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import OF_REVIEW, shown
 from distillmatch.terminal import say, tell
@@ -29,33 +29,19 @@ def add_parser(commands: Commands) -> None:
             "review learner --unlabeled camera --out may --port 8080 --no-browser",
         ),
     )
-    parser.add_argument("state", type=Path, metavar="STATE", help="folder of the learner")
+    option(parser, "state STATE", "folder of the learner", Path)
     group = parser.add_argument_group("images and labels")
-    group.add_argument(
-        "--unlabeled",
-        type=Path,
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="PLACE",
-        help="camera images: folders, files, and patterns ('camera/**/*.jpg')",
+    said = "camera images: folders, files, and patterns ('camera/**/*.jpg')"
+    option(group, "--unlabeled PLACE ...", said, Path, required=True)
+    said = (
+        "where labels go, a folder a class, as `learn --labeled` takes it (default: STATE-labels)"
     )
-    group.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where labels go, a folder a class, as `learn --labeled` takes it "
-        "(default: STATE-labels)",
-    )
+    option(group, "--out DIR", said, Path)
     group = parser.add_argument_group(
         "page", "The page is for this machine alone, at an address with a secret token."
     )
-    group.add_argument(
-        "--port", type=_port, default=0, metavar="N", help="port of the page (default: a free one)"
-    )
-    group.add_argument(
-        "--no-browser", action="store_true", help="print the address of the page, do not open it"
-    )
+    option(group, "--port N", "port of the page (default: a free one)", _port, default=0)
+    option(group, "--no-browser", "print the address of the page, do not open it")
     group = parser.add_argument_group("learner")
     add_device_option(group)
     add_allow_import(group)

@@ -14,7 +14,7 @@ from distillmatch.cli.options import (
     config_from,
     whole_numbers,
 )
-from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.parser import Commands, add_command, option
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
@@ -43,81 +43,49 @@ def add_parser(commands: Commands) -> None:
         ),
     )
     group = parser.add_argument_group("result")
-    group.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"folder of the result, log and checkpoints (default: {RUNS}/NAME, named by the "
-        "configuration)",
-    )
-    group.add_argument(
-        "--bound",
-        type=Path,
-        metavar="RESULT",
-        help="result of method offline on the same stream, to compute Ω",
-    )
-    group.add_argument(
-        "--tensorboard", action="store_true", help="also write figures to DIR/tensorboard"
-    )
-    group.add_argument("--quiet", action="store_true", help="print no progress and no table")
+    said = "folder of the result, log and checkpoints"
+    said += f" (default: {RUNS}/NAME, named by the configuration)"
+    option(group, "--out DIR", said, Path)
+    said = "result of method offline on the same stream, to compute Ω"
+    option(group, "--bound RESULT", said, Path)
+    option(group, "--tensorboard", "also write figures to DIR/tensorboard")
+    option(group, "--quiet", "print no progress and no table")
     group = parser.add_argument_group("several seeds")
-    group.add_argument(
-        "--seeds",
-        type=whole_numbers,
-        metavar="N,N,…",
-        help="run each of these seeds, in DIR/seed-N, and compare them",
-    )
-    group.add_argument(
-        "--runs-per-gpu",
-        type=at_least(1),
-        metavar="K",
-        help="with --seeds: runs at once in this process (default: 1)",
-    )
+    said = "run each of these seeds, in DIR/seed-N, and compare them"
+    option(group, "--seeds N,N,…", said, whole_numbers)
+    said = "with --seeds: runs at once in this process (default: 1)"
+    option(group, "--runs-per-gpu K", said, at_least(1))
     group = parser.add_argument_group("checkpoints")
-    group.add_argument(
-        "--resume",
-        choices=("no", "auto", "must"),
-        default="auto",
-        metavar="no|auto|must",
-        help="no: start over; auto: continue what DIR holds; must: refuse to start anew "
-        "(default: auto)",
-    )
+    said = "no: start over; auto: continue what DIR holds; must: refuse to start anew"
+    option(group, "--resume no|auto|must", said, default="auto")
     add_checkpoint_seconds(group)
-    parser.add_argument(
-        "--stream",
-        type=Path,
-        metavar="FILE",
-        help="learn a stream saved by `distillmatch stream --save`, which also describes it",
-    )
-    parser.add_argument(
-        "--at-once",
-        type=at_least(1),
-        metavar="N",
-        help="method offline: stages learned side by side (default: all on a GPU, else 1)",
-    )
+    said = "learn a stream saved by `distillmatch stream --save`, which also describes it"
+    option(parser, "--stream FILE", said, Path)
+    said = "method offline: stages learned side by side (default: all on a GPU, else 1)"
+    option(parser, "--at-once N", said, at_least(1))
     add_run_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the configuration that the options describe, once or for every seed."""
-    config = _config(arguments)
-    several = arguments.seeds is not None
-    if several:
-        for name in NOT_WITH_SEEDS:
-            if getattr(arguments, name, None) is not None:
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} cannot be given together with --seeds")
-    elif arguments.runs_per_gpu is not None:
-        raise ConfigError("--runs-per-gpu goes with --seeds only")
-    from distillmatch.runs import Interrupted
-    from distillmatch.runs.interruption import end_process
-
-    try:
-        (_run_seeds if several else _run_one)(arguments, config)
-    except Interrupted as stop:
-        tell(str(stop))
-        end_process(stop)
+    if arguments.stream is None:
+        config = config_from(arguments, RunConfig)
+    else:
+        # What is stored, and what is random in training, belongs to the run.
+        free = ("coreset", "recipe", "seed")
+        config = config_beside(arguments.stream, arguments, RunConfig, free)
+    refuse_unknown(config.method, plugin_names(METHODS), "method")
+    if arguments.seeds is None:
+        if arguments.runs_per_gpu is not None:
+            raise ConfigError("--runs-per-gpu goes with --seeds only")
+        _run_one(arguments, config)
+        return
+    for name in NOT_WITH_SEEDS:
+        if getattr(arguments, name, None) is not None:
+            shown = name.replace("_", "-")
+            raise ConfigError(f"--{shown} cannot be given together with --seeds")
+    _run_seeds(arguments, config)
 
 
 def default_folder(config: RunConfig, stream: Path | None = None) -> Path:
@@ -129,18 +97,6 @@ def default_folder(config: RunConfig, stream: Path | None = None) -> Path:
     return RUNS / (name if stream is None else f"{stream.stem}-{name}")
 
 
-def _config(arguments: argparse.Namespace) -> RunConfig:
-    """Return the configuration, with that of a saved stream if one is to be learned."""
-    if arguments.stream is None:
-        config = config_from(arguments, RunConfig)
-    else:
-        # What is stored, and what is random in training, belongs to the run.
-        free = ("coreset", "recipe", "seed")
-        config = config_beside(arguments.stream, arguments, RunConfig, free)
-    refuse_unknown(config.method, plugin_names(METHODS), "method")
-    return config
-
-
 def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
     """Run one seed and print its tasks and figures."""
     from distillmatch.report.comparison import comparison_table, task_table
@@ -150,28 +106,26 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
 
     out = arguments.out or default_folder(config, arguments.stream)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
-    progress = None if arguments.quiet else LiveProgress(config.method)
     dataset = load_source(config) if arguments.stream else None
     stream = Stream.load(arguments.stream, dataset) if dataset is not None else None
-    try:
-        with ExitStack() as events:
-            if arguments.tensorboard:
-                events.enter_context(TensorBoard(out))
-            result = run_config(
-                config,
-                out,
-                dataset=dataset,
-                stream=stream,
-                bound=bound,
-                progress=progress,
-                resume=arguments.resume,
-                checkpoint_seconds=arguments.checkpoint_seconds,
-                tell=tell,
-                at_once=arguments.at_once,
-            )
-    finally:
+    with ExitStack() as ends:
+        progress = None if arguments.quiet else LiveProgress(config.method)
         if progress is not None:
-            progress.stop()
+            ends.callback(progress.stop)
+        if arguments.tensorboard:
+            ends.enter_context(TensorBoard(out))
+        result = run_config(
+            config,
+            out,
+            dataset=dataset,
+            stream=stream,
+            bound=bound,
+            progress=progress,
+            resume=arguments.resume,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            tell=tell,
+            at_once=arguments.at_once,
+        )
     if not arguments.quiet:
         console = plain_console()
         console.print(task_table(result))
@@ -197,22 +151,20 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     live = LiveProgress(f"{config.method}, {len(jobs)} seeds")
     shared = None if arguments.quiet else SharedProgress(live, len(jobs))
     waiting = iter(jobs)
-    try:
-        with ExitStack() as events:
-            for job in jobs if arguments.tensorboard else ():
-                events.enter_context(TensorBoard(job.out))
-            run_side_by_side(
-                lambda: next(waiting, None),
-                1 if arguments.runs_per_gpu is None else arguments.runs_per_gpu,
-                finished=lambda job, result: results.update({job.name: result}),
-                failed=lambda job, error: failures.update({job.name: error}),
-                progress=None if shared is None else lambda job: shared.part(),
-                checkpoint_seconds=arguments.checkpoint_seconds,
-                resume=arguments.resume,
-                tell=tell,
-            )
-    finally:
-        live.stop()
+    with ExitStack() as ends:
+        ends.callback(live.stop)
+        for job in jobs if arguments.tensorboard else ():
+            ends.enter_context(TensorBoard(job.out))
+        run_side_by_side(
+            lambda: next(waiting, None),
+            arguments.runs_per_gpu or 1,
+            finished=lambda job, result: results.update({job.name: result}),
+            failed=lambda job, error: failures.update({job.name: error}),
+            progress=None if shared is None else lambda job: shared.part(),
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            resume=arguments.resume,
+            tell=tell,
+        )
     if results and not arguments.quiet:
         finished = [results[job.name] for job in jobs if job.name in results]
         plain_console().print(comparison_table(finished))

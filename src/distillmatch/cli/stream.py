@@ -11,10 +11,10 @@ from distillmatch.cli.options import (
     config_beside,
     config_from,
 )
-from distillmatch.cli.parser import Commands, add_command
+from distillmatch.cli.parser import Commands, add_command, option
 from distillmatch.config import StreamConfig
-from distillmatch.report.pictures import draw_stream, draw_views_of
-from distillmatch.report.sheet import check_picture_name
+from distillmatch.report.canvas import check_picture_name
+from distillmatch.report.stream_picture import draw_stream
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream, build_stream
@@ -34,30 +34,19 @@ def add_parser(commands: Commands) -> None:
         ),
     )
     add_json_option(parser)
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the stream as a picture")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the stream's index lists")
-    parser.add_argument(
-        "--read", type=Path, metavar="FILE", help="show a saved stream instead of building one"
-    )
+    option(parser, "--draw FILE", "draw the stream as a picture", Path)
+    option(parser, "--save FILE", "write the stream's index lists", Path)
+    option(parser, "--read FILE", "show a saved stream instead of building one", Path)
     add_config_options(parser, StreamConfig, STREAM_GROUPS)
     parser.set_defaults(run=run)
 
 
 def add_views_parser(commands: Commands) -> None:
     """Describe the command `views`."""
-    parser = add_command(
-        commands,
-        "views",
-        "draw weak and strong views of a source's images",
-        examples=("views", "views --source folder --data-dir photos --draw views.jpg"),
-    )
-    parser.add_argument(
-        "--draw",
-        type=Path,
-        default=Path("views.png"),
-        metavar="FILE",
-        help="the picture to write (default: views.png)",
-    )
+    examples = ("views", "views --source folder --data-dir photos --draw views.jpg")
+    said = "draw weak and strong views of a source's images"
+    parser = add_command(commands, "views", said, examples=examples)
+    option(parser, "--draw FILE", "the picture to write", Path, Path("views.png"))
     add_config_options(parser, StreamConfig, STREAM_GROUPS)
     parser.set_defaults(run=run_views)
 
@@ -70,12 +59,12 @@ def run(arguments: argparse.Namespace) -> None:
         # The fingerprint says whether these are the images of the saved stream.
         images = ("source", "image_size", "bad_images")
         config = config_beside(arguments.read, arguments, StreamConfig, images)
+        dataset = load_source(config)
+        stream = Stream.load(arguments.read, dataset)
     else:
         config = config_from(arguments, StreamConfig)
-    dataset = load_source(config)
-    stream = (
-        Stream.load(arguments.read, dataset) if arguments.read else build_stream(dataset, config)
-    )
+        dataset = load_source(config)
+        stream = build_stream(dataset, config)
     if arguments.json:
         say(json.dumps(stream_summary(dataset, stream), indent=2))
     else:
@@ -97,5 +86,7 @@ def run_views(arguments: argparse.Namespace) -> None:
     check_picture_name(arguments.draw)
     config = config_from(arguments, StreamConfig)
     dataset = load_source(config)
+    from distillmatch.report.views_sheet import draw_views_of
+
     draw_views_of(dataset, config.seed, arguments.draw)
     plain_console(stderr=True, highlight=False, soft_wrap=True).print(f"picture: {arguments.draw}")

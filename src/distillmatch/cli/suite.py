@@ -4,21 +4,18 @@ import argparse
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 
 from distillmatch.cli.options import add_allow_import, add_field_option, whole_numbers
-from distillmatch.cli.parser import Commands, Parser, add_command
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.queue import (
-    QueueProgress,
     add_engine_options,
     check_engine_options,
-    configs_left,
     describe,
-    make_engine,
-    refuse_without_gpu,
+    do_runs,
     with_absolute_locations,
 )
 from distillmatch.config import LOCATION_KEYS, RunConfig
@@ -35,7 +32,6 @@ from distillmatch.terminal import plain_console, tell
 
 if TYPE_CHECKING:
     from distillmatch.report.cells import TableModel
-    from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.queue import Entry, Queue
 
 LEDGERS: dict[str, Path] = {"paper": Path("results"), "quick": Path("runs/quick/results")}
@@ -44,6 +40,7 @@ RECIPES: dict[Scale, RecipeName] = {"paper": "paper", "quick": "as-written"}
 """The default recipe of each scale. By `paper`, networks learn little in few steps."""
 PASSED_ON = (*LOCATION_KEYS, "device", "precision", "resident_bytes")
 """What may differ from machine to machine: given here, it holds for every run."""
+NAMES = "experiments, the paper's numbers of tables and figures, or your own YAML files"
 
 
 def add_parser(commands: Commands) -> None:
@@ -59,13 +56,9 @@ def add_parser(commands: Commands) -> None:
         examples=("suite list", "suite list table-2a", "suite list own.yaml --ledger results"),
     )
     listing.usage = "%(prog)s [NAME] [options]"
-    listing.add_argument(
-        "experiment",
-        nargs="?",
-        metavar="NAME",
-        help="an experiment, the paper's number of a table or figure, or your own YAML file",
-    )
-    add_suite_options(listing)
+    said = "an experiment, the paper's number of a table or figure, or your own YAML file"
+    option(listing, "experiment NAME", said, nargs="?")
+    _add_suite_options(listing)
     listing.set_defaults(run=run_list)
     running = add_command(
         parts,
@@ -83,85 +76,48 @@ def add_parser(commands: Commands) -> None:
 
 
 def _add_run_options(parser: Parser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="+",
-        metavar="NAME",
-        help="experiments, the paper's numbers of tables and figures, or your own YAML files",
-    )
+    option(parser, "names NAME ...", NAMES)
     group = parser.add_argument_group("which runs")
-    group.add_argument(
-        "--methods", metavar="NAME,…", help="only these methods, and the bounds they need"
-    )
-    group.add_argument(
-        "--cell",
-        action="append",
-        dest="cells",
-        metavar="ROW|/COLUMN|ROW/COLUMN",
-        help="only this cell, row or column, and the bounds it needs; repeatable",
-    )
-    group.add_argument(
-        "--without-bounds",
-        action="store_true",
-        help="skip bounds that are not asked for; Ω then needs them from the ledger",
-    )
-    group.add_argument(
-        "--in-order",
-        action="store_true",
-        help="run in the order given, bounds first, instead of the longest runs first",
-    )
-    group.add_argument("--dry-run", action="store_true", help="only list what would be run")
-    add_suite_options(parser)
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="folder of the runs; processes with the same one share the work (default: runs)",
-    )
+    option(group, "--methods NAME,…", "only these methods, and the bounds they need")
+    said = "only this cell, row or column, and the bounds it needs; repeatable"
+    option(group, "--cell ROW|/COLUMN|ROW/COLUMN", said, action="append", dest="cells")
+    said = "skip bounds that are not asked for; Ω then needs them from the ledger"
+    option(group, "--without-bounds", said)
+    said = "run in the order given, bounds first, instead of the longest runs first"
+    option(group, "--in-order", said)
+    option(group, "--dry-run", "only list what would be run")
+    _add_suite_options(parser)
+    said = "folder of the runs; processes with the same one share the work"
+    option(parser, "--work DIR", said, Path, Path("runs"))
     add_engine_options(parser)
     group = parser.add_argument_group("passed on to every run")
     for name in PASSED_ON:
         add_field_option(group, RunConfig, name)
 
 
-def add_suite_options(parser: argparse.ArgumentParser) -> None:
+def _add_suite_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which runs of an experiment are meant, and where their results are."""
     add_seeds_option(parser)
-    parser.add_argument(
-        "--recipe",
-        choices=get_args(RecipeName),
-        metavar="|".join(get_args(RecipeName)),
-        help="how the methods are computed where the paper's words and its published figures "
-        "differ (default: paper; with --scale quick as-written, which learns in fewer steps)",
+    said = (
+        "how the methods are computed where the paper's words and its published figures differ "
+        "(default: paper; with --scale quick as-written, which learns in fewer steps)"
     )
+    option(parser, "--recipe paper|as-written", said)
     add_allow_import(parser)
     add_ledger_options(parser)
 
 
 def add_seeds_option(parser: argparse.ArgumentParser) -> None:
     """Add `--seeds` of experiments."""
-    parser.add_argument(
-        "--seeds", type=whole_numbers, metavar="N,N,…", help="seeds (default: the experiment's)"
-    )
+    option(parser, "--seeds N,N,…", "seeds (default: the experiment's)", whole_numbers)
 
 
 def add_ledger_options(parser: argparse.ArgumentParser) -> None:
     """Add the scale of experiments and the folder of their results."""
-    parser.add_argument(
-        "--scale",
-        choices=get_args(Scale),
-        default="paper",
-        metavar="paper|quick",
-        help="experiments as in the paper, or small ones on the embedded data (default: paper)",
-    )
-    parser.add_argument(
-        "--ledger",
-        type=Path,
-        metavar="DIR",
-        help=f"folder of results (default: {LEDGERS['paper']}; with --scale quick "
-        f"{LEDGERS['quick']})",
-    )
+    said = "experiments as in the paper, or small ones on the embedded data"
+    option(parser, "--scale paper|quick", said, default="paper")
+    said = f"folder of results (default: {LEDGERS['paper']}; with --scale quick {LEDGERS['quick']})"
+    option(parser, "--ledger DIR", said, Path)
 
 
 def ledger_folder(arguments: argparse.Namespace) -> Path:
@@ -183,30 +139,33 @@ def chosen_experiments(
         at_scale(load_experiment(name, recipe, allow_import), scale)
         for name in single or experiment_names()
     ]
-    return chosen if names else sorted(chosen, key=lambda one: (one.beyond_paper, _place(one)))
-
-
-def _place(experiment: Experiment) -> tuple[str, str]:
-    """Return what sorts experiments as the paper does: tables, then figures."""
-    return "" if experiment.kind == "table" else "~", experiment.source
+    if not names:  # as in the paper: tables, then figures
+        chosen.sort(key=lambda one: (one.beyond_paper, one.kind == "figure", one.source))
+    return chosen
 
 
 def run_list(arguments: argparse.Namespace) -> None:
-    """List the experiments, or the cells of those that are named."""
-    if arguments.experiment is None:
-        _list_all(arguments)
-    else:
-        _list_cells(arguments)
-
-
-def _list_all(arguments: argparse.Namespace) -> None:
+    """List the experiments, or the cells of the one that is named."""
     from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.plan import plan
 
     ledger = Ledger(ledger_folder(arguments))
-    experiments = chosen_experiments((), arguments.scale, arguments.recipe)
+    names = [] if arguments.experiment is None else [arguments.experiment]
+    experiments = chosen_experiments(
+        names, arguments.scale, arguments.recipe, arguments.allow_import
+    )
     planned = plan(experiments, arguments.seeds)
     done = {run.name for run in planned if ledger.find(run.config) is not None}
+    console = plain_console(highlight=False)
+    if names:
+        print_tables(experiments, ledger_folder(arguments), arguments.seeds)
+        missing = [run.name for run in planned if run.name not in done]
+        end = ":" if missing else "."
+        lines = [line for one in experiments for line in (one.source, one.note) if line]
+        lines.append(f"{len(missing)} of {len(planned)} runs are missing in {ledger.folder}{end}")
+        for line in (*lines, *(f"  {name}" for name in missing)):
+            console.print(line, soft_wrap=True)
+        return
     table = _table("experiment", "in the paper", "what")
     for name in ("runs", "done"):
         table.add_column(name, justify="right")
@@ -219,7 +178,6 @@ def _list_all(arguments: argparse.Namespace) -> None:
     for column in table.columns[:2]:
         column.no_wrap = True
     paper = {run.name for run in planned if not ours.issuperset(run.experiments)}
-    console = plain_console(highlight=False)
     console.print(table)
     console.print(
         f"Runs that experiments share counted once: {len(paper)} for the paper, "
@@ -245,30 +203,27 @@ def _where(experiment: Experiment) -> str:
     return re.sub(r"(\d\w)(?:, \w+)*, (\w+)$", r"\1–\2", place)
 
 
-def _list_cells(arguments: argparse.Namespace) -> None:
+def print_tables(
+    experiments: Sequence[Experiment],
+    ledger: Path,
+    seeds: Sequence[int] | None,
+    methods: Collection[str] | None = None,
+    cells: Sequence[str] | None = None,
+) -> None:
+    """Print the cells of experiments, or only those of these methods and names."""
     from distillmatch.report.cells import Results, table_of
     from distillmatch.suite.ledger import Ledger
-    from distillmatch.suite.plan import plan
+    from distillmatch.suite.plan import chosen_cells
 
-    ledger = Ledger(ledger_folder(arguments))
-    results = Results(ledger)
-    console = plain_console(highlight=False, soft_wrap=True)
-    for experiment in chosen_experiments(
-        [arguments.experiment], arguments.scale, arguments.recipe, arguments.allow_import
-    ):
-        print_cells(table_of(experiment, results, arguments.seeds or ()))
-        for line in filter(None, (experiment.source, experiment.note)):
-            console.print(line)
-        planned = plan([experiment], arguments.seeds)
-        missing = [run.name for run in planned if results.find(run.config) is None]
-        end = ":" if missing else "."
-        console.print(f"{len(missing)} of {len(planned)} runs are missing in {ledger.folder}{end}")
-        for name in missing:
-            console.print(f"  {name}")
+    results = Results(Ledger(ledger))
+    for experiment in experiments:
+        names = {cell.name for cell in chosen_cells(experiment, methods, cells)}
+        if names:
+            table = _table_of_cells(table_of(experiment, results, seeds or ()), names)
+            plain_console(highlight=False).print(table)
 
 
-def print_cells(model: "TableModel", names: Collection[str] | None = None) -> None:
-    """Print the cells of an experiment, or only those of these names."""
+def _table_of_cells(model: "TableModel", names: Collection[str]) -> Table:
     from distillmatch.report.cells import METRICS, published_shown, shown
 
     experiment = model.experiment
@@ -280,70 +235,46 @@ def print_cells(model: "TableModel", names: Collection[str] | None = None) -> No
     if any(row.archived for row in model.rows):
         caption += "; †: an archived run of the nearest preset"
     table = _table("row", "column", title=experiment.title, caption=caption)
-    for metric in experiment.metrics:
-        table.add_column(METRICS[metric], justify="right")
-    table.add_column("seeds", justify="right")
+    for metric in (*(METRICS[one] for one in experiment.metrics), "seeds"):
+        table.add_column(metric, justify="right")
     for row in model.rows:
-        if names is not None and row.cell.name not in names:
-            continue
-        figures = [
-            between.join((published_shown(figure), shown(figure))) if compared else shown(figure)
-            for figure in row.figures.values()
-        ]
-        done = f"{len(row.runs)} of {len(row.seeds)}"
-        table.add_row(row.cell.row, row.cell.column, *figures, done)
-    plain_console(highlight=False).print(table)
+        if row.cell.name in names:
+            figures = [
+                between.join([published_shown(one)] * compared + [shown(one)])
+                for one in row.figures.values()
+            ]
+            done = f"{len(row.runs)} of {len(row.seeds)}"
+            table.add_row(row.cell.row, row.cell.column, *figures, done)
+    return table
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Work off the queue and print the tables; the code is 1 if runs failed."""
-    from distillmatch.runs import Interrupted
-    from distillmatch.runs.lock import excludes
     from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.ledger import Ledger
-    from distillmatch.suite.plan import chosen_cells, plan
+    from distillmatch.suite.plan import plan
     from distillmatch.suite.queue import Queue
 
-    check_engine_options(arguments)
     work: Path = arguments.work.resolve()
     experiments = chosen_experiments(
         arguments.names, arguments.scale, arguments.recipe, arguments.allow_import
     )
     methods = None if arguments.methods is None else arguments.methods.split(",")
-    cells = arguments.cells
+    bounds = not arguments.without_bounds
+    planned = plan(experiments, arguments.seeds, methods, arguments.cells, bounds=bounds)
     changes = {key: value for key, value in vars(arguments).items() if key in PASSED_ON}
-    planned = plan(
-        experiments, arguments.seeds, methods, cells, bounds=not arguments.without_bounds
-    )
     jobs = [
         Job(one.name, with_absolute_locations(one.config.replace(**changes)), work / one.name)
         for one in planned
     ]
+    check_engine_options(arguments, [job.config for job in jobs])
     ledger = Ledger(ledger_folder(arguments))
     if arguments.dry_run:
         _print_plan(Queue(jobs, ledger, tell, in_order=arguments.in_order))
         return
-    progress = QueueProgress()
-    try:
-        queue = Queue(jobs, ledger, progress.tell, in_order=arguments.in_order)
-        refuse_without_gpu(arguments, configs_left(queue))
-        if not queue.over:
-            ledger.check_writable()
-        if not excludes(work):
-            progress.tell(f"{work} is on a file system without locks: start no second process")
-        make_engine(arguments, queue, work, progress.show).run()
-    except Interrupted as stop:
-        tell(str(stop))
-        raise SystemExit(stop.exit_code) from None
-    finally:
-        progress.stop()
-    from distillmatch.report.cells import Results, table_of
-
-    results = Results(ledger)
-    for experiment in experiments:
-        names = {cell.name for cell in chosen_cells(experiment, methods, cells)}
-        if names:
-            print_cells(table_of(experiment, results, arguments.seeds or ()), names)
+    ledger.check_writable()
+    queue = do_runs(jobs, work, arguments, ledger, arguments.in_order)
+    print_tables(experiments, ledger.folder, arguments.seeds, methods, arguments.cells)
     _report(queue, ledger.folder, work)
 
 
@@ -371,13 +302,13 @@ def _report(queue: "Queue", ledger: Path, work: Path) -> None:
 
     console = plain_console(highlight=False, soft_wrap=True)
     console.print(f"{describe(queue)}; results are in {ledger}")
-    failed: dict[str, list[Job]] = {}
+    failed: dict[str, list[Path]] = {}
     for name in queue.names("failed"):
         entry = queue.entries[name]
-        failed.setdefault(entry.reason, []).append(entry.job)
-    for reason, jobs in failed.items():
-        where = error_file(jobs[0])
-        see = where if len(jobs) == 1 else f"{where.name} in each one's folder under {work}"
-        console.print(f"failed: {', '.join(job.name for job in jobs)}: {reason} (see {see})")
+        failed.setdefault(entry.reason, []).append(error_file(entry.job))
+    for reason, files in failed.items():
+        names = ", ".join(file.parent.name for file in files)
+        see = files[0] if len(files) == 1 else f"{files[0].name} in each one's folder under {work}"
+        console.print(f"failed: {names}: {reason} (see {see})")
     if failed:
         raise SystemExit(1)

@@ -5,11 +5,12 @@ that nothing is lost between two versions. Archived figures are never judged.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from distillmatch.config import RunConfig
 from distillmatch.metrics import (
@@ -17,8 +18,8 @@ from distillmatch.metrics import (
     agreement,
     equivalent_coreset,
     mean_and_deviation,
+    memory_saving,
     omega,
-    stages_of,
 )
 from distillmatch.runs import read_result
 from distillmatch.suite.catalogue import Cell, Experiment, Published
@@ -47,17 +48,15 @@ IS_NO_TARGET = ("base", "bwt")
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one cell: what was published, and the value of every seed that was run.
-
-    `archived` is the preset of the archived runs that the values are of, if they are. With
-    `at_least` a value lies beyond all that was measured, so that it is the least it can be.
-    """
+    """One metric of one cell: what was published, and the value of every seed that was run."""
 
     metric: str
     published: Published | None
     values: tuple[float, ...] = ()
     archived: str | None = None
+    """The preset of the archived run that the values are of, if they are."""
     at_least: bool = False
+    """Whether a value lies beyond all that was measured, so that it is the least it can be."""
     is_target: bool = True
 
     @cached_property
@@ -83,7 +82,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Run:
-    """A result with the bound's accuracy after each of its tasks, if there is a bound.
+    """A result, with the bound's accuracy after each of its tasks if there is a bound.
 
     An archived one has the preset that it was made by.
     """
@@ -97,12 +96,15 @@ class Run:
         """Return a figure by the name that experiments use."""
         metrics = self.result["metrics"]
         if name == "auroc":
-            areas = _known(task["detector"]["auroc"] for task in self.result["tasks"])
-            return fmean(areas) if areas else None
+            known = [task["detector"]["auroc"] for task in self.result["tasks"]]
+            known = [value for value in known if value is not None]
+            return sum(known) / len(known) if known else None
         if name == "omega":
             return None if self.bound is None else omega(metrics["accuracies"], self.bound)
+        if self.result["method"] == BOUND and name in NOT_OF_BOUNDS:
+            return None
         value: float | None = metrics.get(name)
-        return None if self.result["method"] == BOUND and name in NOT_OF_BOUNDS else value
+        return value
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,9 @@ class TableModel:
         return next((r for r in self.rows if (r.cell.row, r.cell.column) == (name, column)), None)
 
     @property
-    def is_compared(self) -> bool:
-        """Whether any of its figures was published."""
-        return any(row.cell.published for row in self.rows)
+    def figures(self) -> list[Figure]:
+        """All figures of the table."""
+        return [figure for row in self.rows for figure in row.figures.values()]
 
     @property
     def cells_run(self) -> int:
@@ -138,13 +140,12 @@ class TableModel:
         return sum(bool(row.runs) for row in self.rows)
 
 
+@dataclass
 class Results:
     """The ledger's results, each read once, with the bound of the same recipe and seed."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self._found: dict[Path, Result | None] = {}
-        self._read = cache(read_result)
+    ledger: Ledger
+    _found: dict[Path, Result | None] = field(default_factory=dict)
 
     def find(self, config: RunConfig) -> Result | None:
         """Return the result of a run, if the ledger has it."""
@@ -155,45 +156,61 @@ class Results:
 
     def runs(self, config: RunConfig, seeds: Iterable[int]) -> tuple[Run, ...]:
         """Return the runs of a cell with these seeds that the ledger has."""
-        wanted = [config.replace(seed=seed) for seed in seeds]
+        wanted = {seed: config.replace(seed=seed) for seed in seeds}
+        found = {seed: self.find(one) for seed, one in wanted.items()}
         return tuple(
-            Run(one.seed, result, self._bound(one, result["task_sizes"]))
-            for one in wanted
-            if (result := self.find(one)) is not None
+            Run(seed, result, self._bound(wanted[seed], result["task_sizes"]))
+            for seed, result in found.items()
+            if result is not None
         )
 
     def archived(self, config: RunConfig) -> tuple[Run, ...]:
         """Return the archived runs that are nearest to a cell, each with its nearest bound."""
         archive = self.ledger.archive
-        bounds = {one.seed: self._read(one.path) for one in archive.nearest(bound_config(config))}
+        bounds = {one.seed: one.path for one in archive.nearest(bound_config(config))}
         runs = []
         for one in archive.nearest(config):
-            result, bound = self._read(one.path), bounds.get(one.seed)
-            offline = bound["metrics"]["accuracies"] if bound else []
-            fits = len(offline) == len(result["metrics"]["accuracies"])
-            runs.append(Run(one.seed, result, offline if fits else None, one.preset))
+            result, offline = self._read(one.path), None
+            if one.seed in bounds:
+                offline = self._read(bounds[one.seed])["metrics"]["accuracies"]
+                if len(offline) != len(result["metrics"]["accuracies"]):
+                    offline = None
+            runs.append(Run(one.seed, result, offline, one.preset))
         return tuple(runs)
+
+    def _read(self, path: Path) -> Result:
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = read_result(path)
+        return found
 
     def _bound(self, config: RunConfig, sizes: Sequence[int]) -> list[float] | None:
         """Return the bound's accuracy after each task of a run, if the bound was run.
 
-        One of more tasks serves where its stages end where the tasks do.
+        A stage learns the labeled images of all classes so far, however they are cut into tasks: a
+        bound of more tasks serves where its stages end where the tasks do.
         """
         bounds = [bound_config(config)]
         if config.order == "random" and config.task_sizes is None:
             bounds += [bounds[0].replace(tasks=2 * len(sizes)), bounds[0].replace(tasks=20)]
-        for result in filter(None, map(self.find, bounds)):
-            stages = stages_of(result["metrics"]["accuracies"], result["task_sizes"], sizes)
-            if stages is not None:
-                return stages
+        ends = np.cumsum(sizes).tolist()
+        for bound in bounds:
+            result = self.find(bound)
+            if result is None:
+                continue
+            stages = np.cumsum(result["task_sizes"]).tolist()
+            after = dict(zip(stages, result["metrics"]["accuracies"], strict=True))
+            if set(ends) <= after.keys():
+                return [after[end] for end in ends]
         return None
 
 
 def table_of(experiment: Experiment, results: Results, seeds: Iterable[int] = ()) -> TableModel:
     """Return an experiment with the ledger's runs of these seeds, or of its own."""
-    wanted, rows = tuple(seeds) or experiment.seeds, []
+    wanted = tuple(seeds) or experiment.seeds
     runs = {cell.name: results.runs(cell.config, wanted) for cell in experiment.cells}
-    budget = _budget_of_base(experiment, runs) if {*MEMORY} & {*experiment.metrics} else []
+    budget = _budget_of_base(experiment, runs)
+    rows = []
     for cell in experiment.cells:
         own = runs[cell.name]
         archived = () if own else results.archived(cell.config)
@@ -244,10 +261,10 @@ def _budget_of_base(
 ) -> list[tuple[int, float]]:
     """Return the Ω of Base at each coreset size that was run."""
     budget = []
-    for cell in experiment.cells:
+    for cell in experiment.cells if set(MEMORY) & set(experiment.metrics) else ():
         omegas = _known(run.metric("omega") for run in runs[cell.name])
         if cell.config.method == "base" and omegas:
-            budget.append((cell.config.coreset, fmean(omegas)))
+            budget.append((cell.config.coreset, mean_and_deviation(omegas)[0]))
     return sorted(budget)
 
 
@@ -262,10 +279,11 @@ def _memory_figure(
     values, at_least = [], False
     measurable = cell.config.method != "base" and len(budget) > 1
     for reached in _known(run.metric("omega") for run in runs if measurable):
-        stored = equivalent_coreset(budget, reached)
+        stored = equivalent_coreset([size for size, _ in budget], [y for _, y in budget], reached)
         at_least |= stored is None
         images = float(budget[-1][0]) if stored is None else stored
-        values.append(images / (UNLABELED_PER_TASK if metric == "memory_saving" else 1))
+        saved = metric == "memory_saving"
+        values.append(memory_saving(images, UNLABELED_PER_TASK) if saved else images)
     return Figure(metric, cell.published.get(metric), tuple(values), at_least=at_least)
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from distillmatch.suite.names import BOUND, run_name
 from distillmatch.suite.plan import PlannedRun, plan
 
 Result = dict[str, Any]
-Planned = Mapping[str, PlannedRun]
 Pair = tuple[str, Any, Any, str]
 """What is recorded, by its name, what it must be, and by what."""
 COMPUTED = "from the matrices"
@@ -39,8 +38,12 @@ class Check:
     `planned` are the runs of the experiments by their names with seed 0.
     """
 
-    def __init__(self, planned: Planned | None = None) -> None:
-        self.planned = _planned() if planned is None else planned
+    def __init__(self, planned: Mapping[str, PlannedRun] | None = None) -> None:
+        if planned is None:
+            names = experiment_names()
+            experiments = [one for name in names for one in at_all_scales(load_experiment(name))]
+            planned = {run.name: run for run in plan(experiments, [0])}
+        self.planned = planned
         self._bounds: dict[str, list[Bound]] = {}
         self._waiting: list[tuple[Report, str, dict[str, Any], Tally]] = []
 
@@ -54,18 +57,18 @@ class Check:
             config = config_of(result)
         except ResultError as error:
             return Report([str(error)])
+        tally, metrics = Tally.restored(tuple(result["task_sizes"]), result), result["metrics"]
+        pairs = (*_recorded_twice(result), *_computed_again(result, tally))
         report = Report(
             [
                 *_problems_of_options(config, result),
-                *_problems_of_name(config, name, self.planned),
-                *_differing(_recorded_twice(result)),
+                *self._problems_of_name(config, name),
+                *(problem for pair in pairs for problem in _differing(*pair)),
             ]
         )
-        tally, metrics = Tally.restored(tuple(result["task_sizes"]), result), result["metrics"]
-        report.problems += _differing(_computed_again(result, tally))
         if report.problems:
             return report
-        report.remarks += _remarks_on(config, result, self.planned)
+        report.remarks += self._remarks_on(config, result)
         stream = f"{config.recipe} {sorted(result['stream'].items())}"
         if config.method == BOUND and result["complete"]:
             self._bounds.setdefault(stream, []).append(bound_of(result))
@@ -77,37 +80,43 @@ class Check:
     def finish(self) -> None:
         """Compute every Ω again of which a bound of the same recipe and stream was checked."""
         for report, stream, metrics, tally in self._waiting:
-            found: list[list[str]] = []
+            found = []
             for bound in self._bounds.get(stream, []):
                 again = tally.metrics(bound)
                 keys = ("omega", "omega_double_sum", "omega_curve")
                 pairs = [(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys]
-                found.append(list(_differing(pairs)))
+                found.append([problem for pair in pairs for problem in _differing(*pair)])
             report.problems += sorted(found, key=len)[0] if found else []
 
+    def _problems_of_name(self, config: RunConfig, name: str | None) -> Iterator[str]:
+        """Compare the configuration with that of the experiment's run, and with the file's name."""
+        if name in (None, run_name(config)):
+            return
+        run = self.planned.get(re.sub(r"seed\d+$", "seed0", name or ""))
+        here, there = config.identity(), {} if run is None else run.config.identity()
+        differing = [key for key in there if key != "seed" and here[key] != there[key]]
+        if run is None or not differing:
+            yield f"its configuration is that of {run_name(config)}"
+        else:
+            listed = ", ".join(f"{key} is {here[key]} and not {there[key]}" for key in differing)
+            yield f"its configuration is not that of {' and '.join(run.experiments)}: {listed}"
 
-def _planned() -> Planned:
-    names = experiment_names()
-    experiments = [one for name in names for one in at_all_scales(load_experiment(name))]
-    return {run.name: run for run in plan(experiments, [0])}
-
-
-def _remarks_on(config: RunConfig, result: Result, planned: Planned) -> Iterator[str]:
-    commit = result["commit"]
-    if commit["id"] == "unknown":
-        yield "it was made by an unknown commit"
-    elif commit["dirty"]:
-        yield "it was made with changes beside its commit"
-    elif commit["dirty"] is None:
-        committed = tree_in_history(commit["id"]) if "tree" in commit else None
-        if committed is None:
-            yield "whether there were changes beside its commit is not known"
-        elif committed != commit["tree"]:
-            yield "the code that made it is not that of its commit"
-    if result["uses_truth"]:
-        yield "its method was given the truth"
-    if run_name(config.replace(seed=0)) not in planned:
-        yield "no experiment has this run"
+    def _remarks_on(self, config: RunConfig, result: Result) -> Iterator[str]:
+        commit = result["commit"]
+        if commit["id"] == "unknown":
+            yield "it was made by an unknown commit"
+        elif commit["dirty"]:
+            yield "it was made with changes beside its commit"
+        elif commit["dirty"] is None:
+            committed = tree_in_history(commit["id"]) if "tree" in commit else None
+            if committed is None:
+                yield "whether there were changes beside its commit is not known"
+            elif committed != commit["tree"]:
+                yield "the code that made it is not that of its commit"
+        if result["uses_truth"]:
+            yield "its method was given the truth"
+        if run_name(config.replace(seed=0)) not in self.planned:
+            yield "no experiment has this run"
 
 
 def _problems_of_options(config: RunConfig, result: Result) -> Iterator[str]:
@@ -120,23 +129,8 @@ def _problems_of_options(config: RunConfig, result: Result) -> Iterator[str]:
         yield str(error)
         return
     now, then = options.model_dump(mode="json"), result["options"]
-    keys = {**now, **then}
-    pairs = [(f"options.{key}", then.get(key), now.get(key), "by default") for key in keys]
-    yield from _differing(pairs)
-
-
-def _problems_of_name(config: RunConfig, name: str | None, planned: Planned) -> Iterator[str]:
-    """Compare the configuration with that of the experiment's run, and with the file's name."""
-    if name in (None, run_name(config)):
-        return
-    run = planned.get(re.sub(r"seed\d+$", "seed0", name or ""))
-    here, there = config.identity(), {} if run is None else run.config.identity()
-    differing = [key for key in there if key != "seed" and here[key] != there[key]]
-    if run is None or not differing:
-        yield f"its configuration is that of {run_name(config)}"
-        return
-    listed = ", ".join(f"{key} is {here[key]} and not {there[key]}" for key in differing)
-    yield f"its configuration is not that of {' and '.join(run.experiments)}: {listed}"
+    for key in {**now, **then}:
+        yield from _differing(f"options.{key}", then.get(key), now.get(key), "by default")
 
 
 def _recorded_twice(result: Result) -> Iterator[Pair]:
@@ -172,11 +166,11 @@ def _computed_again(result: Result, tally: Tally) -> Iterator[Pair]:
         yield "metrics.omega", metrics["omega"], metrics["omega_curve"][-1], "by its curve"
 
 
-def _differing(pairs: Iterable[Pair]) -> Iterator[str]:
-    """Say what is recorded otherwise than it must be."""
-    for name, stored, right, where in pairs:
-        if not _is_close(stored, right):
-            yield f"{name} is {_shown(stored)}, and {_shown(right)} {where}"
+def _differing(name: str, stored: Any, right: Any, where: str) -> list[str]:
+    """Say that something is recorded otherwise than it must be, if it is."""
+    if _is_close(stored, right):
+        return []
+    return [f"{name} is {_shown(stored)}, and {_shown(right)} {where}"]
 
 
 def _is_close(stored: Any, right: Any) -> bool:

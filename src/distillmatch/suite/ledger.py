@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -17,19 +17,8 @@ from distillmatch.suite.names import run_name
 
 Result = dict[str, Any]
 WRITING = "writing to the ledger"
-ARCHIVE = "archive"
 INDEX = "index.json"
 ARCHIVED_SEEDS = (1, 2, 3)
-
-
-class _Entry(BaseModel):
-    """An archived result: its file, without the ending, and the preset that it was by."""
-
-    file: str
-    preset: str
-
-
-_INDEX = TypeAdapter(dict[str, list[_Entry]])
 
 
 class Ledger:
@@ -43,7 +32,7 @@ class Ledger:
     @property
     def archive(self) -> "Archive":
         """The results in it that were made by options that are gone."""
-        return Archive(self.folder / ARCHIVE)
+        return Archive(self.folder / "archive")
 
     def paths(self) -> list[Path]:
         """Return its files, by name."""
@@ -92,13 +81,18 @@ class Ledger:
         if ":" not in config.method:  # a result does not decide which module is imported
             config = with_options(config)
         path = self.path_of(config)
-        text = json.dumps(result, indent=1, allow_nan=False)
-        write_atomically(path, text + "\n", WRITING)
+        write_atomically(path, json.dumps(result, indent=1, allow_nan=False) + "\n", WRITING)
         return path
 
 
-@dataclass(frozen=True)
-class Archived:
+class _Entry(BaseModel):
+    """An archived result: its file, without the ending, and the preset that it was by."""
+
+    file: str
+    preset: str
+
+
+class Archived(NamedTuple):
     """An archived result that stands in for a run by today's recipes, and the preset it was by."""
 
     path: Path
@@ -115,7 +109,6 @@ class Archive:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._index: dict[str, list[_Entry]] | None = None
 
     def paths(self) -> list[Path]:
         """Return its files, by name."""
@@ -129,25 +122,23 @@ class Archive:
         found: list[Archived] = []
         for seed in ARCHIVED_SEEDS:
             name = run_name(config.replace(splits="hashed", seed=seed))
-            entries = self._entries().get(name, [])
+            entries = self._entries.get(name, [])
             same = [one for one in entries if not found or one.preset == found[0].preset]
-            for entry in same[:1]:
-                path = self.folder / f"{entry.file}.json"
-                found.append(Archived(path, entry.preset, seed))
+            found += [
+                Archived(self.folder / f"{one.file}.json", one.preset, seed) for one in same[:1]
+            ]
         return found
 
+    @cached_property
     def _entries(self) -> dict[str, list[_Entry]]:
-        if self._index is None:
-            path = self.folder / INDEX
-            self._index = {}
-            if path.is_file():
-                form = "distillmatch archive"
-                record = read_record(path, "index of an archive", form, 1, ResultError)
-                try:
-                    self._index = _INDEX.validate_python(record.get("runs"))
-                except ValidationError:
-                    raise ResultError(f"{path}: expected runs, each with a list of files") from None
-        return self._index
+        path = self.folder / INDEX
+        if not path.is_file():
+            return {}
+        record = read_record(path, "index of an archive", "distillmatch archive", 1, ResultError)
+        try:
+            return TypeAdapter(dict[str, list[_Entry]]).validate_python(record.get("runs"))
+        except ValidationError:
+            raise ResultError(f"{path}: expected runs, each with a list of files") from None
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:

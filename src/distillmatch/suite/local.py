@@ -1,214 +1,237 @@
-"""The local engine: worker processes on this machine, one a core or one a GPU."""
+"""Workers on this machine: processes, one a core or a GPU, each for one run or several at once.
+
+A process reads runs from its standard input and writes events to its standard output, both as
+pickles. When its input ends, so does the process, after its last run: a parent that died leaves no
+run half done.
+"""
 
 import contextlib
-import json
 import os
+import pickle
 import queue as queues
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from distillmatch.errors import ConfigError, TrainingError
-from distillmatch.runs.interruption import STOPPING, StopRequest
-from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
-from distillmatch.suite.queue import Queue
-from distillmatch.suite.worker import ENDS, ENVIRONMENT, encode_job
+from distillmatch.runs import Interrupted
+from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE, Job, run_side_by_side
+from distillmatch.suite.queue import Event, ReportedProgress, failure
 
-TURN_SECONDS = 0.25
 LOG = "workers.log"
-WORKER = "distillmatch.suite.worker"
+WORKER = "distillmatch.suite.local"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""Of every worker: there is one for each core."""
+PROGRESS_SECONDS = 0.5
 RETRIES = 1
 """Here a worker dies by its run more likely than by chance."""
-Show = Callable[[Queue], None]
 
 
-@dataclass(frozen=True)
-class Crew:
-    """The processes to start: what each finds in its environment, and its runs at once."""
+def on_cpu(jobs: int | None = None) -> list[dict[str, str]]:
+    """Return the environments of one process a core, or of `jobs` of them."""
+    return [{}] * (jobs or os.cpu_count() or 1)
 
-    environments: tuple[dict[str, str], ...]
-    at_once: int = 1
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.at_once <= MOST_AT_ONCE:
-            raise ConfigError(
-                f"runs at once on a GPU must be 1 to {MOST_AT_ONCE}, not {self.at_once}"
-            )
-
-    @classmethod
-    def on_cpu(cls, jobs: int | None = None) -> "Crew":
-        """Return one process a core, or `jobs` of them."""
-        return cls(({},) * (jobs or os.cpu_count() or 1))
-
-    @classmethod
-    def on_gpus(cls, gpus: int, jobs: int | None = None, runs_per_gpu: int = 1) -> "Crew":
-        """Return one process a GPU, or `jobs` of them that share the GPUs."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(number) for number in range(gpus)]
-        chosen = [names[number % gpus] for number in range(jobs or gpus)]
-        return cls(tuple({"CUDA_VISIBLE_DEVICES": name} for name in chosen), runs_per_gpu)
+def on_gpus(gpus: int, jobs: int | None = None) -> list[dict[str, str]]:
+    """Return the environments of one process a GPU, or of `jobs` of them that share the GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(gpus)]
+    return [{"CUDA_VISIBLE_DEVICES": names[number % gpus]} for number in range(jobs or gpus)]
 
 
 @dataclass(eq=False)
-class Child:
-    """A worker process, the runs it has, and how many more it has asked for."""
+class _Child:
+    """A worker process, the runs it has, and whether it was heard of."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     place: int
-    reader: threading.Thread | None = None
     has: set[str] = field(default_factory=set)
-    wants: int = 0
-    served: bool = False
+    is_heard: bool = False
 
 
-class LocalEngine:
-    """Works off a queue by worker processes; `show` is given the queue a few times a second.
+class LocalWorkers:
+    """Worker processes, started when there is something to do for them.
 
-    The workers' sessions are their own, so that Ctrl-C reaches this process alone, which asks them
-    to stop; they write checkpoints, and the same call goes on from them.
+    Their sessions are their own, so that Ctrl-C reaches this process alone, which asks them to
+    stop.
     """
 
     def __init__(
         self,
-        queue: Queue,
-        crew: Crew,
+        environments: list[dict[str, str]],
         log_folder: Path,
-        show: Show,
+        at_once: int = 1,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
     ) -> None:
-        self.queue = queue
-        self.crew = crew
+        if not 1 <= at_once <= MOST_AT_ONCE:
+            raise ConfigError(f"runs at once on a GPU must be 1 to {MOST_AT_ONCE}, not {at_once}")
+        self.environments = environments
         self.log = log_folder / LOG
-        self.show = show
+        self.at_once = at_once
         self.checkpoint_seconds = checkpoint_seconds
-        self.children: list[Child] = []
-        self._events: queues.SimpleQueue[tuple[Child, dict[str, Any] | None]] = queues.SimpleQueue()
+        self._children: dict[int, _Child] = {}
+        self._heard: queues.SimpleQueue[tuple[_Child, Event | None]] = queues.SimpleQueue()
+        self._is_stopping = False
 
-    def run(self) -> None:
-        """Work until all runs are done or have failed, or until a signal asks to stop."""
-        self.queue.gather()
-        self.queue.check_sources()
-        with StopRequest() as stop:
-            try:
-                while not self.queue.over and stop.signal_number is None:
-                    self._start_missing()
-                    self._turn()
-                if stop.signal_number is not None and not self.queue.over:
-                    self._stop_runs(stop.signal_number)
-            finally:
-                self._end()
+    def has_room(self) -> bool:
+        """Return whether another run can be given now."""
+        return self._load(self._freest()) < self.at_once
 
-    def _turn(self) -> None:
-        """Hear what the workers say, for a moment, and give runs to those that want some."""
+    def start(self, job: Job) -> None:
+        """Give a run to the process that has the fewest."""
+        place = self._freest()
+        child = self._children.get(place) or self._launch(place)
+        child.has.add(job.name)
+        self._give(child, job)
+
+    def events(self, seconds: float) -> Iterator[Event]:
+        """Wait at most so long, and return what happened."""
         with contextlib.suppress(queues.Empty):
-            child, event = self._events.get(timeout=TURN_SECONDS)
+            child, event = self._heard.get(timeout=seconds)
             while True:
-                self._ended(child) if event is None else self._handle(child, event)
-                child, event = self._events.get_nowait()
-        self.queue.look_elsewhere()
-        for child in self.children:
-            self._serve(child)
-        self.queue.tell_of_waiting()
-        self.show(self.queue)
+                yield from self._ended(child) if event is None else self._told(child, event)
+                child, event = self._heard.get_nowait()
 
-    def _handle(self, child: Child, event: dict[str, Any]) -> None:
-        if event["event"] == "want":
-            child.wants += 1
-            return
-        if event["event"] in ENDS:
-            child.has.discard(event["name"])
-        self.queue.handle(event)
+    def stop(self) -> Iterator[Event]:
+        """Let all runs stop where they can be resumed, and leave no process behind."""
+        self._is_stopping = True
+        for child in self._children.values():
+            child.process.terminate()
+            self._give(child, None)
+        while self._children:
+            yield from self.events(PROGRESS_SECONDS)
 
-    def _serve(self, child: Child) -> None:
-        while child.wants and (job := self.queue.take()) is not None:
-            child.wants -= 1
-            child.has.add(job.name)
-            child.served = True
-            assert child.process.stdin is not None
-            with contextlib.suppress(OSError):  # it has just died, and its end will be heard of
-                child.process.stdin.write(json.dumps(encode_job(job)) + "\n")
-                child.process.stdin.flush()
+    def close(self) -> None:
+        """Leave no process behind; only after an error are there any that still have runs."""
+        deque(self.stop(), maxlen=0)
 
-    def _start_missing(self) -> None:
-        """Start as many processes as have something to do."""
-        places = set(range(len(self.crew.environments))) - {c.place for c in self.children}
-        free = sum(self.crew.at_once - len(child.has) for child in self.children)
-        for place in sorted(places):
-            if self.queue.count("waiting") <= free:
-                return
-            self._start(place)
-            free += self.crew.at_once
+    def _freest(self) -> int:
+        return min(range(len(self.environments)), key=self._load)
 
-    def _start(self, place: int) -> None:
-        command = [sys.executable, "-m", WORKER]
-        command += [str(self.crew.at_once), str(self.checkpoint_seconds)]
+    def _load(self, place: int) -> int:
+        return len(self._children[place].has) if place in self._children else 0
+
+    def _launch(self, place: int) -> _Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", WORKER, str(self.at_once), str(self.checkpoint_seconds)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
                 start_new_session=True,
-                env={**os.environ, **ENVIRONMENT, **self.crew.environments[place]},
+                env={**os.environ, **ENVIRONMENT, **self.environments[place]},
             )
-        child = Child(process, place)
-        child.reader = threading.Thread(target=self._listen, args=(child,), daemon=True)
-        child.reader.start()
-        self.children.append(child)
+        child = self._children[place] = _Child(process, place)
+        threading.Thread(target=self._listen, args=(child,), daemon=True).start()
+        return child
 
-    def _listen(self, child: Child) -> None:
+    def _give(self, child: _Child, job: Job | None) -> None:
+        """Send a run to a process, or the end of its work."""
+        pipe = child.process.stdin
+        assert pipe is not None
+        with contextlib.suppress(OSError):  # it has just died, and its end will be heard of
+            if job is None:
+                pipe.close()
+            else:
+                pickle.dump(job, pipe)
+                pipe.flush()
+
+    def _listen(self, child: _Child) -> None:
         assert child.process.stdout is not None
-        for line in child.process.stdout:
-            with contextlib.suppress(ValueError):  # a line that was cut by the process's death
-                self._events.put((child, json.loads(line)))
-        self._events.put((child, None))
+        # The last event may be cut by the process's death.
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while True:
+                self._heard.put((child, pickle.load(child.process.stdout)))
+        self._heard.put((child, None))
 
-    def _ended(self, child: Child, stopping: bool = False) -> None:
+    def _told(self, child: _Child, event: Event) -> Iterator[Event]:
+        child.is_heard = True
+        if event.kind not in ("progress", "say"):
+            child.has.discard(event.name)
+        if event.name:
+            yield event
+
+    def _ended(self, child: _Child) -> Iterator[Event]:
         """Let another worker have the runs that a dead one had."""
         code = child.process.wait()
-        self.children.remove(child)
+        del self._children[child.place]
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
-        for name in child.has:
-            if stopping:
-                self.queue.put_back(name)
-            else:
-                self.queue.lost(name, f"its worker ended by {how}, see {self.log}", RETRIES)
-        if code and not child.served and not stopping:
+        if code and not child.is_heard and not self._is_stopping:
             raise TrainingError(f"a worker ended by {how} before its first run; see {self.log}")
+        for name in child.has:
+            why = f"its worker ended by {how}, see {self.log}"
+            lost = Event("lost", name, (why, RETRIES))
+            yield Event("put_back", name) if self._is_stopping else lost
 
-    def _stop_runs(self, number: int) -> None:
-        """Have every run write its checkpoint, and say how to go on."""
-        self.queue.tell(STOPPING)
-        for child in self.children:
-            child.process.terminate()
-            self._close_input(child)
-        while self.children:
-            child, event = self._events.get()
-            if event is None:
-                self._ended(child, stopping=True)
-            elif event["event"] != "want" and event.get("sentence") != STOPPING:
-                self._handle(child, event)
-        raise self.queue.interrupted(number)
 
-    def _end(self) -> None:
-        """Leave no process behind; only after an error are there any that still have runs."""
-        for child in self.children:
-            child.process.terminate()
-            self._close_input(child)
-        for child in self.children:
-            child.process.wait()
-            assert child.reader is not None
-            child.reader.join()
-        self.children.clear()
+class Worker:
+    """Does runs until there are no more."""
 
-    def _close_input(self, child: Child) -> None:
-        assert child.process.stdin is not None
-        with contextlib.suppress(OSError):
-            child.process.stdin.close()
+    def __init__(self, source: BinaryIO, target: BinaryIO) -> None:
+        self.source = source
+        self.target = target
+        self._writing = threading.Lock()
+
+    def send(self, event: Event) -> None:
+        """Tell the parent something; one that has died need not know."""
+        with self._writing, contextlib.suppress(OSError):
+            pickle.dump(event, self.target)
+            self.target.flush()
+
+    def next_job(self) -> Job | None:
+        """Wait for a run, or for the end of the work."""
+        try:
+            job: Job = pickle.load(self.source)
+        except EOFError:
+            return None
+        return job
+
+    def failed(self, job: Job, error: Exception) -> None:
+        """Tell that a run could not go on."""
+        import torch  # noqa: PLC0415 - the runs have imported it
+
+        self.send(failure(job, error))
+        if isinstance(error, torch.AcceleratorError):
+            # The device is lost to this process, and with it the runs beside this one: another
+            # process takes them up from their checkpoints.
+            os._exit(1)
+
+    def run(self, at_once: int, checkpoint_seconds: float) -> None:
+        """Do runs until the input ends."""
+        self.send(Event("say", ""))
+
+        def finished(job: Job, result: dict[str, Any]) -> None:
+            self.send(Event("finished", job.name))
+
+        run_side_by_side(
+            self.next_job,
+            at_once,
+            finished=finished,
+            failed=self.failed,
+            progress=lambda job: ReportedProgress(job.name, self.send, PROGRESS_SECONDS),
+            checkpoint_seconds=checkpoint_seconds,
+            tell=lambda sentence: self.send(Event("say", "a worker", (sentence,))),
+        )
+
+
+def main() -> int:
+    """Work as the parent says: how many runs at once, and seconds between checkpoints."""
+    # What libraries print must not come between the events for the parent.
+    target = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        Worker(sys.stdin.buffer, target).run(int(sys.argv[1]), float(sys.argv[2]))
+    except Interrupted as stop:
+        return stop.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

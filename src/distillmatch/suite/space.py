@@ -1,6 +1,13 @@
-"""The hyperparameters to choose from: the paper's table, or a user's own lists."""
+"""The hyperparameters to choose from, the paper's or a user's own, and two ways to search them.
 
-from collections.abc import Collection, Mapping, Sequence
+A search is a generator. It yields a list of points and receives a list of scores, higher being
+better and `None` standing for a point that failed. What it proposes depends on these alone, so a
+search that was interrupted is simply begun again: points with results cost nothing.
+"""
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +22,8 @@ from distillmatch.plugins import refuse_code
 
 Values = dict[str, Any]
 Space = dict[str, tuple[Any, ...]]
+Score = float | None
+Search = Generator[list[Values], list[Score], None]
 
 PAPER: Space = {
     "learning_rate": (0.005, 0.01, 0.05, 0.1, 0.5),
@@ -25,15 +34,37 @@ PAPER: Space = {
 """The ranges of the paper's hyperparameter table, in its order."""
 
 
+def grid(space: Space) -> Search:
+    """Propose every point, all at once."""
+    yield [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+
+
+def coordinate(space: Space, start: Values) -> Search:
+    """Go through one hyperparameter after the other, the others being the best so far."""
+    best = start
+    for name, values in space.items():
+        points = [{**best, name: value} for value in values]
+        scores = yield points
+        known = [(score, -i) for i, score in enumerate(scores) if score is not None]
+        if known:
+            best = points[-max(known)[1]]
+
+
+def number_of_trials(name: str, space: Space) -> int:
+    """Return how many points a search tries."""
+    sizes = [len(values) for values in space.values()]
+    return prod(sizes) if name == "grid" else 1 + sum(sizes) - len(sizes)
+
+
 def paper_space(config: RunConfig) -> Space:
     """Return what the paper searched for a method: DM's four, the learning rate for all others.
 
     What an ablation takes away is left out.
     """
     chosen = find_method(config.method).Options(**config.options).model_dump()
-    keys = ["learning_rate", *(key for key in PAPER if key in chosen)]
+    keys = {"learning_rate", *(key for key in PAPER if key in chosen)}
     if chosen.get("consistency_weight") == 0:
-        keys = [key for key in keys if not key.startswith("consistency")]
+        keys -= {"consistency_weight", "consistency_threshold"}
     if not chosen.get("pseudo_labels", True):
         keys.remove("true_positive_rate")
     return {key: values for key, values in PAPER.items() if key in keys}
@@ -76,8 +107,8 @@ def check_space(lists: Mapping[Any, Any], config: RunConfig, where: str = "") ->
         if name in space:
             raise ConfigError(f"{where}{name} is given twice, with dashes and with underscores")
         try:
-            # As the configuration has them: 5 and 5.0 are one value.
-            space[name] = tuple(dict.fromkeys(_checked(config, name, value) for value in values))
+            checked = (_value(with_values(config, {name: value}), name) for value in values)
+            space[name] = tuple(dict.fromkeys(checked))  # 5 and 5.0 are one value
         except ConfigError as error:
             raise ConfigError(f"{where}{error}") from None
     if not space:
@@ -89,8 +120,7 @@ def with_values(config: RunConfig, values: Values) -> RunConfig:
     """Return the configuration with these hyperparameters, the method's options among them."""
     of_run = {key: value for key, value in values.items() if key in RunConfig.model_fields}
     of_method = {key: value for key, value in values.items() if key not in of_run}
-    changed = config.replace(**of_run, options={**config.options, **of_method})
-    return with_options(changed)
+    return with_options(config.replace(**of_run, options={**config.options, **of_method}))
 
 
 def start_values(config: RunConfig, space: Space) -> Values:
@@ -99,21 +129,17 @@ def start_values(config: RunConfig, space: Space) -> Values:
     What it leaves to the method is what the paper chose; for others the middle of the list.
     """
     method = find_method(config.method)
+    chosen = {
+        "learning_rate": HIGH_RATE if config.coreset else method.learning_rate,
+        "consistency_threshold": method.recipe_of(config).consistency_threshold,
+        "true_positive_rate": true_positive_rate(config, None),
+    }
     start: Values = {}
     for name, values in space.items():
         own = _value(config, name)
-        if own is None and name == "learning_rate":
-            own = HIGH_RATE if config.coreset else method.learning_rate
-        elif own is None and name == "consistency_threshold":
-            own = method.recipe_of(config).consistency_threshold
-        elif own is None and name == "true_positive_rate":
-            own = true_positive_rate(config, None)
+        own = chosen.get(name) if own is None else own
         start[name] = own if own in values else values[len(values) // 2]
     return start
-
-
-def _checked(config: RunConfig, name: str, value: Any) -> Any:
-    return _value(with_values(config, {name: value}), name)
 
 
 def _value(config: RunConfig, name: str) -> Any:

@@ -7,16 +7,12 @@ so what is finished is never run again, whichever search asks for it.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Self
-
-from pydantic import model_validator
+from typing import Any, Literal, NamedTuple
 
 from distillmatch.config import PLACE_KEYS, Config, RunConfig, StreamConfig
-from distillmatch.config.base import Count, impossible
+from distillmatch.config.base import Count
 from distillmatch.errors import ConfigError, ResultError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import mean_and_deviation
@@ -25,31 +21,30 @@ from distillmatch.runs.folder import RESULT, differences
 from distillmatch.runs.result import recorded_config
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
-from distillmatch.streams import Stream, build_stream, validation_folds
+from distillmatch.streams import build_stream, validation_folds
 from distillmatch.suite.names import run_name
-from distillmatch.suite.search import (
-    DRAWING,
+from distillmatch.suite.space import (
     Score,
-    SearchName,
-    make_search,
+    Space,
+    Values,
+    check_space,
+    coordinate,
+    grid,
     number_of_trials,
+    start_values,
+    with_values,
 )
-from distillmatch.suite.space import Space, Values, check_space, start_values, with_values
 
-FORMAT = "distillmatch tuning"
-VERSION = 1
-RECORD = "trials.json"
-BEST = "best.yaml"
-
+FORMAT, VERSION = "distillmatch tuning", 1
+RECORD, BEST = "trials.json", "best.yaml"
 Metric = Literal["A_N", "bwt", "fgt"]
-LOWER_IS_BETTER = ("fgt",)
 Work = Callable[[Sequence[Job]], dict[str, str]]
 """Does runs, and returns by name why some of them failed."""
-Tell = Callable[[str], None]
+Trial = dict[str, Any]
+"""One point of the space as it is recorded: the metric on each fold, or why there is none."""
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """A fold's stream, where it is saved, and what identifies its results."""
 
     name: str
@@ -57,31 +52,18 @@ class Fold:
     fingerprint: str
 
 
-Trial = dict[str, Any]
-"""One point of the space as it is recorded: the metric on each fold, or why there is none."""
-
-
 class Selection(Config):
     """How hyperparameters are chosen: the search, the folds and the metric."""
 
-    search: SearchName = "coordinate"
-    trials: Count = 30
-    together: Count = 3
-    folds: int = 3
-    tasks: int | None = None
+    search: Literal["coordinate", "grid"] = "coordinate"
+    folds: Count = 3
+    tasks: Count | None = None
     metric: Metric = "A_N"
-
-    @model_validator(mode="after")
-    def _can_search(self) -> Self:
-        if self.search in DRAWING and find_spec("optuna") is None:
-            needs = f"'{self.search}' needs Optuna: pip install 'distillmatch[tune]'"
-            raise impossible("search", needs)
-        return self
 
     def score(self, trial: Trial) -> Score:
         """Return how good a trial is, higher being better."""
         mean: float | None = trial["mean"]
-        return -mean if mean is not None and self.metric in LOWER_IS_BETTER else mean
+        return -mean if mean is not None and self.metric == "fgt" else mean
 
 
 class Tuning:
@@ -99,36 +81,33 @@ class Tuning:
         space: Space,
         selection: Selection,
         work: Work,
-        tell: Tell,
+        tell: Callable[[str], None],
         dataset: Dataset | None = None,
     ) -> None:
         self.config = config
         self.out = out
         self.space = check_space(space, config)
         self.selection = selection
-        self.total = number_of_trials(selection.search, self.space, selection.trials)
+        self.total = number_of_trials(selection.search, self.space)
         self.trials: dict[str, Trial] = {}
-        self._work = work
-        self._tell = tell
-        self._began = time.monotonic()
-        self._run_here = 0
+        self._work, self._tell = work, tell
+        self._began, self._run_here = time.monotonic(), 0
         _check_same_tuning(out, config)
-        self._folds = self._saved_folds(dataset)
+        self._folds = self._saved_folds(dataset or load_source(config))
 
     def run(self) -> dict[str, Any]:
         """Try what the search proposes until it is over, and return the record of all trials."""
-        chosen = self.selection
-        runs = self.total * chosen.folds
-        self._tell(f"{self.total} trials at most, on {chosen.folds} folds each: {runs} runs")
-        start, seed = start_values(self.config, self.space), self.config.seed
-        search = make_search(chosen.search, self.space, start, chosen.trials, chosen.together, seed)
+        folds = self.selection.folds
+        self._tell(f"{self.total} trials, on {folds} folds each: {self.total * folds} runs")
+        search = grid(self.space)
+        if self.selection.search == "coordinate":
+            search = coordinate(self.space, start_values(self.config, self.space))
         points = next(search)
         while True:
             tried = self._try(points)
             self._write()
-            self._tell_of_progress()
             try:
-                points = search.send([chosen.score(trial) for trial in tried])
+                points = search.send([self.selection.score(trial) for trial in tried])
             except StopIteration:
                 break
         if failed := self._ranked()[0]["failed"]:
@@ -149,55 +128,54 @@ class Tuning:
             "best": None if ranked[0]["failed"] else ranked[0]["values"],
         }
 
-    def _saved_folds(self, dataset: Dataset | None) -> tuple[Fold, ...]:
+    def _saved_folds(self, dataset: Dataset) -> list[Fold]:
         """Save each fold's stream, under a name that no other stream has."""
-        dataset = dataset or load_source(self.config)
         verify(dataset)
         values = self.config.model_dump(include=set(StreamConfig.model_fields))
         stream = build_stream(dataset, StreamConfig(**values))
-        selection = self.selection
-        streams = validation_folds(dataset, stream, selection.folds, selection.tasks)
-        if selection.metric != "A_N" and len(streams[0]) < 2:
-            raise ConfigError(f"metric '{selection.metric}' needs at least two validation tasks")
-        return tuple(self._saved(fold, number) for number, fold in enumerate(streams, 1))
-
-    def _saved(self, stream: Stream, number: int) -> Fold:
-        identity = f"{stream.fingerprint}/{stream.digest}"
-        digest = sha256(identity.encode()).hexdigest()[:12]
-        name = f"fold{number}of{self.selection.folds}-{digest}"
-        path = self.out / "folds" / f"{name}.json"
-        stream.save(path)
-        return Fold(name, path, identity)
+        chosen, folds = self.selection, list[Fold]()
+        streams = validation_folds(dataset, stream, chosen.folds, chosen.tasks)
+        if chosen.metric != "A_N" and len(streams[0]) < 2:
+            raise ConfigError(f"metric '{chosen.metric}' needs at least two validation tasks")
+        for number, fold in enumerate(streams, 1):
+            identity = f"{fold.fingerprint}/{fold.digest}"
+            digest = sha256(identity.encode()).hexdigest()[:12]
+            name = f"fold{number}of{chosen.folds}-{digest}"
+            path = self.out / "folds" / f"{name}.json"
+            fold.save(path)
+            folds.append(Fold(name, path, identity))
+        return folds
 
     def _try(self, points: list[Values]) -> list[Trial]:
         """Return the trials of the points, running those of which something is missing."""
-        jobs = {self._name(values): self._jobs(values) for values in points}
-        missing = [
-            job
-            for name, runs in jobs.items()
+        configs = [with_values(self.config, values) for values in points]
+        names = [run_name(config) for config in configs]
+        jobs = {
+            name: [
+                Job(f"{name}/{one.name}", config, self.out / "trials" / name / one.name, one.path)
+                for one in self._folds
+            ]
+            for name, config in zip(names, configs, strict=True)
             if name not in self.trials
-            for fold, job in zip(self._folds, runs, strict=True)
-            if self._figure(job, fold) is None
-        ]
+        }
+        missing = [job for runs in jobs.values() for job in runs if self._figures([job]) == [None]]
         failures = self._work(missing) if missing else {}
         self._run_here += len({job.name.partition("/")[0] for job in missing})
-        for values in points:
-            name = self._name(values)
+        for name, values in zip(names, points, strict=True):
             if name not in self.trials:
-                self.trials[name] = self._trial(values, jobs[name], failures)
-        return [self.trials[self._name(values)] for values in points]
+                self.trials[name] = self._trial(name, values, jobs[name], failures)
+        return [self.trials[name] for name in names]
 
-    def _trial(self, values: Values, runs: list[Job], failures: dict[str, str]) -> Trial:
-        figures = [self._figure(*pair) for pair in zip(runs, self._folds, strict=True)]
-        known = [figure for figure in figures if figure is not None]
+    def _trial(self, name: str, values: Values, runs: list[Job], failures: dict[str, str]) -> Trial:
+        known = [figure for figure in self._figures(runs) if figure is not None]
         mean = deviation = failed = None
-        if len(known) < len(runs):
-            reasons = [failures[job.name] for job in runs if job.name in failures]
-            failed = reasons[0] if reasons else "a run of it left no result"
-        else:
+        if len(known) == len(runs):
             mean, deviation = mean_and_deviation(known)
+        else:
+            reasons = (failures[job.name] for job in runs if job.name in failures)
+            failed = next(reasons, "a run of it left no result")
         return {
-            "name": self._name(values),
+            "name": name,
             "values": values,
             "figures": known,
             "mean": mean,
@@ -205,27 +183,22 @@ class Tuning:
             "failed": failed,
         }
 
-    def _name(self, values: Values) -> str:
-        return run_name(with_values(self.config, values))
-
-    def _jobs(self, values: Values) -> list[Job]:
-        config, name = with_values(self.config, values), self._name(values)
-        return [
-            Job(f"{name}/{fold.name}", config, self.out / "trials" / name / fold.name, fold.path)
-            for fold in self._folds
-        ]
-
-    def _figure(self, job: Job, fold: Fold) -> float | None:
-        """Return the metric of a finished run; a result of another stream is none."""
-        if not (job.out / RESULT).exists():
-            return None
-        try:
-            result = read_result(job.out)
-        except ResultError:
-            return None  # whoever runs it says what is wrong
-        if not result["complete"] or result["stream"]["fingerprint"] != fold.fingerprint:
-            return None
-        return float(result["metrics"][self.selection.metric])
+    def _figures(self, runs: list[Job]) -> list[float | None]:
+        """Return the metric of each finished run; a result of another stream is none."""
+        fingerprints = {fold.path: fold.fingerprint for fold in self._folds}
+        figures: list[float | None] = []
+        for job in runs:
+            figure = None
+            if job.stream is not None and (job.out / RESULT).exists():
+                try:
+                    result = read_result(job.out)
+                except ResultError:
+                    result = {"complete": False}  # whoever runs it says what is wrong
+                same = result["complete"] and result["stream"]["fingerprint"]
+                if same == fingerprints[job.stream]:
+                    figure = float(result["metrics"][self.selection.metric])
+            figures.append(figure)
+        return figures
 
     def _ranked(self) -> list[Trial]:
         def key(trial: Trial) -> tuple[bool, float]:
@@ -235,17 +208,14 @@ class Tuning:
         return sorted(self.trials.values(), key=key)
 
     def _write(self) -> None:
+        """Write the record and the best configuration, and say how far it is."""
         text = json.dumps(self.record(), indent=1, allow_nan=False)
         write_atomically(self.out / RECORD, text + "\n", "writing the trials")
-        best = self._ranked()[0]
-        if not best["failed"]:
-            chosen = with_values(self.config, best["values"])
-            write_atomically(self.out / BEST, chosen.to_yaml(), "writing the best configuration")
-
-    def _tell_of_progress(self) -> None:
         best, done = self._ranked()[0], len(self.trials)
         said = f"{done} of {self.total} trials"
         if not best["failed"]:
+            chosen = with_values(self.config, best["values"])
+            write_atomically(self.out / BEST, chosen.to_yaml(), "writing the best configuration")
             values = ", ".join(f"{name} {value}" for name, value in best["values"].items())
             said += f", best so far {self.selection.metric} {best['mean']:.2f} by {values}"
         if done < self.total and self._run_here:
@@ -259,8 +229,9 @@ def _check_same_tuning(out: Path, config: RunConfig) -> None:
     path = out / RECORD
     if not path.exists():
         return
-    record = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)
-    recorded = record.get("config")
+    recorded = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError).get(
+        "config"
+    )
     if not isinstance(recorded, dict):
         raise RunFolderError(f"{path}: config: expected names with values")
     listed = differences(recorded, config, PLACE_KEYS)
