@@ -1,9 +1,8 @@
 """Networks: a backbone by name, with a linear or a DeConf head."""
 
-from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.initial_weights import InitialWeights, named_generator
 from distillmatch.networks.names import Head, build_network, check_network, parse_network
-from distillmatch.networks.network import LinearHead, Network
+from distillmatch.networks.network import DeconfHead, Detector, LinearHead, Network
 from distillmatch.networks.normalization import (
     BatchNorm,
     StatisticsGroups,

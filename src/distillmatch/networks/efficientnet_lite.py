@@ -36,18 +36,18 @@ STAGES = (
 )
 """Of each stage: blocks, kernel size, stride of the first block, expansion, channels."""
 _PUBLISHED = (
-    (r"^_conv_stem\.", "stem.convolution."),
+    (r"^_conv_(stem|head)\.", r"\1.convolution."),
     (r"^_bn0\.", "stem.norm."),
-    (r"^_conv_head\.", "last.convolution."),
-    (r"^_bn1\.", "last.norm."),
-    (r"^_blocks\.(\d+)\._expand_conv\.", r"blocks.\1.expand.convolution."),
-    (r"^_blocks\.(\d+)\._bn0\.", r"blocks.\1.expand.norm."),
-    (r"^_blocks\.(\d+)\._depthwise_conv\.", r"blocks.\1.depthwise.convolution."),
-    (r"^_blocks\.(\d+)\._bn1\.", r"blocks.\1.depthwise.norm."),
-    (r"^_blocks\.(\d+)\._project_conv\.", r"blocks.\1.project.convolution."),
-    (r"^_blocks\.(\d+)\._bn2\.", r"blocks.\1.project.norm."),
+    (r"^_bn1\.", "head.norm."),
+    (r"^head\.", "last."),
+    (r"^_blocks\.", "blocks."),
+    (r"\._(expand|depthwise|project)_conv\.", r".\1.convolution."),
+    (r"\._bn0\.", ".expand.norm."),
+    (r"\._bn1\.", ".depthwise.norm."),
+    (r"\._bn2\.", ".project.norm."),
     (r"^_fc\.", "classifier."),
 )
+"""Published names and ours, replaced in this order."""
 
 
 class EfficientNetLite0(nn.Module):

@@ -62,20 +62,17 @@ def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Modu
 def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
     """Return the backbone with our batch normalization in place of torch's, values and all.
 
-    So `separate_statistics` works on it as well.
+    So `separate_statistics` works on it as well. A layer that is used twice stays one layer.
     """
-    return _converted(backbone, name, {})
-
-
-def _converted(layer: nn.Module, name: str, known: dict[int, nn.Module]) -> nn.Module:
-    if id(layer) not in known:
-        if isinstance(layer, Norm):
-            known[id(layer)] = _converted_norm(layer, name)
-        else:
-            known[id(layer)] = layer
-            for child_name, child in list(layer.named_children()):
-                setattr(layer, child_name, _converted(child, name, known))
-    return known[id(layer)]
+    known: dict[int, nn.Module] = {}
+    whole = nn.ModuleDict({"backbone": backbone})
+    for parent in list(whole.modules()):
+        for child_name, child in list(parent.named_children()):
+            if isinstance(child, Norm):
+                if id(child) not in known:
+                    known[id(child)] = _converted_norm(child, name)
+                setattr(parent, child_name, known[id(child)])
+    return whole["backbone"]
 
 
 def _converted_norm(layer: Norm, name: str) -> nn.Module:
@@ -85,10 +82,9 @@ def _converted_norm(layer: Norm, name: str) -> nn.Module:
             f"momentum, not be {layer}"
         )
     # timm has layers that drop and activate after they normalize.
-    further = [
-        part for part in ("drop", "act") if isinstance(getattr(layer, part, None), nn.Module)
-    ]
-    if type(layer).forward is not nn.BatchNorm2d.forward and not further:
+    further = [getattr(layer, part, None) for part in ("drop", "act")]
+    modules = [part for part in further if isinstance(part, nn.Module)]
+    if type(layer).forward is not nn.BatchNorm2d.forward and not modules:
         raise ConfigError(
             f"network '{name}': batch normalization must be torch's own, not {type(layer).__name__}"
         )
@@ -104,23 +100,17 @@ def _converted_norm(layer: Norm, name: str) -> nn.Module:
                 value = getattr(ours, constant).detach()
                 delattr(ours, constant)
                 ours.register_buffer(constant, value)
-    return nn.Sequential(ours, *(getattr(layer, part) for part in further)) if further else ours
+    return nn.Sequential(ours, *modules) if modules else ours
 
 
 def _library(library: str, name: str) -> Any:
     try:
         return importlib.import_module(library)
-    except ModuleNotFoundError as error:
-        if error.name != library:
-            raise
-        raise ConfigError(
-            f"network '{name}' needs {library}, which is not installed; "
-            f"pip install 'distillmatch[{library}]' brings it"
-        ) from None
     except (ImportError, RuntimeError, OSError) as error:
         # One that was built for another torch fails in ways of its own.
         raise ConfigError(
-            f"network '{name}' needs {library}, which cannot be imported here: {_reason(error)}"
+            f"network '{name}' needs {library}, which cannot be imported here "
+            f"({_reason(error)}); pip install 'distillmatch[{library}]' brings it"
         ) from error
 
 

@@ -12,10 +12,9 @@ from torch import nn
 
 from distillmatch.errors import ConfigError
 from distillmatch.networks import efficientnet_lite, resnet
-from distillmatch.networks.deconf import DeconfHead, Detector
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
 from distillmatch.networks.initial_weights import InitialWeights
-from distillmatch.networks.network import LinearHead, Network
+from distillmatch.networks.network import DeconfHead, Detector, LinearHead, Network
 from distillmatch.networks.pretrained import PretrainedWeights
 from distillmatch.networks.wide_resnet import WideResNet
 
@@ -76,7 +75,11 @@ def build_network(
     if head not in get_args(Head):
         raise ConfigError(f"head must be one of {', '.join(get_args(Head))}, not {head!r}")
     with _global_numbers:
-        backbone, features = _backbone(name, generator, image_size, weights, initial_weights)
+        backbone, features = _backbone(name, generator, image_size, initial_weights)
+        # Before its normalization is exchanged, so that the file's names are the library's.
+        if weights is not None:
+            weights.load_into(backbone, name)
+        backbone = with_own_normalization(backbone, name) if ":" in name else backbone
         if head == "linear":
             return Network(backbone, LinearHead(features, classes, generator, initial_weights))
         deconf = DeconfHead(features, classes, head, generator, initial_weights)
@@ -87,33 +90,21 @@ def _backbone(
     name: str,
     generator: torch.Generator | None,
     image_size: int,
-    weights: PretrainedWeights | None,
     initial_weights: InitialWeights,
 ) -> tuple[nn.Module, int]:
+    """Return a backbone and the number of its features."""
+    if ":" in name:
+        seed = None
+        if generator is not None:
+            seed = int(torch.randint(2**62, (1,), generator=generator))
+        return make_backbone(name, image_size, seed)
+    ours: efficientnet_lite.EfficientNetLite0 | resnet.ResNet18 | WideResNet
     if name == efficientnet_lite.NAME:
-        pretrained = efficientnet_lite.pretrained_network()
-        if weights is not None:
-            weights.load_into(pretrained, name)
-        return pretrained, pretrained.feature_count
-    if ":" not in name:
-        ours = _our_backbone(name, generator, initial_weights)
-        if weights is not None:
-            weights.load_into(ours, name)
-        return ours, ours.feature_count
-    seed = None
-    if generator is not None:
-        seed = int(torch.randint(2**62, (1,), generator=generator))
-    backbone, features = make_backbone(name, image_size, seed)
-    # Before its normalization is exchanged, so that the file's names are the library's.
-    if weights is not None:
-        weights.load_into(backbone, name)
-    return with_own_normalization(backbone, name), features
-
-
-def _our_backbone(
-    name: str, generator: torch.Generator | None, initial_weights: InitialWeights
-) -> WideResNet | resnet.ResNet18:
-    if name == resnet.NAME:
-        return resnet.ResNet18(generator=generator, initial_weights=initial_weights)
-    depth, width = parse_network(name)
-    return WideResNet(depth, width, generator=generator, initial_weights=initial_weights)
+        ours = efficientnet_lite.pretrained_network()
+    elif name == resnet.NAME:
+        ours = resnet.ResNet18(generator=generator, initial_weights=initial_weights)
+    else:
+        ours = WideResNet(
+            *parse_network(name), generator=generator, initial_weights=initial_weights
+        )
+    return ours, ours.feature_count

@@ -1,7 +1,6 @@
 """Initial weights from a local file, read without running anything in it."""
 
-import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ class PretrainedWeights:
     path: Path
     sha256: str
     tensors: dict[str, Tensor]
-    _said: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path) -> "PretrainedWeights":
@@ -61,45 +59,33 @@ class PretrainedWeights:
         return cls(path, digest, dict(found))
 
     def load_into(self, backbone: nn.Module, name: str) -> None:
-        """Give the backbone of the network called `name` these weights."""
-        there, expected = self.tensors, backbone.state_dict()
+        """Give the backbone of the network called `name` these weights, without a classifier."""
+        expected = backbone.state_dict()
+        there = {key: value for key, value in self.tensors.items() if not _is_counter(key)}
         if not set(there) & set(expected):
             # Of a whole network of ours the backbone's are meant.
             there = {key.removeprefix("backbone."): value for key, value in there.items()}
-        missing = [key for key in expected if key not in there and not _is_counter(key)]
-        further = [key for key in sorted(there) if key not in expected and not _is_counter(key)]
-        ignored = [key for key in further if key.partition(".")[0] in CLASSIFIERS]
-        unknown = [key for key in further if key not in ignored]
-        shaped = [
-            key for key in expected if key in there and there[key].shape != expected[key].shape
-        ]
         fits = f"pretrained: {self.path} does not fit network '{name}':"
-        if missing:
+        if missing := [key for key in expected if key not in there and not _is_counter(key)]:
             raise ConfigError(f"{fits} it lacks {_some(missing)}")
-        if unknown:
+        further = sorted(key for key in there if key not in expected)
+        if unknown := [key for key in further if key.partition(".")[0] not in CLASSIFIERS]:
             raise ConfigError(f"{fits} it has {_some(unknown)}, and the network has not")
-        if shaped:
-            key = shaped[0]
-            ours, theirs = (tuple(state[key].shape) for state in (expected, there))
-            raise ConfigError(f"{fits} '{key}' has shape {theirs} there and {ours} here")
-        if ignored and not self._said:
-            self._said.append(_some(ignored))
-            warnings.warn(
-                f"{self.path}: its classification layer is not used ({_some(ignored)})",
-                stacklevel=2,
-            )
+        for key, value in expected.items():
+            if key in there and there[key].shape != value.shape:
+                shapes = f"{tuple(there[key].shape)} there and {tuple(value.shape)} here"
+                raise ConfigError(f"{fits} '{key}' has shape {shapes}")
         backbone.load_state_dict({key: there.get(key, expected[key]) for key in expected})
 
 
 def _is_state(found: object) -> bool:
     return isinstance(found, dict) and all(
-        isinstance(key, str) and isinstance(value, Tensor) and _is_dense(value)
+        isinstance(key, str)
+        and isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized)
         for key, value in found.items()
     )
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
 
 
 def _is_counter(key: str) -> bool:
