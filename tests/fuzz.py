@@ -18,9 +18,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -44,29 +43,14 @@ from distillmatch.suite.local import LocalWorkers
 
 SECONDS_A_CASE = 60
 EXTRA_MEMORY = 4 * 2**30
-SMALL = ["--network", "wrn-10-1", "--epochs", "1", "--batch", "4", "--unlabeled-batch", "4"]
-SMALL += ["--image-size", "8", "--device", "cpu"]
-WORDS: tuple[Any, ...] = (
-    *(
-        "",
-        "a",
-        "none",
-        "../x",
-        "mine:Own",
-        "\ud800",
-        "\udce9",
-        "\x1b[31m",
-        "x" * 300,
-        "a\0b",
-        "-1",
-        "nan",
-    ),
-    *("1e29", "2020-13-45", "[", "cpu", "paper", "true", "--", "-", "=", "a=b", "\N{SNOWMAN}"),
-)
+WORDS = ("", "a", "none", "../x", "mine:Own", "\ud800", "\udce9", "\x1b[31m", "x" * 300, "a\0b",
+         "-1", "nan", "1e29", "2020-13-45", "[", "cpu", "paper", "true", "--", "-", "=", "a=b",
+         "\N{SNOWMAN}")  # fmt: skip
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 10**12, 10**30, 1e308, -0.5, float("nan"), float("inf")),
     *([], {}, [[]], [0], {"a": 1}, [None], {"": {"": []}}, *WORDS),
 )
+Damage = Callable[[Random, Path], str]
 
 
 class Began(BaseException):
@@ -75,25 +59,6 @@ class Began(BaseException):
 
 class TooSlowError(BaseException):
     """A case did not end in time."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A command, the file below the copied corpus that is damaged, and how."""
-
-    words: tuple[str, ...]
-    target: str = ""
-    damages: tuple[Callable[[Random, Path], str], ...] = ()
-
-
-@dataclass
-class Outcome:
-    """What a command returned and printed."""
-
-    code: int | None = None
-    out: str = ""
-    said: str = ""
-    problems: list[str] = field(default_factory=list)
 
 
 # How files are damaged
@@ -126,8 +91,8 @@ def damage_tree(random: Random, tree: Any) -> tuple[Any, str]:
     """Change one place of what JSON or YAML held."""
     tree = deepcopy(tree)
     places = list(_places(tree))
+    value = random.choice(VALUES)
     if not places or random.random() < 0.02:
-        value = random.choice(VALUES)
         return value, f"all of it: {value!r:.60}"
     holder, key = random.choice(places)
     kind = random.choice(("replace", "replace", "replace", "remove", "rename", "swap", "repeat"))
@@ -142,7 +107,6 @@ def damage_tree(random: Random, tree: Any) -> tuple[Any, str]:
     elif kind == "repeat" and isinstance(holder, list):
         holder[key:key] = [deepcopy(holder[key])] * random.choice((1, 100))
     else:
-        value = random.choice(VALUES)
         if type(holder[key]) is int and random.random() < 0.5:
             value = holder[key] + random.choice((-1, 1, 1000))
         holder[key] = value
@@ -157,36 +121,28 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(tree[key])
 
 
-def damage_json(random: Random, path: Path) -> str:
-    """Change one value of a JSON file."""
-    tree, what = damage_tree(random, json.loads(path.read_text()))
-    path.write_text(json.dumps(tree))
-    return what
-
-
-def damage_yaml(random: Random, path: Path) -> str:
-    """Change one value of a YAML file."""
-    tree, what = damage_tree(random, yaml.safe_load(path.read_text()))
-    try:
-        path.write_text(yaml.safe_dump(tree, allow_unicode=False))
-    except UnicodeEncodeError:
-        path.write_text(json.dumps(tree))
-    return what
-
-
-def damage_learner(random: Random, path: Path) -> str:
-    """Change one value of a learner and renew its checksum."""
-    record = json.loads(path.read_text())
-    record["learner"], what = damage_tree(random, record["learner"])
-    record["checksum"] = checksum(json.dumps(record["learner"], sort_keys=True), {})
-    path.write_text(json.dumps(record))
+def damage_text(random: Random, path: Path) -> str:
+    """Change one value of a JSON or YAML file; that of a learner gets its checksum anew."""
+    is_yaml, text = path.suffix == ".yaml", path.read_text()
+    tree = yaml.safe_load(text) if is_yaml else json.loads(text)
+    if path.name == "learner.json" and random.random() < 0.7:
+        tree["learner"], what = damage_tree(random, tree["learner"])
+        tree["checksum"] = checksum(json.dumps(tree["learner"], sort_keys=True), {})
+    else:
+        tree, what = damage_tree(random, tree)
+    text = json.dumps(tree)
+    if is_yaml:
+        with suppress(UnicodeEncodeError):
+            text = yaml.safe_dump(tree, allow_unicode=False)
+            text.encode()
+    path.write_text(text)
     return what
 
 
 def damage_checkpoint(random: Random, path: Path) -> str:
     """Change one value or tensor of a checkpoint and renew its checksum."""
     whole = decode(path)
-    values, tensors, what = whole.values, dict(whole.tensors), ""
+    values, tensors = whole.values, dict(whole.tensors)
     if random.random() < 0.5:
         what = _damage_tensors(random, tensors)
     else:
@@ -196,26 +152,20 @@ def damage_checkpoint(random: Random, path: Path) -> str:
 
 
 def damage_weights(random: Random, path: Path) -> str:
-    """Change one tensor of a file of weights."""
-    tensors = dict(make_weights())
+    """Change one tensor of a file of weights; those of a learner get name and checksum anew."""
+    is_learned = path.name.startswith("weights-")
+    tensors = dict(read_safetensors(path)[1] if is_learned else make_weights())
     what = _damage_tensors(random, tensors)
+    if is_learned:
+        path.unlink()
+        path = path.with_name(f"weights-{checksum('', tensors)}.safetensors")
+        head = path.with_name("learner.json")
+        head.write_text(json.dumps({**json.loads(head.read_text()), "weights": path.name}))
     if path.suffix == ".safetensors":
         save_file(tensors, path)
-        return what
-    odd = (tensors, [tensors], {"model": tensors}, {"state_dict": 3}, 7, {"a": [1]}, {1: 2})
-    torch.save(random.choice(odd), path)
-    return what
-
-
-def damage_learned_weights(random: Random, path: Path) -> str:
-    """Change one tensor of a learner and renew its name and checksum."""
-    _, tensors = read_safetensors(path)
-    what = _damage_tensors(random, tensors)
-    path.unlink()
-    path = path.with_name(f"weights-{checksum('', tensors)}.safetensors")
-    save_file(tensors, path)
-    head = path.with_name("learner.json")
-    head.write_text(json.dumps({**json.loads(head.read_text()), "weights": path.name}))
+    else:
+        odd = (tensors, [tensors], {"model": tensors}, {"state_dict": 3}, 7, {"a": [1]}, {1: 2})
+        torch.save(random.choice(odd), path)
     return what
 
 
@@ -293,10 +243,9 @@ def make_corpus(root: Path) -> None:
     (root / "space.yaml").write_text("learning_rate: [0.1, 0.2]\nweight_decay: [0.0005]\n")
     save_file(make_weights(), root / "weights.safetensors")
     torch.save(make_weights(), root / "weights.pt")
-    must(["stream", "--config", "stream.yaml", "--save", "stream.json"])
-    must(["suite", "list", "suite.yaml", "--ledger", "none"])
+    must("stream --config stream.yaml --save stream.json")
     for name in ("run", "bound"):
-        must(["run", "--config", f"{name}.yaml", "--out", name, "--quiet"])
+        must(f"run --config {name}.yaml --out {name} --quiet")
     learn, tasks = Trainer.learn, 0
 
     def first_task(*given: Any) -> None:
@@ -307,15 +256,15 @@ def make_corpus(root: Path) -> None:
         learn(*given)
 
     with patch.object(Trainer, "learn", first_task):
-        must(["run", "--config", "run.yaml", "--out", "stopped", "--quiet"])
+        must("run --config run.yaml --out stopped --quiet")
     with patch.object(RunFolder, "clear", began):
-        must(["run", "--config", "bound.yaml", "--out", "stages", "--at-once", "2", "--quiet"])
+        must(STAGES)
     (root / "stages" / "result.json").unlink()
-    must(["learn", "state", "--labeled", "data", "--name", "first", "--quiet", *SMALL])
+    must(f"learn state --labeled data --name first --quiet {SMALL}")
     shutil.copytree(root / "state", root / "unfinished")
     with patch.object(ContinualLearner, "write", began):
-        must([*LEARN_ON, "--checkpoint-seconds", "1e-9"])
-    must(["results", "add", "run", *LEDGER])
+        must(f"{LEARN_ON} --checkpoint-seconds 1e-9")
+    must("results add run --ledger ledger")
     (root / "ledger" / "archive").mkdir()
     entry = {"file": "folder-dm", "preset": "protocol"}
     index = {"format": "distillmatch archive", "version": 1, "runs": {"folder-dm": [entry]}}
@@ -327,121 +276,76 @@ def began(*_: Any) -> None:
     raise Began
 
 
-def must(words: list[str]) -> None:
+def must(command: str) -> None:
     """Run a command that has to succeed."""
-    try:
-        code = main(words)
-    except Began:
-        return
-    assert code == 0, words
+    with suppress(Began):
+        assert main(command.split()) == 0, command
 
 
-BYTES, JSON, YAML = damage_bytes, damage_json, damage_yaml
-RUN = ("--out", "out", "--quiet")
-RUN_ON = ("run", "--config", "run.yaml", "--out", "stopped", "--resume", "must", "--quiet")
-STAGES = ("run", "--config", "bound.yaml", "--out", "stages", "--at-once", "2", "--quiet")
-LEARN_ON = ("learn", "unfinished", "--labeled", "data", "--name", "next", "--again", "--quiet")
-LEDGER = ("--ledger", "ledger")
-CASES: tuple[Case, ...] = (
-    Case(("stream", "--config", "stream.yaml", "--save", "out/s.json"), "stream.yaml", (YAML,)),
-    Case(("stream", "--config", "stream.yaml", "--json"), "stream.yaml", (YAML, BYTES)),
-    Case(("stream", "--config", "stream.yaml"), "tree.yaml", (YAML, BYTES)),
-    Case(("stream", "--config", "stream.yaml", "--bad-images", "skip"), "data/ant/0.png", (BYTES,)),
-    Case(("stream", "--read", "stream.json", "--save", "out/s.json"), "stream.json", (JSON, BYTES)),
-    Case(("run", "--stream", "stream.json", *SMALL, *RUN), "stream.json", (JSON,)),
-    Case(("run", "--config", "run.yaml", *RUN), "run.yaml", (YAML, YAML, BYTES)),
-    Case(
-        ("run", "--config", "run.yaml", "--pretrained", "weights.safetensors", *RUN),
-        "weights.safetensors",
-        (damage_weights, BYTES),
+BYTES, TEXT = damage_bytes, damage_text
+SMALL = "--network wrn-10-1 --epochs 1 --batch 4 --unlabeled-batch 4 --image-size 8 --device cpu"
+RUN_ON = "run --config run.yaml --out stopped --resume must --quiet"
+STAGES = "run --config bound.yaml --out stages --at-once 2 --quiet"
+LEARN_ON = "learn unfinished --labeled data --name next --again --quiet"
+TUNE = "tune --config tune.yaml --out tuned"
+PREDICT = "predict state photo.jpg --device cpu"
+CASES: tuple[tuple[str, str, tuple[Damage, ...]], ...] = (
+    ("stream --config stream.yaml --save out/s.json", "stream.yaml", (TEXT,)),
+    ("stream --config stream.yaml --json", "stream.yaml", (TEXT, BYTES)),
+    ("stream --config stream.yaml", "tree.yaml", (TEXT, BYTES)),
+    ("stream --config stream.yaml --bad-images skip", "data/ant/0.png", (BYTES,)),
+    ("stream --config stream.yaml", "cache/*.images", (BYTES,)),
+    ("stream --read stream.json --save out/s.json", "stream.json", (TEXT, BYTES)),
+    (f"run --stream stream.json {SMALL} --out out --quiet", "stream.json", (TEXT,)),
+    ("run --config run.yaml --out out --quiet", "run.yaml", (TEXT, TEXT, BYTES)),
+    *(
+        (f"run --config run.yaml --pretrained {file} --out out --quiet", file, (damage, BYTES))
+        for file, damage in dict.fromkeys(
+            ("weights.safetensors", "weights.pt"), damage_weights
+        ).items()
     ),
-    Case(
-        ("run", "--config", "run.yaml", "--pretrained", "weights.pt", *RUN),
-        "weights.pt",
-        (damage_weights, BYTES),
-    ),
-    Case(
-        RUN_ON, "stopped/checkpoints/*.safetensors", (damage_checkpoint, damage_checkpoint, BYTES)
-    ),
-    Case(RUN_ON, "stopped/result.json", (JSON, BYTES)),
-    Case(RUN_ON, "stopped/log.jsonl", (BYTES,)),
-    Case(RUN_ON, "stopped/run.lock", (damage_lock,)),
-    Case(STAGES, "stages/stages/01/stage.json", (JSON, JSON, BYTES)),
-    Case(STAGES, "stages/stages/*/log.jsonl", (BYTES,)),
-    Case(("stream", "--config", "stream.yaml"), "cache/*.images", (BYTES,)),
-    Case(("suite", "list", "suite.yaml", *LEDGER), "ledger/archive/index.json", (JSON, BYTES)),
-    Case(("report", "suite.yaml", *LEDGER, "--out", "out"), "ledger/*.json", (JSON, BYTES)),
-    Case(("results", *LEDGER), "ledger/*.json", (JSON, BYTES)),
-    Case(("tune", "--config", "tune.yaml", "--out", "tuned"), "tuned/trials.json", (JSON, BYTES)),
-    Case(
-        ("tune", "--config", "tune.yaml", "--out", "tuned", "--space", "space.yaml"),
-        "space.yaml",
-        (YAML, BYTES),
-    ),
-    Case(LEARN_ON, "unfinished/checkpoints/*.safetensors", (damage_checkpoint, BYTES)),
-    Case(
-        ("predict", "state", "photo.jpg", "--device", "cpu"),
-        "state/weights-*.safetensors",
-        (damage_learned_weights, damage_learned_weights, BYTES),
-    ),
-    Case(("run", "--config", "run.yaml", "--out", "run", "--quiet"), "run/result.json", (JSON,)),
-    Case(("run", "--config", "run.yaml", "--bound", "bound", *RUN), "bound/result.json", (JSON,)),
-    Case(("compare", "run", "bound"), "run/result.json", (JSON, BYTES)),
-    Case(("results", "run"), "run/result.json", (JSON,)),
-    Case(("results", "check", "run"), "run/result.json", (JSON,)),
-    Case(("results", "add", "run", "--ledger", "out"), "run/result.json", (JSON, BYTES)),
-    Case(("suite", "list", "suite.yaml", "--ledger", "out"), "suite.yaml", (YAML, BYTES)),
-    Case(
-        ("suite", "run", "suite.yaml", "--dry-run", "--ledger", "out", "--work", "out"),
-        "suite.yaml",
-        (YAML,),
-    ),
-    Case(("inspect", "state"), "state/learner.json", (damage_learner, JSON, BYTES)),
-    Case(
-        ("predict", "state", "data/ant", "photo.jpg", "--device", "cpu"),
-        "state/learner.json",
-        (damage_learner, damage_learner, JSON),
-    ),
-    Case(("predict", "state", "photo.jpg", "--device", "cpu"), "photo.jpg", (BYTES,)),
+    (RUN_ON, "stopped/checkpoints/*.safetensors", (damage_checkpoint, damage_checkpoint, BYTES)),
+    (RUN_ON, "stopped/result.json", (TEXT, BYTES)),
+    (RUN_ON, "stopped/log.jsonl", (BYTES,)),
+    (RUN_ON, "stopped/run.lock", (damage_lock,)),
+    (STAGES, "stages/stages/01/stage.json", (TEXT, TEXT, BYTES)),
+    (STAGES, "stages/stages/*/log.jsonl", (BYTES,)),
+    ("run --config run.yaml --out run --quiet", "run/result.json", (TEXT,)),
+    ("run --config run.yaml --bound bound --out out --quiet", "bound/result.json", (TEXT,)),
+    ("compare run bound", "run/result.json", (TEXT, BYTES)),
+    ("results run", "run/result.json", (TEXT,)),
+    ("results check run", "run/result.json", (TEXT,)),
+    ("results add run --ledger out", "run/result.json", (TEXT, BYTES)),
+    ("results --ledger ledger", "ledger/*.json", (TEXT, BYTES)),
+    ("report suite.yaml --ledger ledger --out out", "ledger/*.json", (TEXT, BYTES)),
+    ("suite list suite.yaml --ledger ledger", "ledger/archive/index.json", (TEXT, BYTES)),
+    ("suite list suite.yaml --ledger out", "suite.yaml", (TEXT, BYTES)),
+    ("suite run suite.yaml --dry-run --ledger out --work out", "suite.yaml", (TEXT,)),
+    (TUNE, "tuned/trials.json", (TEXT, BYTES)),
+    (f"{TUNE} --space space.yaml", "space.yaml", (TEXT, BYTES)),
+    (LEARN_ON, "unfinished/checkpoints/*.safetensors", (damage_checkpoint, BYTES)),
+    ("inspect state", "state/learner.json", (TEXT, TEXT, BYTES)),
+    (f"{PREDICT} data/ant", "state/learner.json", (TEXT,)),
+    (PREDICT, "state/weights-*.safetensors", (damage_weights, damage_weights, BYTES)),
+    (PREDICT, "photo.jpg", (BYTES,)),
 )
-COMMAND_LINES: tuple[tuple[str, ...], ...] = (
-    ("stream", "--source", "folder", "--data-dir", "data", "--image-size", "8", "--tasks", "2"),
-    ("stream", "--read", "stream.json", "--json", "--save", "out/s.json"),
-    (
-        "run",
-        "--config",
-        "run.yaml",
-        "--seed",
-        "2",
-        "--momentum",
-        "0.9",
-        "--precision",
-        "auto",
-        *RUN,
-    ),
-    ("run", "--stream", "stream.json", "--method", "gd", "--learning-rate", "0.1", *SMALL, *RUN),
-    ("compare", "run", "bound", "--draw", "out/a.png"),
-    ("results", "check", "run", "--where", "seed=3"),
-    ("results", "run", "--method", "dm", "--seed", "3"),
-    ("suite", "list", "suite.yaml", "--seeds", "1,2", "--ledger", "out"),
-    ("inspect", "state", "--json"),
-    ("predict", "state", "photo.jpg", "--csv", "--reject", "--device", "cpu"),
-    ("learn", "out/state", "--labeled", "data", "--unlabeled", "data", "--name", "b", *SMALL),
-    (
-        "views",
-        "--source",
-        "folder",
-        "--data-dir",
-        "data",
-        "--image-size",
-        "8",
-        "--draw",
-        "out/v.png",
-    ),
+COMMAND_LINES = (
+    "stream --source folder --data-dir data --image-size 8 --tasks 2",
+    "stream --read stream.json --json --save out/s.json",
+    "run --config run.yaml --seed 2 --momentum 0.9 --precision auto --out out --quiet",
+    f"run --stream stream.json --method gd --learning-rate 0.1 {SMALL} --out out --quiet",
+    "compare run bound --draw out/a.png",
+    "results check run --where seed=3",
+    "results run --method dm --seed 3",
+    "suite list suite.yaml --seeds 1,2 --ledger out",
+    "inspect state --json",
+    "predict state photo.jpg --csv --reject --device cpu",
+    f"learn out/state --labeled data --unlabeled data --name b {SMALL}",
+    "views --source folder --data-dir data --image-size 8 --draw out/v.png",
 )
 
 
-def damage_words(random: Random, words: tuple[str, ...]) -> tuple[str, ...]:
+def damage_words(random: Random, words: list[str]) -> list[str]:
     """Change some words of a command line, but not the command."""
     first, *rest = words
     possible = [word for word in WORDS if word != "\ud800"]  # what a shell can give
@@ -461,65 +365,66 @@ def damage_words(random: Random, words: tuple[str, ...]) -> tuple[str, ...]:
             rest[place], rest[other] = rest[other], rest[place]
         elif kind == "joined" and rest:
             rest[place : place + 2] = ["=".join(rest[place : place + 2])]
-    return (first, *rest)
+    return [first, *rest]
 
 
 # Running a case
 
 
-def run_case(random: Random, corpus: Path, work: Path) -> tuple[tuple[str, ...], str, Outcome]:
-    """Damage something, run a command in `work`, and return what was done and what came of it."""
+def run_case(random: Random, corpus: Path, work: Path) -> list[str]:
+    """Damage something, run a command in `work`, and return what is wrong with how it ended."""
     shutil.copytree(corpus, work)
     what = "its words"
     if random.random() < 0.3:
-        words = damage_words(random, random.choice(COMMAND_LINES))
+        words = damage_words(random, random.choice(COMMAND_LINES).split())
     else:
-        case = random.choice(CASES)
-        words = case.words
-        damage = random.choice(case.damages)
-        places = sorted(work.glob(case.target)) or [work / case.target]
-        what = f"{case.target}: {damage(random, random.choice(places))}"
+        command, target, damages = random.choice(CASES)
+        words, damage = command.split(), random.choice(damages)
+        places = sorted(work.glob(target)) or [work / target]
+        what = f"{target}: {damage(random, random.choice(places))}"
+    problems = judged(words, work, (0, 2))
+    if problems:
+        problems = [f"distillmatch {' '.join(map(repr, words))}", what, *problems]
+    return problems
+
+
+def judged(words: list[str], work: Path, codes: tuple[int, ...]) -> list[str]:
+    """Run a command in a folder; return what is wrong with how it ended, and what it said."""
+    problems: list[str] = []
+    code: int | None = None
+    out = work / "out"
+    out.mkdir()
     os.chdir(work)
-    (work / "out").mkdir()
-    return words, what, judged(words, work / "out")
-
-
-def judged(words: tuple[str, ...], out: Path) -> Outcome:
-    """Run a command and say what is wrong with how it ended."""
-    outcome = Outcome()
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         try:
             with time_limit(SECONDS_A_CASE):
-                outcome.code = main(words)
+                code = main(words)
         except Began:
-            outcome.code = 0
+            code = 0
         except SystemExit as end:
-            outcome.code = end.code if isinstance(end.code, int) else 0
+            code = end.code if isinstance(end.code, int) else 0
         except TooSlowError:
-            outcome.problems.append(f"did not end within {SECONDS_A_CASE} s")
+            return [f"did not end within {SECONDS_A_CASE} s"]
         except BaseException:
-            outcome.problems.append(traceback.format_exc())
+            return [traceback.format_exc()]
         for stream in streams:
             stream.flush()
-    printed = [stream.buffer.getvalue().decode(errors="surrogateescape") for stream in streams]
-    outcome.out, outcome.said = printed
-    if outcome.problems:
-        return outcome
-    if outcome.code not in (0, 2) and words[:1] != ("predict",):  # 1: some images were read
-        outcome.problems.append(f"exit code {outcome.code}")
-    last = outcome.said.splitlines()[-1:] or [""]
-    if outcome.code == 2 and not last[0].startswith("distillmatch: "):
-        outcome.problems.append("exit code 2 without a sentence")
-    printed[0] = "" if "--csv" in words else printed[0]  # data, names of files as they are
-    if any(sign in text for text in printed for sign in ("\x1b", "\udce9", "Traceback")):
-        outcome.problems.append("a control character, a broken one, or a traceback was printed")
+    printed, said = [one.buffer.getvalue().decode(errors="surrogateescape") for one in streams]
+    if code not in codes and words[:1] != ["predict"]:  # 1: some images were read
+        problems.append(f"exit code {code}")
+    last = said.splitlines()[-1:] or [""]
+    if code == 2 and not last[0].startswith("distillmatch: "):
+        problems.append("exit code 2 without a sentence")
+    printed = "" if "--csv" in words else printed  # data, names of files as they are
+    if any(sign in text for text in (printed, said) for sign in ("\x1b", "\udce9", "Traceback")):
+        problems.append("a control character, a broken one, or a traceback was printed")
     for file in (path for path in out.rglob("*") if path.is_file() and path.suffix != ".lock"):
-        if outcome.code == 2:
-            outcome.problems.append(f"{file.name} was left behind")
+        if code == 2:
+            problems.append(f"{file.name} was left behind")
         elif file.suffix == ".json":
             json.loads(file.read_text())
-    return outcome
+    return [*problems, said[-500:]] if problems else []
 
 
 @contextmanager
@@ -572,47 +477,31 @@ def fuzz(seed: int, seconds: float, most: int = 10**9, stop_at: int = 1) -> tupl
     failures: list[str] = []
     count = 0
     with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder) / "corpus"
+        corpus, work = Path(folder) / "corpus", Path(folder) / "work"
         corpus.mkdir()
         with sandbox(corpus):
-            failures += undamaged_cases(corpus, Path(folder) / "work")
+            for command in {*(case[0] for case in CASES), *COMMAND_LINES}:
+                shutil.copytree(corpus, work)
+                problems = judged(command.split(), work, (0,))
+                failures += ["\n".join(["undamaged:", command, *problems])] * bool(problems)
+                os.chdir(corpus)
+                shutil.rmtree(work)
             end = time.monotonic() + seconds
             while count < most and time.monotonic() < end and len(failures) < stop_at:
-                failures += one_case(f"{seed}/{count}", corpus, Path(folder) / "work")
+                failures += one_case(f"{seed}/{count}", corpus, work)
                 count += 1
     return count, failures
-
-
-def undamaged_cases(corpus: Path, work: Path) -> list[str]:
-    """Run every command on undamaged files; return a text for each that does not succeed."""
-    failures = []
-    for words in {*(case.words for case in CASES), *COMMAND_LINES}:
-        shutil.copytree(corpus, work)
-        os.chdir(work)
-        (work / "out").mkdir()
-        outcome = judged(words, work / "out")
-        os.chdir(corpus)
-        shutil.rmtree(work)
-        if outcome.code != 0 or outcome.problems:
-            said = "\n".join([*outcome.problems, outcome.said[-500:]])
-            failures.append(f"undamaged: distillmatch {' '.join(words)}\n{said}")
-    return failures
 
 
 def one_case(name: str, corpus: Path, work: Path) -> list[str]:
     """Run the case of this name; return a text for it if something is wrong."""
     try:
-        words, what, outcome = run_case(Random(name), corpus, work)
+        problems = run_case(Random(name), corpus, work)
     finally:
         os.chdir(corpus)
         shutil.rmtree(work, ignore_errors=True)
-    if not outcome.problems:
-        return []
-    said = "\n".join([*outcome.problems, outcome.said[-500:]])
-    return [
-        f"distillmatch {' '.join(map(repr, words))}\n{what}\n{said}\n"
-        f"repeat it with: python tests/fuzz.py --case {name}"
-    ]
+    repeat = f"repeat it with: python tests/fuzz.py --case {name}"
+    return ["\n".join([*problems, repeat])] if problems else []
 
 
 def fuzz_by_hand() -> int:
