@@ -134,6 +134,8 @@ WRONG = [
     ("suite list --scale tiny", "--scale must be one of paper, quick, not 'tiny'"),
     ("suite", "the following arguments are required: list|run"),
     ("learn x --labeled y --options a", "takes key=value, not 'a'"),
+    ("predict x ''", "expected files or folders of images, not an empty name"),
+    ("predict x y --accept 0.9", "--accept is for --reject, which was not given"),
     ("compare missing", "missing: No such file"),
     ("results --ledger none", "none: expected results of runs, found none"),
     ("results --where tasks", "--where takes key=value, not 'tasks'"),

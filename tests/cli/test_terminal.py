@@ -15,7 +15,6 @@ from made_up import made_up_run
 
 from distillmatch.cli import main
 from distillmatch.runs.checkpoints import checksum
-from distillmatch.runs.lock import FolderLock
 from distillmatch.terminal import LiveProgress, show_progress, without_progress
 
 NAME = "[red]a [/x] :cat:"
@@ -39,21 +38,10 @@ def of_a_run(folder: Path, name: str) -> list[str]:
     return ["results", str(folder / name)]
 
 
-def of_a_ledger(folder: Path, name: str) -> list[str]:
-    return ["suite", "list", "--ledger", str(folder / name)]
-
-
 def of_an_experiment(folder: Path, name: str) -> list[str]:
     path = folder / "own.yaml"
     path.write_text(yaml.safe_dump({"title": name, "rows": {name: {}}, "columns": {name: {}}}))
     return ["suite", "list", str(path)]
-
-
-def of_a_result(folder: Path, name: str) -> list[str]:
-    result = made_up_run("base")
-    result["machine"]["device"] = name
-    (folder / "result.json").write_text(json.dumps(result))
-    return ["results", str(folder)]
 
 
 def of_a_learner(folder: Path, name: str) -> list[str]:
@@ -79,16 +67,8 @@ def of_a_yaml_key(folder: Path, name: str) -> list[str]:
     return ["run", "--config", str(folder / "run.yaml")]
 
 
-def of_a_lock(folder: Path, name: str) -> list[str]:
-    lock = FolderLock(folder / "run", print)
-    lock.path.write_text(f"{name} here")
-    _kept.append(lock)
-    return ["run", "--source", "shapes", "--tasks", "1", "--out", str(folder / "run")]
-
-
-_kept: list[FolderLock] = []
-NAMES = [of_a_folder, of_a_run, of_a_ledger, of_an_experiment]
-CONTENTS = [of_a_result, of_a_learner, of_a_stream, of_a_yaml_key, of_a_lock]
+NAMES = [of_a_folder, of_a_run, of_an_experiment]
+CONTENTS = [of_a_learner, of_a_stream, of_a_yaml_key]
 
 
 @pytest.mark.parametrize("place", NAMES)
