@@ -35,11 +35,6 @@ def test_a_run_is_shared_between_experiments_and_names_them() -> None:
     assert runs["cifar100-authors-parent-offline-seed1"].experiments == dm.experiments
 
 
-def test_bounds_come_first() -> None:
-    methods = [run.config.method for run in plan([load_experiment("table-2a")], [1, 2])]
-    assert methods[:6] == ["offline"] * 6 and "offline" not in methods[6:]
-
-
 def names_of(cells: list[str], *experiments: str) -> set[str]:
     planned = plan([load_experiment(name) for name in experiments], [1], cells=cells)
     names = [run.name for run in planned if run.config.method != "offline"]
@@ -64,7 +59,9 @@ def test_a_plan_without_bounds_has_those_that_are_asked_for() -> None:
     assert [run.config.method for run in runs] == ["dm"] * 3
 
 
-def test_cells_come_in_the_order_in_which_they_are_named() -> None:
+def test_bounds_come_first_then_cells_in_the_order_in_which_they_are_named() -> None:
+    methods = [run.config.method for run in plan([load_experiment("table-2a")], [1, 2])]
+    assert methods[:6] == ["offline"] * 6 and "offline" not in methods[6:]
     names = ["DM/20 tasks", "Base", "/5 tasks"]
     runs = plan([load_experiment("table-2a")], [1], cells=names, bounds=False)
     assert [(run.config.method, run.config.tasks) for run in runs] == [
@@ -73,20 +70,17 @@ def test_cells_come_in_the_order_in_which_they_are_named() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["DM/11 tasks", "5 tasks", "dm", "/DM", ""])
-def test_a_cell_that_no_experiment_has_is_refused(name: str) -> None:
-    sentence = f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with"
-    with pytest.raises(ConfigError, match=f"^{sentence} the rows 'UB', .* columns '5 tasks', "):
-        plan([load_experiment("table-2a")], [1], cells=["DM", name])
-
-
-def test_a_method_that_no_experiment_has_is_refused() -> None:
+def test_what_no_experiment_has_is_refused() -> None:
+    for name in ("DM/11 tasks", "5 tasks", "dm", "/DM", ""):
+        sentence = f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN wi"
+        with pytest.raises(ConfigError, match=f"^{sentence}th the rows 'UB', .* '5 tasks', "):
+            plan([load_experiment("table-2a")], [1], cells=["DM", name])
     with pytest.raises(ConfigError, match=r"no chosen experiment has method 'e2e'.*; they have dm"):
         plan([load_experiment("auroc")], [1], methods=["dm", "e2e"])
 
 
-def test_what_a_bound_does_not_depend_on_brings_no_other(tmp_path: Path) -> None:
-    rows = {
+def test_a_bound_serves_all_runs_but_those_that_learn_labels_otherwise(tmp_path: Path) -> None:
+    same = {
         "rate": {"learning_rate": 0.05},
         "options": {"options": {"class_balancing": False}, "unlabeled_per_task": 5},
         "coreset": {"coreset": 20, "stored_share": 0.5},
@@ -94,17 +88,14 @@ def test_what_a_bound_does_not_depend_on_brings_no_other(tmp_path: Path) -> None
         "batch": {"unlabeled_batch": 64},
         "bound": {"method": "offline", "unlabeled": "none"},
     }
-    assert counted(plan([own(tmp_path, rows)], [1])) == {"offline": 1, "dm": 5}
-
-
-def test_what_the_bound_depends_on_brings_another(tmp_path: Path) -> None:
-    rows = {
+    assert counted(plan([own(tmp_path, same)], [1])) == {"offline": 1, "dm": 5}
+    others = {
         "longer": {"epochs": 300}, "larger": {"network": "wrn-28-4"}, "tasks": {"tasks": 5},
         "labels": {"labels_per_class": 5}, "parents": {"order": "parent"}, "plain": {},
         "words": {"recipe": "as-written"}, "authors": {"splits": "authors"},
         "cosine": {"schedule": "cosine"},
     }  # fmt: skip
-    assert counted(plan([own(tmp_path, rows)], [1]))["offline"] == len(rows)
+    assert counted(plan([own(tmp_path, others)], [1]))["offline"] == len(others)
 
 
 def test_base_and_the_bound_learn_the_same_whatever_the_unlabeled_stream() -> None:

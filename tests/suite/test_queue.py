@@ -40,29 +40,16 @@ def part_of(result: dict[str, Any], tasks: int) -> dict[str, Any]:
     return {**result, **matrices, "complete": False, "tasks": result["tasks"][:tasks]}
 
 
-def test_the_longest_runs_come_first(tmp_path: Path) -> None:
-    queue = Queue(jobs_in(tmp_path, "base", "dm", "e2e", "gd", "offline-unlabeled"), None, nothing)
-    taken = [job.config.method for job in iter(queue.take, None)]
-    assert taken[0] == "offline-unlabeled"
-    assert taken.index("dm") < taken.index("e2e") < taken.index("base")
-    ten_tasks = [
-        Job(method, CONFIG.replace(method=method, tasks=10), tmp_path / method)
-        for method in ("base", "dm", "offline")
-    ]
-    assert [j.name for j in iter(Queue(ten_tasks, None, nothing).take, None)] == [
-        "offline",
-        "dm",
-        "base",
-    ]
-    longer = Job("longer", CONFIG.replace(method="base", epochs=9), tmp_path / "longer")
-    first = Queue([*ten_tasks, longer], None, nothing).take()
-    assert first is not None and first.name == "longer"
-
-
-def test_runs_come_in_the_order_given_where_that_is_asked(tmp_path: Path) -> None:
-    methods = ("base", "offline-unlabeled", "e2e", "dm")
-    queue = Queue(jobs_in(tmp_path, *methods), None, nothing, in_order=True)
-    assert [job.config.method for job in iter(queue.take, None)] == list(methods)
+def test_the_longest_runs_come_first_unless_they_are_to_come_in_order(tmp_path: Path) -> None:
+    methods = ("base", "offline", "e2e", "dm")
+    jobs = jobs_in(tmp_path, *methods)
+    jobs.append(Job("longer", CONFIG.replace(method="base", epochs=9), tmp_path / "longer"))
+    jobs[1] = Job("offline1", jobs[1].config.replace(tasks=10), jobs[1].out)
+    queue = Queue(jobs, None, nothing)
+    taken = [job.name for job in iter(queue.take, None)]
+    assert taken == ["longer", "offline1", "dm1", "e2e1", "base1"]
+    queue = Queue(jobs, None, nothing, in_order=True)
+    assert list(iter(queue.take, None)) == jobs
 
 
 def test_what_the_ledger_has_is_not_run(tmp_path: Path, result: dict[str, Any]) -> None:
@@ -75,26 +62,20 @@ def test_what_the_ledger_has_is_not_run(tmp_path: Path, result: dict[str, Any]) 
     assert [job.name for job in iter(queue.take, None)] == ["base2"]
 
 
-def test_a_result_that_was_left_in_its_folder_is_gathered_without_running(
+def test_a_result_that_was_left_in_its_folder_is_gathered_if_it_is_this_runs(
     tmp_path: Path, result: dict[str, Any]
 ) -> None:
     ledger = Ledger(tmp_path / "ledger")
     (job,) = jobs_in(tmp_path, "base")
+    write_result({**result, "config": {**result["config"], "epochs": 7}}, job.out)
+    queue = Queue([job], ledger, nothing)
+    queue.gather()
+    assert queue.take() == job
     write_result(result, job.out)
     queue = Queue([job], ledger, nothing)
     assert not ledger.results()  # asking what would be run changes nothing
     queue.gather()
     assert queue.over and ledger.results() == [result]
-
-
-def test_the_result_of_another_configuration_is_not_taken(
-    tmp_path: Path, result: dict[str, Any]
-) -> None:
-    (job,) = jobs_in(tmp_path, "base")
-    write_result({**result, "config": {**result["config"], "epochs": 7}}, job.out)
-    queue = Queue([job], None, nothing)
-    queue.gather()
-    assert queue.take() == job
 
 
 def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
