@@ -81,21 +81,12 @@ def test_the_word_for_the_browser_leads_to_the_page_once(client: Client) -> None
     )
 
 
-@pytest.mark.parametrize(
-    "hosts",
-    [
-        (),
-        ("evil.example",),
-        ("127.0.0.1:1",),
-        ("127.0.0.1",),
-        (HOST, HOST),
-        ("127.0.0.1.evil:8765",),
-    ],
-)
-def test_requests_for_another_host_are_refused(client: Client, hosts: tuple[str, ...]) -> None:
-    for path in GETS:
-        assert client.get(path, hosts=hosts).status == 403
-    assert client.ask("POST", "/predict", headers=[BEARER], hosts=hosts).status == 403
+def test_requests_for_another_host_are_refused(client: Client) -> None:
+    others = ["evil.example", "127.0.0.1:1", "127.0.0.1", "127.0.0.1.evil:8765"]
+    for hosts in ((), (HOST, HOST), *((one,) for one in others)):
+        for path in GETS:
+            assert client.get(path, hosts=hosts).status == 403
+        assert client.ask("POST", "/predict", headers=[BEARER], hosts=hosts).status == 403
 
 
 @pytest.mark.parametrize(
@@ -286,9 +277,7 @@ def test_senseless_requests_are_refused_and_change_nothing(
     assert not review.labels.labeled and not review.labels.folder.exists()
 
 
-def test_pictures_are_made_anew_and_few_are_kept(
-    client: Client, review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_are_made_anew(client: Client, review: Review) -> None:
     green = numbers_of(review, "green")[0]
     for path, size in (("/thumb", (224, 224)), ("/picture", (32, 24))):
         answer = client.get(f"{path}/{green}")
@@ -297,12 +286,6 @@ def test_pictures_are_made_anew_and_few_are_kept(
         assert image.size == size
         mean = np.asarray(image).mean(axis=(0, 1))
         assert np.abs(mean - COLORS["green"]).max() < 12
-    monkeypatch.setattr(of_app, "CACHE_BYTES", 2 * len(client.get("/thumb/0").body))
-    for number in range(9):
-        client.get(f"/thumb/{number}")
-    kept = review._thumbs
-    assert 0 < sum(map(len, kept.values())) == review._thumb_bytes <= of_app.CACHE_BYTES
-    assert list(kept)[-1] == 8
 
 
 def test_an_image_that_went_away_is_missing_and_gets_no_label(

@@ -17,7 +17,7 @@ PHONE = {"width": 390, "height": 800}
 
 @pytest.fixture
 def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Review:
-    monkeypatch.setattr(groups, "CLUSTER_IMAGES", 100)
+    monkeypatch.setattr(groups, "MOST_IMAGES", 100)
     camera = write_camera(tmp_path / "camera", {"red": 90, "orange": 3, "gray": 5})
     return start_review(camera, tmp_path / "labels")
 

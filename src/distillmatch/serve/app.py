@@ -7,17 +7,15 @@ named by number, so no request can name a file. What is sent of them is decoded 
 import hmac
 import io
 import re
-import threading
 import warnings
 from base64 import b64encode
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import numpy as np
 from anyio import CapacityLimiter
@@ -43,7 +41,6 @@ from distillmatch.terminal import tell, without_progress
 
 GUESSES = 3
 THUMB_SIDE, PICTURE_SIDE = 224, 1280
-CACHE_BYTES = 64 * 2**20
 LARGEST_IMAGE, LARGEST_REQUEST = 32 * 2**20, 4 * 2**20
 """Bytes that a request may bring: an image to predict, or labels."""
 KEPT = "private, max-age=3600"
@@ -67,9 +64,6 @@ class Review:
         self.grouping = group_images(*camera.judged, self.classes)
         self._digests = [shot.digest for shot in camera.shots]
         self._number = {digest: number for number, digest in enumerate(self._digests)}
-        self._thumbs: OrderedDict[int, bytes] = OrderedDict()
-        self._thumb_bytes = 0
-        self._lock = threading.Lock()
 
     def page(self) -> dict[str, Any]:
         """Return everything the page shows but the pictures."""
@@ -108,33 +102,22 @@ class Review:
             "known": bool(judged.familiar[0]) if rejects else None,
         }
 
-    def thumb(self, number: int) -> bytes:
-        """Return an image as the learner sees it, a square, as JPEG."""
-        with self._lock:
-            if number in self._thumbs:
-                self._thumbs.move_to_end(number)
-                return self._thumbs[number]
-        with self._opened(number) as file:
-            made = _jpeg(Image.fromarray(decode_image(file, THUMB_SIDE)))
-        with self._lock:
-            self._thumb_bytes += len(made) - len(self._thumbs.pop(number, b""))
-            self._thumbs[number] = made
-            while self._thumb_bytes > CACHE_BYTES:
-                self._thumb_bytes -= len(self._thumbs.popitem(last=False)[1])
-        return made
+    def picture(self, number: int, whole: bool) -> bytes:
+        """Return an image as JPEG: whole, or the square that the learner sees.
 
-    def picture(self, number: int) -> bytes:
-        """Return a whole image as JPEG."""
-        with self._opened(number) as file, Image.open(file, formats=FORMATS) as image:
-            whole = upright(image, PICTURE_SIDE // 2)
-        whole.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
-        return _jpeg(whole)
-
-    def _opened(self, number: int) -> BinaryIO:
-        """Open the file of an image, if it is the one that was judged."""
-        shot = self.camera.shots[number]
+        A file that is not the one that was judged is refused.
+        """
+        shot, made = self.camera.shots[number], io.BytesIO()
         shot.refuse_change()
-        return Path(shot.path).open("rb")
+        with Path(shot.path).open("rb") as file:
+            if whole:
+                with Image.open(file, formats=FORMATS) as opened:
+                    image = upright(opened, PICTURE_SIDE // 2)
+                image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+            else:
+                image = Image.fromarray(decode_image(file, THUMB_SIDE))
+        image.save(made, "JPEG", quality=85)
+        return made.getvalue()
 
     def _guesses(self) -> list[list[tuple[str, float]]]:
         rows = self.camera.judged.probabilities
@@ -165,69 +148,49 @@ class _Labeling(BaseModel):
     label: str | None
 
 
-class _Answers:
-    """The answers to requests that the guard let pass."""
+def _routes(review: Review, page: str) -> list[Route]:
+    """Return what answers which address."""
+    decoding, predicting = CapacityLimiter(THREADS), CapacityLimiter(1)
 
-    def __init__(self, review: Review, page: str) -> None:
-        self._review, self._page = review, page
-        self._decoding, self._predicting = CapacityLimiter(THREADS), CapacityLimiter(1)
+    async def html(request: Request) -> Response:
+        return HTMLResponse(page)
 
-    def routes(self) -> list[Route]:
-        """Return what answers which address."""
-        return [
-            Route("/", self.html),
-            Route("/page", self.page),
-            Route("/label", self.label, methods=["POST"]),
-            Route("/undo", self.undo, methods=["POST"]),
-            Route("/thumb/{number}", self.thumb),
-            Route("/picture/{number}", self.picture),
-            Route("/predict", self.predict, methods=["POST"]),
-        ]
+    async def content(request: Request) -> Response:
+        return JSONResponse(await run_sync(review.page))
 
-    async def html(self, request: Request) -> Response:
-        """Answer with the page."""
-        return HTMLResponse(self._page)
-
-    async def page(self, request: Request) -> Response:
-        """Answer with what the page shows."""
-        return JSONResponse(await run_sync(self._review.page))
-
-    async def label(self, request: Request) -> Response:
-        """Label images."""
+    async def label(request: Request) -> Response:
         wanted = _Labeling.model_validate_json(await _body(request, LARGEST_REQUEST))
-        if max(wanted.images, default=0) >= len(self._review.camera.shots):
+        if max(wanted.images, default=0) >= len(review.camera.shots):
             raise HTTPException(400, "there is no image of this number")
-        given = await run_sync(self._review.give, wanted.images, wanted.label)
-        return JSONResponse(given)
+        return JSONResponse(await run_sync(review.give, wanted.images, wanted.label))
 
-    async def undo(self, request: Request) -> Response:
-        """Take the last action back."""
-        return JSONResponse(await run_sync(self._review.undo))
+    async def undo(request: Request) -> Response:
+        return JSONResponse(await run_sync(review.undo))
 
-    async def thumb(self, request: Request) -> Response:
-        """Answer with a small square."""
-        return await self._image(request, self._review.thumb)
+    async def predict(request: Request) -> Response:
+        image = await _body(request, LARGEST_IMAGE)
+        return JSONResponse(await run_sync(review.predict, image, limiter=predicting))
 
-    async def picture(self, request: Request) -> Response:
-        """Answer with a whole image."""
-        return await self._image(request, self._review.picture)
-
-    async def predict(self, request: Request) -> Response:
-        """Answer what the learner says of the image in the body."""
-        content = await _body(request, LARGEST_IMAGE)
-        said = await run_sync(self._review.predict, content, limiter=self._predicting)
-        return JSONResponse(said)
-
-    async def _image(self, request: Request, make: Callable[[int], bytes]) -> Response:
+    async def picture(request: Request) -> Response:
         text = request.path_params["number"]
         number = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
-        if not 0 <= number < len(self._review.camera.shots):
+        if not 0 <= number < len(review.camera.shots):
             raise HTTPException(404, "there is no image of this number")
+        whole = request.url.path.startswith("/picture/")
         try:
-            made = await run_sync(make, number, limiter=self._decoding)
+            made = await run_sync(review.picture, number, whole, limiter=decoding)
         except (OSError, LearnerError) as error:
             raise HTTPException(404, str(error)) from None
         return Response(made, media_type="image/jpeg", headers={"cache-control": KEPT})
+
+    return [
+        Route("/", html),
+        Route("/page", content),
+        Route("/label", label, methods=["POST"]),
+        Route("/undo", undo, methods=["POST"]),
+        Route("/predict", predict, methods=["POST"]),
+        *(Route(f"/{kind}/{{number}}", picture) for kind in ("thumb", "picture")),
+    ]
 
 
 class Guard:
@@ -291,7 +254,7 @@ def make_app(review: Review, token: str, once: str, hosts: Collection[str]) -> A
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     app = Starlette(
-        routes=_Answers(review, page).routes(),
+        routes=_routes(review, page),
         exception_handlers={
             HTTPException: _refuse,
             DistillMatchError: _refuse,
@@ -342,9 +305,3 @@ def _is_same(text: str, secret: str) -> bool:
 def _source(inline: str) -> str:
     """Return what allows an inline script or style, and no other."""
     return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=85)
-    return file.getvalue()

@@ -25,7 +25,6 @@ LARGEST_FILE = 256 * 2**20
 """Bytes of a file that may be an image; a film among photographs is not read."""
 _GRID = 8
 """Squares along each side of an image whose mean colors describe it."""
-_PIECE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -80,23 +79,31 @@ class Camera(NamedTuple):
 def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera:
     """Judge the images at some places, with progress in the terminal; what lies in `out` is not."""
     files, problems = find_files(places, out)
-    found, unread = _identified(files)
-    copies = len(files) - len(found) - len(unread)
-    problems += unread
+    distinct: dict[str, Shot] = {}
+    links = len(problems)
+    with show_progress(f"reading the {WHAT}", len(files)) as progress:
+        for number, (path, name) in enumerate(files.items(), 1):
+            try:
+                shot = _shot(path, name)
+                distinct.setdefault(shot.digest, shot)
+            except OSError as error:
+                problems.append(f"{shown(path)}: {error.strerror or error}")
+            progress(number)
+    copies = len(files) - len(distinct) - (len(problems) - links)
     shots: list[Shot] = []
     judged: list[Judged] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is wrong with a file is said of it
-        items = [ImageFile.at(shot.path) for shot in found]
-        results = zip(found, learner.reader_for(items).results(items, WHAT), strict=True)
+        items = [ImageFile.at(shot.path) for shot in distinct.values()]
+        results = zip(
+            distinct.values(), learner.reader_for(items).results(items, WHAT), strict=True
+        )
         while batch := list(islice(results, BATCH)):
-            rows = [row for _, row in batch if not isinstance(row, str)]
-            shots += [shot for shot, row in batch if not isinstance(row, str)]
-            problems += [
-                f"{shown(shot.path)}: {row}" for shot, row in batch if isinstance(row, str)
-            ]
-            if rows:
-                judged.append(judge(learner, np.stack(rows)))
+            good = [(shot, row) for shot, row in batch if not isinstance(row, str)]
+            problems += [f"{shown(shot.path)}: {r}" for shot, r in batch if isinstance(r, str)]
+            if good:
+                shots += [shot for shot, _ in good]
+                judged.append(judge(learner, np.stack([row for _, row in good])))
     if not shots:
         reason = f" ({problems[0]})" if problems else ""
         raise LearnerError(f"{shown(places[0])}: expected images there, found none{reason}")
@@ -104,7 +111,7 @@ def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera
     return Camera(shots, whole, copies, problems)
 
 
-def find_files(places: Sequence[Path], out: Path) -> tuple[list[tuple[str, str]], list[str]]:
+def find_files(places: Sequence[Path], out: Path) -> tuple[dict[str, str], list[str]]:
     """Return each file at some places once, with a name for people, and what is wrong with others.
 
     Files in `out` are left out. Links may not lead to where nobody asked to look.
@@ -128,7 +135,7 @@ def find_files(places: Sequence[Path], out: Path) -> tuple[list[tuple[str, str]]
                 continue
             name = Path(path).relative_to(root) if root else Path(path).name
             found.setdefault(str(real), shown(name))
-    return list(found.items()), problems
+    return found, problems
 
 
 def judge(learner: ContinualLearner, rows: NDArray[np.generic]) -> Judged:
@@ -148,30 +155,15 @@ def describe(rows: NDArray[np.generic]) -> NDArray[np.float32]:
     return np.asarray(cells.reshape(len(rows), -1) / 255)
 
 
-def _identified(files: Sequence[tuple[str, str]]) -> tuple[list[Shot], list[str]]:
-    """Return the files of different contents, and what is wrong with others."""
-    shots: dict[str, Shot] = {}
-    problems: list[str] = []
-    with show_progress(f"reading the {WHAT}", len(files)) as progress:
-        for number, (path, name) in enumerate(files):
-            try:
-                stamp = _stamp(path)
-                if stamp[0] > LARGEST_FILE:
-                    raise OSError("too large for an image")
-                shot = Shot(path, name, _digest(path), stamp)
-                shots.setdefault(shot.digest, shot)
-            except OSError as error:
-                problems.append(f"{shown(path)}: {error.strerror or error}")
-            progress(number + 1)
-    return list(shots.values()), problems
-
-
-def _digest(path: str) -> str:
-    content = hashlib.blake2b(digest_size=8)
+def _shot(path: str, name: str) -> Shot:
+    """Read a file to its end and name it after its content."""
+    stamp, content = _stamp(path), hashlib.blake2b(digest_size=8)
+    if stamp[0] > LARGEST_FILE:
+        raise OSError("too large for an image")
     with Path(path).open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
+        while piece := file.read(2**20):
             content.update(piece)
-    return content.hexdigest()
+    return Shot(path, name, content.hexdigest(), stamp)
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 Kind = Literal["unfamiliar", "doubtful", "sure"]
 SURE = 0.5
 """Least distance between the probabilities of the two most probable classes."""
-CLUSTER_IMAGES, MOST_IMAGES, AT_ONCE = 16, 48, 40
-"""Mean and most images of a cluster, for one look; and into how many clusters images are divided
-at once, which bounds the time.
-"""
-_STEPS = 50
+MOST_IMAGES = 24
+"""Most images of a group, for one look."""
+_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -77,44 +75,26 @@ def margins(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def clusters(rows: NDArray[np.float32]) -> list[NDArray[np.int64]]:
-    """Group rows that are near each other, at most `MOST_IMAGES` together unless they are equal."""
-    parts = _means(rows)
-    if len(parts) == 1:
-        return parts
-    return [
-        part[inner]
-        for part in parts
-        for inner in (clusters(rows[part]) if len(part) > MOST_IMAGES else [np.arange(len(part))])
-    ]
+    """Divide rows in two by k-means, again and again, until at most `MOST_IMAGES` are together."""
+    waiting = [np.arange(len(rows))] if len(rows) else []
+    found = []
+    while waiting:
+        part = waiting.pop()
+        if len(part) <= MOST_IMAGES:
+            found.append(part)
+            continue
+        here = rows[part]
+        first = here[_distances(here, here.mean(axis=0)).argmax()]
+        second = here[_distances(here, first).argmax()]
+        for _ in range(_STEPS):
+            side = _distances(here, first) > _distances(here, second)
+            if not side.any():  # all are equal
+                side[::2] = True
+            first, second = here[~side].mean(axis=0), here[side].mean(axis=0)
+        waiting += [part[side], part[~side]]
+    return found
 
 
-def _means(rows: NDArray[np.float32]) -> list[NDArray[np.int64]]:
-    """Group rows by k-means."""
-    count = min(AT_ONCE, -(-len(rows) // CLUSTER_IMAGES))
-    if not count:
-        return []
-    centers = _first_centers(rows, count)
-    nearest = np.full(len(rows), -1)
-    for _ in range(_STEPS):
-        before, nearest = nearest, _distances(rows, centers).argmin(axis=1)
-        if (before == nearest).all():
-            break
-        for number in np.unique(nearest):
-            centers[number] = rows[nearest == number].mean(axis=0)
-    return [np.flatnonzero(nearest == number) for number in np.unique(nearest)]
-
-
-def _first_centers(rows: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Choose the row nearest to the mean, then in turn the one farthest from those chosen."""
-    chosen = [int(_distances(rows, rows.mean(axis=0, keepdims=True)).argmin())]
-    gaps = _distances(rows, rows[chosen])[:, 0]
-    while len(chosen) < count:
-        chosen.append(int(gaps.argmax()))
-        gaps = np.minimum(gaps, _distances(rows, rows[chosen[-1:]])[:, 0])
-    return rows[chosen].astype(np.float32)
-
-
-def _distances(rows: NDArray[np.float32], centers: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the squared distance of each row from each center."""
-    squares = (rows**2).sum(axis=1)[:, None] + (centers**2).sum(axis=1)
-    return np.asarray(squares - 2 * rows @ centers.T)
+def _distances(rows: NDArray[np.float32], center: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the distance of each row from the center."""
+    return np.asarray(np.linalg.norm(rows - center, axis=1))

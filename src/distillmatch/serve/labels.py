@@ -6,17 +6,17 @@ label. What is not a label lies in the hidden folder `.review`, which `learn` ig
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import threading
 import unicodedata
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from distillmatch.errors import LearnerError, explain_disk_errors
-from distillmatch.files import atomic_file, read_bytes, write_atomically
+from distillmatch.files import atomic_file
 from distillmatch.learner.labels import UNKNOWN
 from distillmatch.serve.camera import Shot
 from distillmatch.sources.walk import OF_REVIEW, is_ignored, shown
@@ -25,17 +25,13 @@ SKIPPED = ""
 """Stands for the label of an image that is to be left out."""
 LONGEST = 200
 """Bytes of a class name, all of which a file system takes as a name."""
-_HISTORY = "history.json"
-_MOST_ACTIONS, _MOST_CHANGES = 100, 50_000
+_MOST_ACTIONS = 100
 _DIGEST = re.compile(r"-([0-9a-f]{16})(?:\.\w+)?\Z")
 _KEEPING = "keeping a label"
 
-Action = dict[str, str | None]
-"""The label that each changed image had before."""
-
 
 class Labels:
-    """The labels in one folder, with the actions that can be undone."""
+    """The labels in one folder, with the actions that can be undone until it is closed."""
 
     def __init__(self, folder: Path, classes: Sequence[str], shots: Iterable[Shot]) -> None:
         self.folder = folder
@@ -45,8 +41,8 @@ class Labels:
         self._labels: dict[str, str] = {}
         self._others: set[str] = set()
         self._change = threading.Lock()
+        self._actions: deque[dict[str, str | None]] = deque(maxlen=_MOST_ACTIONS)
         self._read_folders()
-        self._actions = _read_actions(folder / OF_REVIEW / _HISTORY)
 
     def of(self, digest: str) -> str | None:
         """Return an image's label, `SKIPPED`, or None if it has neither."""
@@ -75,12 +71,12 @@ class Labels:
         """
         with self._change:
             name = class_name(label, self.classes) if label else label
-            before: Action = {}
+            before: dict[str, str | None] = {}
             try:
                 self._put_all(dict.fromkeys(digests, name), before)
             finally:
                 if before:
-                    self._remember(before)
+                    self._actions.append(before)
             return list(before)
 
     def undo(self) -> list[str]:
@@ -88,14 +84,12 @@ class Labels:
         with self._change:
             if not self._actions:
                 return []
-            changed: Action = {}
-            known = {one: label for one, label in self._actions[-1].items() if one in self._shots}
-            self._put_all(known, changed)
+            changed: dict[str, str | None] = {}
+            self._put_all(self._actions[-1], changed)
             self._actions.pop()
-            self._write_actions()
             return list(changed)
 
-    def _put_all(self, labels: Action, before: Action) -> None:
+    def _put_all(self, labels: dict[str, str | None], before: dict[str, str | None]) -> None:
         """Give each image its label; note what it had before in `before`."""
         with explain_disk_errors(_KEEPING, self.folder):
             folders = {label: self._folder_of(label) for label in set(labels.values()) - {None}}
@@ -153,21 +147,6 @@ class Labels:
                     elif label:
                         self._others.add(label)
 
-    def _remember(self, action: Action) -> None:
-        self._actions.append(action)
-        while len(self._actions) > 1 and (
-            len(self._actions) > _MOST_ACTIONS or sum(map(len, self._actions)) > _MOST_CHANGES
-        ):
-            del self._actions[0]
-        self._write_actions()
-
-    def _write_actions(self) -> None:
-        path = self.folder / OF_REVIEW / _HISTORY
-        if self._actions:
-            write_atomically(path, json.dumps(self._actions) + "\n", _KEEPING)
-        else:
-            path.unlink(missing_ok=True)
-
 
 def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
@@ -214,18 +193,3 @@ def _bring(shot: Shot, target: Path) -> None:
     except OSError:  # another disk, or one without links
         with atomic_file(target, _KEEPING) as file, Path(shot.path).open("rb") as source:
             shutil.copyfileobj(source, file)
-
-
-def _read_actions(path: Path) -> list[Action]:
-    """Return the actions of earlier days; without them, or if damaged, none can be undone."""
-    try:
-        found = json.loads(read_bytes(path))
-        return [{str(key): _label(value) for key, value in action.items()} for action in found]
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        return []
-
-
-def _label(value: object) -> str | None:
-    if not isinstance(value, str | None):
-        raise TypeError
-    return value
