@@ -86,7 +86,6 @@ def test_the_benchmarks_measure_views_and_both_loops(capsys: pytest.CaptureFixtu
         assert speed["images_per_second"] == pytest.approx(per_second)
     ratio = plain["milliseconds_per_step"] / engine["milliseconds_per_step"]
     assert measured["ratio"] == pytest.approx(ratio)
-    assert sum(measured["shares"].values()) == pytest.approx(1)
 
 
 WRONG = [

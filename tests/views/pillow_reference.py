@@ -12,8 +12,7 @@ from torch import Tensor
 
 from distillmatch.views.normalization import Normalization
 from distillmatch.views.operations import OPERATIONS
-from distillmatch.views.strong import OperationDraw, StrongDraw
-from distillmatch.views.weak import WeakDraw
+from distillmatch.views.views import OperationDraw, StrongDraw, WeakDraw
 
 Picture = Image.Image
 

@@ -1,29 +1,14 @@
-import math
+"""The hash behind views: the same as written out plainly, in range, different by purpose."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from distillmatch.views import view_key
-from distillmatch.views.draws import Draw, positions_of, random_words, uniform, whole
+from distillmatch.views.draws import Draw, positions_of, random_words, whole
 
-COUNT = 40_000
 WORD = 1 << 64
-
-
-def chi_square(observed: Tensor, expected: float) -> float:
-    return float(((observed.double() - expected) ** 2 / expected).sum())
-
-
-def limit(degrees: int) -> float:
-    """Five standard deviations above the mean of a chi-square variable."""
-    return degrees + 5 * math.sqrt(2 * degrees)
-
-
-def words(key: int, draw: Draw, count: int = COUNT) -> Tensor:
-    return random_words(key, torch.arange(count), draw)[0]
 
 
 def slow_word(key: int, position: int, draw: int) -> int:
@@ -49,41 +34,6 @@ def slow_word(key: int, position: int, draw: int) -> int:
 def test_words_are_those_of_the_written_out_hash(key: int, places: list[int], draw: Draw) -> None:
     found = random_words(key, torch.tensor(places), draw)[0].tolist()
     assert found == [slow_word(key, place, draw) for place in places]
-
-
-def test_every_draw_is_uniform() -> None:
-    for draw in Draw:
-        drawn = uniform(words(view_key(3, "uniform"), draw))
-        assert drawn.dtype == torch.float32
-        assert float(drawn.min()) >= 0 and float(drawn.max()) < 1
-        counts = torch.bincount((drawn * 64).long(), minlength=64)
-        assert chi_square(counts, COUNT / 64) < limit(63), draw
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (words(view_key(1), Draw.FLIP), words(view_key(1), Draw.CROP_ROW)),
-        (words(view_key(1), Draw.FLIP), words(view_key(2), Draw.FLIP)),
-        (words(view_key(1, "weak"), Draw.FLIP), words(view_key(1, "strong"), Draw.FLIP)),
-        (words(1, Draw.FLIP), words(2, Draw.FLIP)),
-        (words(1, Draw.FLIP)[:-1], words(1, Draw.FLIP)[1:]),
-    ],
-    ids=["draws", "seeds", "purposes", "neighboring keys", "neighboring positions"],
-)
-def test_different_draws_are_independent(first: Tensor, second: Tensor) -> None:
-    pairs = whole(first, 8) * 8 + whole(second, 8)
-    counts = torch.bincount(pairs, minlength=64)
-    assert chi_square(counts, len(pairs) / 64) < limit(63)
-
-
-def test_bits_of_a_word_are_fair_and_independent() -> None:
-    drawn = words(view_key(9), Draw.CUTOUT_ROW)
-    bits = torch.stack([(drawn >> bit) & 1 for bit in range(64)]).double() * 2 - 1
-    bound = 5 / math.sqrt(COUNT)
-    assert float(bits.mean(dim=1).abs().max()) < bound
-    correlation = bits @ bits.T / COUNT - torch.eye(64)
-    assert float(correlation.abs().max()) < bound
 
 
 @given(st.integers(1, 500))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from distillmatch.bench.views import measure_views
 from distillmatch.report.views_sheet import draw_views_of
 from distillmatch.sources import Dataset, Part
 from distillmatch.views import (
@@ -24,8 +23,7 @@ from distillmatch.views import (
     view_key,
     weak_views,
 )
-from distillmatch.views.strong import draw_strong
-from distillmatch.views.weak import draw_weak
+from distillmatch.views.views import draw_strong, draw_weak
 
 torch.set_num_threads(1)
 
@@ -246,9 +244,3 @@ def test_the_sheet_is_a_picture_of_useful_size(tmp_path: Path) -> None:
         colors = sheet.convert("RGB").getcolors(1 << 24)
     assert colors is not None and len(colors) > 1000
     assert path.read_bytes() == again.read_bytes()
-
-
-def test_the_benchmark_measures_both_kinds() -> None:
-    found = measure_views(pictures(), "cpu", seconds=0.02)
-    assert (found.image_size, found.batch_size, found.threads) == (32, 300, 1)
-    assert found.weak > 0 and found.strong > 0

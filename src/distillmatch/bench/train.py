@@ -1,21 +1,17 @@
 """How long a training step takes: the engine beside a plain loop, for the same method and batch."""
 
+import itertools
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from distillmatch.bench.hardware import Floor, floor_of, mean_seconds
+from distillmatch.bench.views import mean_seconds
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
-from distillmatch.engine.data import Epoch
-from distillmatch.engine.epochs import Epochs, Place
-from distillmatch.engine.outcome import LossMeans
-from distillmatch.engine.outputs import evaluate
-from distillmatch.engine.steps import batches, training_mode
+from distillmatch.engine.epochs import Epochs
+from distillmatch.engine.steps import training_mode
 from distillmatch.methods import Batch, Frozen, TaskInfo, Training
 from distillmatch.methods.contract import terms_of, trainings_of
 from distillmatch.methods.schedule import Schedule
@@ -35,12 +31,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class TrainBenchmark:
-    """The plain float32 loop and the engine, and where the engine's time goes.
-
-    `shares` are those of views, answers of frozen networks, and steps, each measured alone. On a
-    GPU the views and answers of the next epoch are made beside the steps of this one, so that the
-    engine is faster than all of them in a row by the factor `overlap`.
-    """
+    """The plain float32 loop beside the engine."""
 
     method: str
     network: str
@@ -50,10 +41,6 @@ class TrainBenchmark:
     images_per_step: int
     plain: Speed
     engine: Speed
-    shares: dict[str, float]
-    overlap: float
-    evaluation_seconds: float
-    floor: Floor | None
 
     @property
     def ratio(self) -> float:
@@ -67,31 +54,28 @@ def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> Tra
     The first task is learned for one epoch, so that there are past models to ask.
     """
     plain = _plain_loop(config.replace(precision="float32", epochs=1), dataset, seconds)
-    engine = _Prepared(config.replace(epochs=1), dataset)
-    engine.take_epoch()  # captures the step, and lets libraries choose their kernels
-    fixed = engine.first_part()
-    views = engine.time(engine.first_views, seconds / 4)
-    drawing = engine.time(engine.first_part, seconds / 4)
-    training = engine.time(lambda: engine.take_steps(fixed), seconds / 4)
-    whole = engine.time(engine.take_epoch, seconds)
-    started = time.perf_counter()
-    engine.evaluate()
-    parts = {"views": views, "answers": max(0.0, drawing - views), "training": training}
-    total = sum(parts.values())
-    placement = engine.engine.placement
+    prepared = _Prepared(config.replace(epochs=1), dataset)
+    training, placement = prepared.training, prepared.engine.placement
+    taker = prepared.engine.trainer.steps_of(training, prepared.task)
+    # A schedule without an end, so that the next epoch is always prepared beside this one.
+    epochs = Epochs(prepared.data, replace(training, schedule=Schedule(sys.maxsize, 0.1)))
+    numbers = itertools.count()
+
+    def take_epoch() -> None:
+        with training_mode(training):
+            torch.cat([taker.run(part) for part in epochs.parts(next(numbers))]).sum().item()
+
+    take_epoch()  # captures the step, and lets libraries choose their kernels
+    spent = mean_seconds(placement.wait, take_epoch, seconds)
     return TrainBenchmark(
         method=config.method,
         network=config.network,
         device=placement.name,
         precision=str(placement.dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
-        images_per_step=engine.images_per_step,
+        images_per_step=prepared.images_per_step,
         plain=plain,
-        engine=engine.speed(whole / engine.steps),
-        shares={name: spent / total for name, spent in parts.items()},
-        overlap=total * engine.steps / fixed.steps / whole,
-        evaluation_seconds=time.perf_counter() - started,
-        floor=floor_of(placement, engine.training.network, lambda: engine.eager_step(fixed)),
+        engine=prepared.speed(spent / prepared.data.steps(training)),
     )
 
 
@@ -110,55 +94,8 @@ class _Prepared:
         for training in trainings[: trainings.index(self.training) + 1]:
             if training.before is not None:
                 training.before(self.data, self.task)
-        self.steps = self.data.steps(self.training)
         config = self.engine.config
         self.images_per_step = self.training.views_in_step(config.batch, config.unlabeled_batch)
-        self.taker = self.engine.trainer.steps_of(self.training, self.task)
-        self.epochs = Epochs(self.data, replace(self.training, schedule=Schedule(sys.maxsize, 0.1)))
-        self.number = 0
-        self.means = LossMeans({}, self.training.name)
-
-    def take_epoch(self) -> None:
-        """Do all that the engine does for an epoch, and prepare the next as it does."""
-        with training_mode(self.training):
-            losses = [self.taker.run(part) for part in self.epochs.parts(self.number)]
-        self.number += 1
-        self.means.add(torch.cat(losses), self.taker.step.names)
-
-    def first_part(self) -> Epoch:
-        """Make the views and scores of an epoch's first part, which most often is all of it."""
-        return self.epochs.take(Place(0, 0))
-
-    def first_views(self) -> None:
-        """Make those views alone."""
-        first = self.data.parts(self.training)[0]
-        self.data.views(self.training, self.data.draft(self.training, 0, first))
-
-    def take_steps(self, epoch: Epoch) -> None:
-        """Take the steps of an epoch that is there already."""
-        with training_mode(self.training):
-            self.taker.run(epoch)
-
-    def eager_step(self, epoch: Epoch) -> None:
-        """Take one step of an epoch as a method writes it."""
-        with training_mode(self.training):
-            self.taker.step(next(batches(epoch)))
-
-    def evaluate(self) -> None:
-        """Look at all test images."""
-        engine = self.engine
-        evaluate(
-            engine.method,
-            self.task,
-            engine.dataset,
-            engine.stream,
-            engine.normalization,
-            engine.placement,
-        )
-
-    def time(self, work: Callable[[], Any], seconds: float) -> float:
-        """Return the mean seconds of some work, repeated for about so long."""
-        return mean_seconds(self.engine.placement.wait, work, seconds)
 
     def speed(self, seconds_per_step: float) -> Speed:
         """Return a step's time as the figures that are reported."""
@@ -182,41 +119,33 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
         momentum=config.momentum,
         weight_decay=config.weight_decay,
     )
-    counter = 0
+    numbers = itertools.count()
 
     def outputs(frozen: Frozen | None, images: torch.Tensor) -> Any:
         with torch.no_grad():
             return None if frozen is None else frozen(images, prepared.task)
 
+    def drawn(size: int, count: int) -> torch.Tensor:
+        return torch.randint(size, (count,), device=placement.device)
+
     def step() -> None:
-        nonlocal counter
-        counter += 1
-        rows = torch.randint(len(labeled), (config.batch,), device=placement.device)
+        number, normalization = next(numbers), data.normalization
+        rows = drawn(len(labeled), config.batch)
         chosen = all_labeled[rows]
-        images = weak_views(chosen, view_key(counter, "labeled"), data.normalization)
+        images = weak_views(chosen, view_key(number, "labeled"), normalization)
         weak, strong, strong_images = data.nothing(), None, None
         if training.strong_labeled:
-            strong_images = strong_views(chosen, view_key(counter, "taught"), data.normalization)
+            strong_images = strong_views(chosen, view_key(number, "taught"), normalization)
         if training.unlabeled:
-            others = torch.randint(
-                len(unlabeled), (config.unlabeled_batch,), device=placement.device
-            )
-            pixels = all_unlabeled[others]
-            weak = weak_views(pixels, view_key(counter, "unlabeled"), data.normalization)
+            pixels = all_unlabeled[drawn(len(unlabeled), config.unlabeled_batch)]
+            weak = weak_views(pixels, view_key(number, "unlabeled"), normalization)
             if training.strong:
-                strong = strong_views(pixels, view_key(counter, "strong"), data.normalization)
-        batch = Batch(
-            images,
-            labels[rows],
-            weak,
-            strong,
-            strong_images,
-            outputs(training.frozen_labeled, images),
-            outputs(training.frozen_unlabeled, weak),
-        )
-        terms = terms_of(training, batch, prepared.task)
+                strong = strong_views(pixels, view_key(number, "strong"), normalization)
+        asked = outputs(training.frozen_labeled, images), outputs(training.frozen_unlabeled, weak)
+        batch = Batch(images, labels[rows], weak, strong, strong_images, *asked)
+        loss = torch.stack(list(terms_of(training, batch, prepared.task).values())).sum()
         optimizer.zero_grad()
-        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         if training.clip is not None:
             torch.nn.utils.clip_grad_norm_(training.network.parameters(), training.clip)
         optimizer.step()

@@ -1,6 +1,7 @@
 """How many weak and strong views this machine makes a second."""
 
 import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distillmatch.bench.hardware import mean_seconds
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
 
 _GPU_BATCH = 65_536
@@ -60,3 +60,13 @@ def measure_views(
         image_size=batch.shape[1],
         batch_size=count,
     )
+
+
+def mean_seconds(wait: Callable[[], None], work: Callable[[], Any], seconds: float) -> float:
+    """Return the mean seconds of some work until it is done, for which one has to `wait`."""
+    started, count = time.perf_counter(), 0
+    while count < 2 or time.perf_counter() - started < seconds:
+        work()
+        wait()
+        count += 1
+    return (time.perf_counter() - started) / count

@@ -227,24 +227,4 @@ def run_train(arguments: argparse.Namespace) -> None:
             "-" if peak is None else f"{peak / 1e6:,.0f}",
             f"{ratio:.2f}",
         )
-    console = plain_console()
-    console.print(table)
-    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in measured.shares.items())
-    console.print(
-        f"engine, each part alone: {shares}; together {measured.overlap:.2f} times as fast; "
-        f"evaluation {measured.evaluation_seconds:.2f} s a task",
-        soft_wrap=True,
-    )
-    if measured.floor is not None:
-        floor = measured.floor
-        step = (
-            measured.engine.milliseconds_per_step * measured.overlap * measured.shares["training"]
-        )
-        console.print(
-            f"this device copies {floor.bytes_per_second / 1e12:.2f} TB/s and multiplies matrices "
-            f"at {floor.operations_per_second / 1e12:.0f} TFLOP/s; a step is "
-            f"{floor.operations / 1e12:.2f} TFLOP and at least {floor.bytes / 1e9:.2f} GB, so its "
-            f"floor is {floor.milliseconds:.2f} ms: it takes {step / floor.milliseconds:.1f} times "
-            "as long",
-            soft_wrap=True,
-        )
+    plain_console().print(table)

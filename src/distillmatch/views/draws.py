@@ -27,26 +27,14 @@ _FIRST_FACTOR = _signed(0xBF58476D1CE4E5B9)
 _SECOND_FACTOR = _signed(0x94D049BB133111EB)
 
 
-class Draw(IntEnum):
-    """The numbers of the draws; weak and strong views under one key share none."""
-
-    WEAK_BRIGHTNESS = 0
-    WEAK_CONTRAST = 1
-    WEAK_ORDER = 2
-    FLIP = 3
-    CROP_ROW = 4
-    CROP_COLUMN = 5
-    STRONG_BRIGHTNESS = 6
-    STRONG_CONTRAST = 7
-    STRONG_ORDER = 8
-    FIRST_OPERATION = 9
-    FIRST_MAGNITUDE = 10
-    FIRST_SIGN = 11
-    SECOND_OPERATION = 12
-    SECOND_MAGNITUDE = 13
-    SECOND_SIGN = 14
-    CUTOUT_ROW = 15
-    CUTOUT_COLUMN = 16
+Draw = IntEnum(
+    "Draw",
+    "WEAK_BRIGHTNESS WEAK_CONTRAST WEAK_ORDER FLIP CROP_ROW CROP_COLUMN "
+    "STRONG_BRIGHTNESS STRONG_CONTRAST STRONG_ORDER FIRST_OPERATION FIRST_MAGNITUDE FIRST_SIGN "
+    "SECOND_OPERATION SECOND_MAGNITUDE SECOND_SIGN CUTOUT_ROW CUTOUT_COLUMN",
+    start=0,
+)
+"""The numbers of the draws; weak and strong views under one key share none."""
 
 
 def view_key(seed: int, *purpose: str | int) -> int:
@@ -65,12 +53,12 @@ def random_words(key: int, positions: Tensor, *draws: Draw) -> Tensor:
 
 def uniform(words: Tensor) -> Tensor:
     """Turn random words into float32 numbers in [0, 1)."""
-    return _top_bits(words).to(torch.float32).mul_(2.0**-_UNIFORM_BITS)
+    return _shift_right(words, 64 - _UNIFORM_BITS).to(torch.float32).mul_(2.0**-_UNIFORM_BITS)
 
 
 def whole(words: Tensor, count: int) -> Tensor:
     """Turn random words into integers from 0 to `count` - 1."""
-    return _top_bits(words).mul_(count) >> _UNIFORM_BITS
+    return _shift_right(words, 64 - _UNIFORM_BITS).mul_(count) >> _UNIFORM_BITS
 
 
 def coin(words: Tensor) -> Tensor:
@@ -99,10 +87,6 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
-
-
-def _top_bits(words: Tensor) -> Tensor:
-    return _shift_right(words, 64 - _UNIFORM_BITS)
 
 
 def _shift_right(words: Tensor, bits: int) -> Tensor:

@@ -1,26 +1,25 @@
-"""The sixteen operations of strong views, each on a whole batch and equal to Pillow's.
+"""Operations on whole batches of pixels, each equal to Pillow's: jitter, moves, and the sixteen.
 
-An operation takes uint8 pixels (count, side, side, 3) and one magnitude per image, and returns
-new pixels.
+Pixels are uint8 of shape (count, side, side, 3); what moves in from outside the image is black. An
+operation of strong views takes one magnitude per image and returns new pixels. Functions whose name
+ends in `_` change float32 pixels of whole numbers from 0 to 255 in place, by one factor per image;
+call `to_bytes`, or `floor_`, on what they return. Products and sums are separate passes: a fused
+multiply-add rounds once instead of twice and would sometimes differ from Pillow by one.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from distillmatch.views import geometry
-from distillmatch.views.photometry import (
-    blend_,
-    brighten_,
-    change_contrast_,
-    luminance,
-    to_bytes,
-)
-
+AROUND_ONE = 0.1, 0.9, 1.0
+_ONE = 65536  # Pillow's fixed-point coordinates have 16 fractional bits
 Function = Callable[[Tensor, Tensor], Tensor]
+Number = float | Tensor
 
 
 @dataclass(frozen=True)
@@ -59,16 +58,6 @@ class Operation:
         if self.signed:
             return (self.center - self.high, self.center + self.high)
         return (self.center + self.low, self.center + self.high)
-
-
-def identity(pixels: Tensor, _: Tensor) -> Tensor:
-    """Change nothing."""
-    return pixels
-
-
-def mirror(pixels: Tensor, _: Tensor) -> Tensor:
-    """Exchange left and right."""
-    return geometry.mirror(pixels)
 
 
 def autocontrast(pixels: Tensor, _: Tensor) -> Tensor:
@@ -121,26 +110,11 @@ def posterize(pixels: Tensor, bits: Tensor) -> Tensor:
     return pixels & mask.view(-1, 1, 1, 1)
 
 
-def invert(pixels: Tensor, _: Tensor) -> Tensor:
-    """Turn each value into its complement."""
-    return ~pixels
-
-
-def contrast(pixels: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the gray of the mean luminance."""
-    return to_bytes(change_contrast_(pixels.to(torch.float32), factor))
-
-
 def color(pixels: Tensor, factor: Tensor) -> Tensor:
     """Blend with the gray version of the image."""
     values = pixels.to(torch.float32)
     gray = luminance(values).unsqueeze(3).expand_as(values).contiguous()
     return to_bytes(blend_(values, gray, factor))
-
-
-def brightness(pixels: Tensor, factor: Tensor) -> Tensor:
-    """Blend with black."""
-    return to_bytes(brighten_(pixels.to(torch.float32), factor))
 
 
 def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -159,6 +133,81 @@ def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
     return to_bytes(rows).view_as(pixels)
 
 
+def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate the image counter-clockwise about its center."""
+    angle = degrees.to(torch.float64) * (-math.pi / 180)
+    cosine, sine = torch.cos(angle), torch.sin(angle)
+    center = pixels.shape[1] / 2
+    c = center - cosine * center - sine * center
+    f = center + sine * center - cosine * center
+    return _affine(pixels, a=cosine, b=sine, c=c, d=-sine, e=cosine, f=f)
+
+
+def flip_and_crop(
+    pixels: Tensor, flip: Tensor, row: Tensor, column: Tensor, padding: int
+) -> Tensor:
+    """Mirror where `flip` is true, then crop the old size out of the image with a black border.
+
+    `row` and `column` are the corner of the crop in the bordered image: 0 to twice the padding.
+    """
+    count, side = pixels.shape[:2]
+    inside, width = slice(padding, padding + side), side + 2 * padding
+    # Each image is stored as it is and mirrored, so that flip and crop together only choose where
+    # the rows of the result begin. Whole rows are copied faster than single pixels.
+    bordered = pixels.new_zeros(2, count, width, width, 3)
+    bordered[0, :, inside, inside] = pixels
+    bordered[1, :, inside, inside] = pixels.flip(2)
+    starts = 2 * count * width * width - side + 1
+    windows = bordered.as_strided((max(0, starts), 3 * side), (3, 1))
+    image = flip.to(torch.int64) * count + torch.arange(count, device=pixels.device)
+    rows = (image * width + row).view(-1, 1) + torch.arange(side, device=pixels.device)
+    begin = rows * width + column.view(-1, 1)
+    return windows.index_select(0, begin.view(-1)).view(count, side, side, 3)
+
+
+def brighten_(values: Tensor, factor: Tensor) -> Tensor:
+    """Multiply each image by its factor (not negative), in place."""
+    return values.mul_(_per_image(factor)).clamp_(max=255.0)
+
+
+def blend_(values: Tensor, degenerate: Tensor, factor: Tensor) -> Tensor:
+    """Move from the degenerate image (factor 0) to the image (factor 1) or beyond, in place."""
+    values.sub_(degenerate).mul_(_per_image(factor)).add_(degenerate)
+    return values.clamp_(0.0, 255.0)
+
+
+def change_contrast_(values: Tensor, factor: Tensor) -> Tensor:
+    """Blend each image with the gray of its mean luminance, in place."""
+    return blend_(values, _per_image(mean_luminance(values)), factor)
+
+
+def to_bytes(values: Tensor) -> Tensor:
+    """Truncate to uint8, by way of int16, for which CPUs have vector instructions."""
+    return values.to(torch.int16).to(torch.uint8)
+
+
+def luminance(values: Tensor) -> Tensor:
+    """Return the luminance of every pixel, (count, side, side).
+
+    Pillow's weights are 16-bit fractions; every intermediate sum stays below 2^24, so float32
+    computes it exactly.
+    """
+    weighted = values[..., 0] * 19595.0
+    weighted.add_(values[..., 1], alpha=38470.0).add_(values[..., 2], alpha=7471.0)
+    return weighted.add_(32768.0).mul_(2.0**-16).floor_()
+
+
+def mean_luminance(values: Tensor) -> Tensor:
+    """Return each image's mean luminance, rounded to a whole number, halves up."""
+    gray = luminance(values)
+    pixels = gray.shape[1] * gray.shape[2]
+    # The float32 sum of a row is exact, that of a large image may not be. The division is of
+    # integers because GPUs multiply by a reciprocal instead.
+    total = gray.sum(dim=2).to(torch.int64).sum(dim=1)
+    mean = total.mul_(2).add_(pixels).div_(2 * pixels, rounding_mode="floor")
+    return mean.to(torch.float32)
+
+
 def _brightest(pixels: Tensor) -> Tensor:
     """Return each channel's largest value, (count, 3)."""
     count, side = pixels.shape[:2]
@@ -171,24 +220,73 @@ def _along_rows(channels: Tensor, side: int) -> Tensor:
     return channels.repeat(1, side).unsqueeze(1)
 
 
+def _of_floats(change: Function) -> Function:
+    return lambda pixels, factor: to_bytes(change(pixels.to(torch.float32), factor))
+
+
+def _steps(share: Tensor, pixels: Tensor) -> Tensor:
+    """Return shares of the side as whole numbers of pixels."""
+    return (share.to(torch.float64) * pixels.shape[1] + 0.5).floor_()
+
+
+def _affine(
+    pixels: Tensor,
+    a: Number = 1.0,
+    b: Number = 0.0,
+    c: Number = 0.0,
+    d: Number = 0.0,
+    e: Number = 1.0,
+    f: Number = 0.0,
+) -> Tensor:
+    """Read pixel (x, y) at (ax + by + c, dx + ey + f), by one number or one for each image."""
+    side = pixels.shape[1]
+    zero = torch.zeros(len(pixels), 1, 1, dtype=torch.float64, device=pixels.device)
+    a, b, c, d, e, f = (
+        zero + (entry.view(-1, 1, 1) if isinstance(entry, Tensor) else entry)
+        for entry in (a, b, c, d, e, f)
+    )
+    steps = torch.arange(side, dtype=torch.int32, device=pixels.device)
+    across, down = steps.view(1, 1, side), steps.view(1, side, 1)
+    x = (_fixed(c + a * 0.5 + b * 0.5) + _fixed(b) * down) + _fixed(a) * across
+    y = (_fixed(f + d * 0.5 + e * 0.5) + _fixed(e) * down) + _fixed(d) * across
+    # The border of one pixel stands for everything outside.
+    x = x.bitwise_right_shift_(16).clamp_(-1, side).add_(1)
+    y = y.bitwise_right_shift_(16).clamp_(-1, side).add_(1)
+    count, width = len(pixels), side + 2
+    bordered = pad(pixels, (0, 0, 1, 1, 1, 1))
+    # 32 bits suffice for the pixels of one piece of a batch, and take half the time.
+    first = torch.arange(count, dtype=torch.int32, device=pixels.device).mul_(width * width)
+    index = (y * width).add_(first.view(-1, 1, 1)) + x
+    found = bordered.view(-1, 3).index_select(0, index.view(-1).to(torch.int64))
+    return found.view(count, side, side, 3)
+
+
+def _fixed(number: Tensor) -> Tensor:
+    return (number * _ONE + 0.5).floor_().to(torch.int32)
+
+
+def _per_image(numbers: Tensor) -> Tensor:
+    return numbers.view(-1, 1, 1, 1)
+
+
 OPERATIONS = MappingProxyType(
     {
-        "identity": Operation(identity),
-        "shear_x": Operation(geometry.shear_x, 0.0, 0.3, signed=True),
-        "shear_y": Operation(geometry.shear_y, 0.0, 0.3, signed=True),
-        "translate_x": Operation(geometry.translate_x, 0.0, 0.3, signed=True),
-        "translate_y": Operation(geometry.translate_y, 0.0, 0.3, signed=True),
-        "rotate": Operation(geometry.rotate, 0.0, 30.0, signed=True),
-        "mirror": Operation(mirror),
+        "identity": Operation(lambda pixels, _: pixels),
+        "shear_x": Operation(lambda p, slope: _affine(p, b=slope), 0.0, 0.3, signed=True),
+        "shear_y": Operation(lambda p, slope: _affine(p, d=slope), 0.0, 0.3, signed=True),
+        "translate_x": Operation(lambda p, x: _affine(p, c=_steps(x, p)), 0.0, 0.3, signed=True),
+        "translate_y": Operation(lambda p, x: _affine(p, f=_steps(x, p)), 0.0, 0.3, signed=True),
+        "rotate": Operation(rotate, 0.0, 30.0, signed=True),
+        "mirror": Operation(lambda pixels, _: pixels.flip(2)),
         "autocontrast": Operation(autocontrast),
         "equalize": Operation(equalize),
         "solarize": Operation(solarize, 0.0, 256.0),
         "posterize": Operation(posterize, 4.0, 8.0, whole=True),
-        "invert": Operation(invert),
-        "contrast": Operation(contrast, 0.1, 0.9, center=1.0, signed=True),
-        "color": Operation(color, 0.1, 0.9, center=1.0, signed=True),
-        "brightness": Operation(brightness, 0.1, 0.9, center=1.0, signed=True),
-        "sharpness": Operation(sharpness, 0.1, 0.9, center=1.0, signed=True),
+        "invert": Operation(lambda pixels, _: ~pixels),
+        "contrast": Operation(_of_floats(change_contrast_), *AROUND_ONE, signed=True),
+        "color": Operation(color, *AROUND_ONE, signed=True),
+        "brightness": Operation(_of_floats(brighten_), *AROUND_ONE, signed=True),
+        "sharpness": Operation(sharpness, *AROUND_ONE, signed=True),
     }
 )
 """The operations by name, in the order of their numbers in a draw."""
