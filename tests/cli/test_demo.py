@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from distillmatch.cli import demo, main
-from distillmatch.report.demo_page import SHOWN
+from distillmatch.report.pages import SHOWN
 from distillmatch.runs.log import read_log
 
 

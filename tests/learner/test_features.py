@@ -39,9 +39,8 @@ from distillmatch.learner.feature_cache import FeatureCache
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.learner.features import Featured
 from distillmatch.networks import efficientnet_lite
-from distillmatch.report.learner_findings import warnings_of
-from distillmatch.report.learner_page import write_learner_page
-from distillmatch.report.learner_text import environment_sentence
+from distillmatch.report.learner_report import environment_sentences, warnings_of
+from distillmatch.report.pages import write_learner_page
 from distillmatch.runs import Interrupted
 from distillmatch.runs.checkpoints import checksum
 
@@ -442,14 +441,14 @@ def test_an_image_in_two_classes_is_named_and_the_page_quotes_the_state(tmp_path
     assert f"the same image is labeled '{first}' and '{second}'" in sentence and "0.png" in sentence
     learner = ContinualLearner.load(state, allow_import=OWN)
     page = write_learner_page(state, read_state(state), learner.explain()).read_text()
-    assert f"distillmatch learn &#x27;{state}&#x27; --labeled" in page
+    assert f"distillmatch learn &#39;{state}&#39; --labeled" in page
 
 
 def test_with_one_label_of_each_class_nothing_is_called_familiar() -> None:
     learner = tiny_learner().partial_fit(*task(GOLDFISH, BOAT, count=1), unlabeled=CAMERA)
     (record,) = learner.history_
     assert (record["rejected"], record["known_threshold"]) == (None, None)
-    assert "which of them are familiar is not known yet" in environment_sentence(record)
+    assert "which of them are familiar is not known yet" in " ".join(environment_sentences(record))
     assert any("as soon as a class has two" in one for one in warnings_of([record]))
     with pytest.raises(LearnerError, match="give a class a second one"):
         learner.predict(NEW, reject=True)

@@ -23,22 +23,17 @@ from distillmatch import ContinualLearner
 from distillmatch.engine.outcome import Judgement
 from distillmatch.learner import learn, read_state
 from distillmatch.learner.recognition import Sample, choose_examples
-from distillmatch.report.learner_findings import (
-    baseline_sentence,
-    best_by_class,
-    best_sentence,
-    camera,
-    camera_sentence,
-    confusions,
-    warnings_of,
-)
-from distillmatch.report.learner_page import write_learner_page
-from distillmatch.report.learner_text import (
+from distillmatch.report.learner_report import (
     FIGURES,
-    environment_sentence,
+    accuracy_sentences,
+    best_by_class,
+    confusions,
+    environment_sentences,
     figures_of,
     history_table,
+    warnings_of,
 )
+from distillmatch.report.pages import write_learner_page
 
 EXAMPLES = [
     # what each of eight images was taken for, their scores, and those shown of them, in order
@@ -57,6 +52,10 @@ NOBODY_JUDGED = [
     ("gd", {}, BOTH),
     ("dm", {"pseudo_labels": False}, "the classifier learned from them, but none was taken"),
 ]
+
+
+def environment_said(record: dict[str, Any]) -> str:
+    return " ".join(environment_sentences(record))
 
 
 @pytest.mark.parametrize(("taken", "scores", "shown"), EXAMPLES)
@@ -84,8 +83,8 @@ def test_what_a_method_that_judges_nothing_did_with_unlabeled_images_is_said(
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3), unlabeled=ENVIRONMENT)
     learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
     first, second = learner.history_
-    assert first["accepted"] is None and "familiar" not in environment_sentence(first)
-    said = environment_sentence(second)
+    assert first["accepted"] is None and "familiar" not in environment_said(first)
+    said = environment_said(second)
     assert said.startswith("16 unlabel") and "images seen, none stored; " in said
     assert sentence in said and "familiar" not in said
     assert (second["accepted"], second["accepted_by_class"]) == (None, {})
@@ -102,36 +101,33 @@ def test_what_a_method_that_judges_nothing_did_with_unlabeled_images_is_said(
 def test_what_was_judged_is_counted() -> None:
     learner = small_learner("worldmatch", epochs=1)
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3), unlabeled=ENVIRONMENT)
-    assert "in a first task there is no class" in environment_sentence(learner.history_[0])
+    assert "in a first task there is no class" in environment_said(learner.history_[0])
     learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
     record = learner.history_[-1]
     assert record["accepted"] == 16 and figures_of(record)[TAKEN] == "16"
     expected = "; 16 were taken as familiar and reminded the learner of "
-    assert expected in environment_sentence(record)
+    assert expected in environment_said(record)
     refused = {**record, "accepted": 0, "accepted_by_class": {}}
-    assert "; none was taken for a class known before." in environment_sentence(refused)
+    assert "; none was taken for a class known before." in environment_said(refused)
     assert figures_of(refused)[TAKEN] == "0"
     learner.partial_fit(*task(TROUT, count=2))
-    assert "images were found." in environment_sentence(learner.history_[-1])
+    assert "images were found." in environment_said(learner.history_[-1])
 
 
-def test_images_that_could_not_be_read_taught_nothing(tmp_path: Path) -> None:
+def test_images_that_could_not_be_read_taught_nothing_and_old_records_are_read(
+    tmp_path: Path,
+) -> None:
+    """Old records lack the trainings that unlabeled images were used in."""
     (tmp_path / "broken.png").write_bytes(b"no image")
     learner = small_learner("gd", epochs=1)
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3))
     learner.partial_fit(*task(BOAT, count=2), unlabeled=tmp_path)
-    said = environment_sentence(learner.history_[-1])
+    said = environment_said(learner.history_[-1])
     assert "image seen, 0 of them read (1 could not be), none stored; " in said
-    assert said.endswith("the method did not use them.")
-
-
-def test_a_record_from_before_trainings_were_noted_is_still_read() -> None:
-    learner = small_learner("gd", epochs=1)
-    learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=3), unlabeled=ENVIRONMENT)
-    learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
+    assert "the method did not use them." in said
     old = {**learner.history_[-1], "accepted": 0}
     del old["unlabeled_in"]
-    assert environment_sentence(old).endswith("; none was taken for a class known before.")
+    assert "; none was taken for a class known before." in environment_said(old)
     assert figures_of(old)[TAKEN] == "0"
     assert history_table([old, *learner.history_]).row_count == 3
 
@@ -159,21 +155,21 @@ def test_each_class_is_compared_with_the_best_it_ever_was() -> None:
     ]
     best = best_by_class(history)
     assert best["a"] == (90.0, "month 1", 30.0) and best["b"] == (85.0, "month 2", 82.0)
-    said = best_sentence(history)
+    said = " ".join(accuracy_sentences(history))
     assert "21.0 points are lost on average; most by a: 90.0 % after “month 1”, 30.0 % now" in said
     assert any("Forgotten: a lost 10 points" in one for one in warnings_of(history))
-    assert best_sentence(history[:1]) == ""
+    assert "lost on average" not in " ".join(accuracy_sentences(history[:1]))
 
 
 def test_accuracy_is_compared_with_guessing_and_with_the_nearest_class_mean() -> None:
     record = record_of(1, {"a": 90.0, "b": 50.0, "c": 20.0, "d": 100.0}, nearest_mean=70.0)
-    said = baseline_sentence(record)
+    said, *_ = accuracy_sentences([record])
     assert "Guessing would tell 25.0 % right" in said and "nearest class mean" in said
     assert said.endswith("70.0 %; the learner tells 65.0 %.")
     (by_chance, behind) = warnings_of([record])
     assert by_chance.startswith("No better than guessing: c.") and "--coreset" in by_chance
     assert "better by 5.0 points" in behind
-    assert "nearest" not in baseline_sentence(record_of(1, {"a": 90.0}))
+    assert "nearest" not in " ".join(accuracy_sentences([record_of(1, {"a": 90.0})]))
 
 
 def test_camera_images_taken_for_a_class_that_is_answered_wrongly_are_doubtful() -> None:
@@ -181,13 +177,13 @@ def test_camera_images_taken_for_a_class_that_is_answered_wrongly_are_doubtful()
     answers = {"a": {"a": 9, "b": 11}, "b": {"b": 7, "a": 3}}
     record = record_of(2, {"a": 45.0, "b": 70.0}, answers=answers, rejected=5)
     record |= {"seen": 100, "kept": 80, "accepted": 48, "accepted_by_class": {"a": 12, "b": 36}}
-    seen, accepted, right, rejected = camera(record)
-    assert (seen, accepted, rejected) == (100, 48, 5) and right == pytest.approx(9 + 14)
-    assert "about 23 are right and 25 doubtful" in camera_sentence(record)
-    assert "5 of 80 look like no class" in camera_sentence(record)
+    record |= {"unreadable": 20}
+    said = environment_said(record)
+    assert "about 23 are right and 25 doubtful" in said, "9 + 14"
+    assert "5 of 80 look like no class" in said
     doubtful = [one for one in warnings_of([record]) if one.startswith("Doubtful")]
     assert len(doubtful) == 1 and "36 camera images were taken for b, " in doubtful[0]
-    assert confusions(record, 1) == [("a", "b", 11, 20)]
+    assert confusions(record)[:1] == [("a", "b", 11, 20)]
 
 
 def test_few_labels_and_known_images_that_are_rejected_are_warned_of() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from distillmatch.report.views_sheet import draw_views_of
+from distillmatch.report.pictures import draw_views_of
 from distillmatch.sources import Dataset, Part
 from distillmatch.views import (
     OPERATIONS,
@@ -240,7 +240,7 @@ def test_the_sheet_is_a_picture_of_useful_size(tmp_path: Path) -> None:
     for place in (path, again):
         draw_views_of(Dataset("made", part, part, names), 1, place)
     with Image.open(path) as sheet:
-        assert 350 < sheet.width < 500 and sheet.height > 900
+        assert 500 < sheet.width < 900 and sheet.height > 600
         colors = sheet.convert("RGB").getcolors(1 << 24)
     assert colors is not None and len(colors) > 1000
     assert path.read_bytes() == again.read_bytes()

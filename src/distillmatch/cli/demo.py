@@ -13,7 +13,7 @@ from distillmatch.cli.queue import do_runs
 from distillmatch.config import RunConfig
 from distillmatch.errors import TrainingError
 from distillmatch.files import write_atomically
-from distillmatch.report.stream_picture import draw_stream
+from distillmatch.report.pictures import draw_stream, draw_views_of
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 from distillmatch.terminal import plain_console
@@ -58,8 +58,7 @@ def run_paper(out: Path) -> None:
     An interrupted demo is resumed by the same command.
     """
     from distillmatch.report.comparison import comparison_table, with_omega
-    from distillmatch.report.demo_page import write_demo_page
-    from distillmatch.report.views_sheet import draw_views_of
+    from distillmatch.report.pages import write_demo_page
     from distillmatch.runs import read_result
     from distillmatch.runs.log import history, read_log
     from distillmatch.runs.side_by_side import Job

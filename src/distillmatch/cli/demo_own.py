@@ -43,7 +43,7 @@ def run_own(out: Path) -> None:
     """Write the world, learn its months, and end with the report and what to try next."""
     from distillmatch.learner.saved import HEAD
     from distillmatch.learner.state import read_state
-    from distillmatch.report.learner_picture import TaskShown, draw_learner
+    from distillmatch.report.pictures import draw_learner
 
     console = plain_console(highlight=False, soft_wrap=True)
     build_world(out)
@@ -65,7 +65,7 @@ def run_own(out: Path) -> None:
         ).examples
     if len(examples) == len(MONTHS):
         tasks = [
-            TaskShown(record, _one_of_each(out / month / "labeled"), examples[month])
+            (record, _one_of_each(out / month / "labeled"), [one.image for one in examples[month]])
             for record, month in zip(read_state(state)["history"], MONTHS, strict=True)
         ]
         draw_learner(tasks, out / PICTURE)

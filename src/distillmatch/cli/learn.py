@@ -163,22 +163,14 @@ def learn_task(
     """Learn one task with progress shown, write and print the report; return what it shows."""
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.state import learn, read_state
-    from distillmatch.report.learner_findings import (
-        accepted_sentence,
-        baseline_sentence,
-        best_sentence,
-        camera_sentence,
-        warnings_of,
-    )
-    from distillmatch.report.learner_page import write_learner_page
-    from distillmatch.report.learner_text import (
-        environment_sentence,
-        forgotten_sentence,
+    from distillmatch.report.learner_report import (
+        accuracy_sentences,
+        environment_sentences,
         history_table,
         lead_sentence,
-        left_out_sentence,
-        test_sentence,
+        warnings_of,
     )
+    from distillmatch.report.pages import write_learner_page
 
     progress = None if quiet else LiveProgress(shown(name or labeled.name))
     try:
@@ -210,19 +202,12 @@ def learn_task(
     console.print(history_table(summary["history"]))
     for sentence in (
         lead_sentence(summary),
-        baseline_sentence(record),
-        test_sentence(record),
-        best_sentence(summary["history"]),
-        forgotten_sentence(record),
-        accepted_sentence(record),
-        environment_sentence(record),
-        camera_sentence(record),
-        left_out_sentence(record),
+        *accuracy_sentences(summary["history"]),
+        *environment_sentences(record),
         *(f"warning: {sentence}" for sentence in warnings_of(summary["history"])),
         f"report: {page}",
     ):
-        if sentence:
-            console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(sentence, highlight=False, soft_wrap=True)
     return explanation
 
 
@@ -301,7 +286,7 @@ def add_inspect_parser(commands: Commands) -> None:
 def run_inspect(arguments: argparse.Namespace) -> None:
     """Print the learner's classes, settings, sizes, thresholds and history."""
     from distillmatch.learner.state import read_state
-    from distillmatch.report.learner_text import history_table, state_table
+    from distillmatch.report.learner_report import history_table, state_table
 
     summary = read_state(arguments.state)
     if arguments.json:

@@ -52,8 +52,8 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the ledger and write what was asked for."""
     from distillmatch.report.cells import Results, table_of
-    from distillmatch.report.glance import glance_svg
     from distillmatch.report.renderers import csv_text, html, latex, markdown
+    from distillmatch.report.svg import glance_svg
     from distillmatch.suite.ledger import Ledger
 
     usual = RECIPES[arguments.scale]

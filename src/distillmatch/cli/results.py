@@ -12,7 +12,7 @@ from distillmatch.cli.parser import Commands, add_command, option
 from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
-from distillmatch.report.canvas import check_picture_name
+from distillmatch.report.sheet import check_picture_name
 from distillmatch.suite.catalogue import Scale
 from distillmatch.terminal import plain_console, say
 
@@ -70,11 +70,8 @@ def add_compare_parser(commands: Commands) -> None:
 
 def run_compare(arguments: argparse.Namespace) -> None:
     """Print methods against metrics; Ω if the bound of the same stream is among the results."""
-    from distillmatch.report.comparison import (
-        comparison_table,
-        draw_comparison,
-        require_matplotlib,
-    )
+    from distillmatch.report.comparison import comparison_table
+    from distillmatch.report.plots import draw_comparison, require_matplotlib
     from distillmatch.suite.ledger import read_results
 
     if arguments.draw:

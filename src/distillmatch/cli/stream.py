@@ -13,8 +13,8 @@ from distillmatch.cli.options import (
 )
 from distillmatch.cli.parser import Commands, add_command, option
 from distillmatch.config import StreamConfig
-from distillmatch.report.canvas import check_picture_name
-from distillmatch.report.stream_picture import draw_stream
+from distillmatch.report.pictures import draw_stream, draw_views_of
+from distillmatch.report.sheet import check_picture_name
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream, build_stream
@@ -86,7 +86,5 @@ def run_views(arguments: argparse.Namespace) -> None:
     check_picture_name(arguments.draw)
     config = config_from(arguments, StreamConfig)
     dataset = load_source(config)
-    from distillmatch.report.views_sheet import draw_views_of
-
     draw_views_of(dataset, config.seed, arguments.draw)
     plain_console(stderr=True, highlight=False, soft_wrap=True).print(f"picture: {arguments.draw}")

@@ -64,8 +64,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, and write the best configuration, the record of all trials and the picture."""
-    from distillmatch.report.comparison import require_matplotlib
-    from distillmatch.report.tuning_picture import draw_tuning
+    from distillmatch.report.plots import draw_tuning, require_matplotlib
     from distillmatch.suite.space import paper_space, parse_space
     from distillmatch.suite.tuning import BEST, Selection, Tuning
 

@@ -5,12 +5,11 @@ that nothing is lost between two versions. Archived figures are never judged.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from distillmatch.config import RunConfig
 from distillmatch.metrics import (
@@ -18,8 +17,8 @@ from distillmatch.metrics import (
     agreement,
     equivalent_coreset,
     mean_and_deviation,
-    memory_saving,
     omega,
+    stages_of,
 )
 from distillmatch.runs import read_result
 from distillmatch.suite.catalogue import Cell, Experiment, Published
@@ -48,15 +47,17 @@ IS_NO_TARGET = ("base", "bwt")
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one cell: what was published, and the value of every seed that was run."""
+    """One metric of one cell: what was published, and the value of every seed that was run.
+
+    `archived` is the preset of the archived runs that the values are of, if they are. With
+    `at_least` a value lies beyond all that was measured, so that it is the least it can be.
+    """
 
     metric: str
     published: Published | None
     values: tuple[float, ...] = ()
     archived: str | None = None
-    """The preset of the archived run that the values are of, if they are."""
     at_least: bool = False
-    """Whether a value lies beyond all that was measured, so that it is the least it can be."""
     is_target: bool = True
 
     @cached_property
@@ -82,7 +83,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Run:
-    """A result, with the bound's accuracy after each of its tasks if there is a bound.
+    """A result with the bound's accuracy after each of its tasks, if there is a bound.
 
     An archived one has the preset that it was made by.
     """
@@ -96,15 +97,12 @@ class Run:
         """Return a figure by the name that experiments use."""
         metrics = self.result["metrics"]
         if name == "auroc":
-            known = [task["detector"]["auroc"] for task in self.result["tasks"]]
-            known = [value for value in known if value is not None]
-            return sum(known) / len(known) if known else None
+            areas = _known(task["detector"]["auroc"] for task in self.result["tasks"])
+            return fmean(areas) if areas else None
         if name == "omega":
             return None if self.bound is None else omega(metrics["accuracies"], self.bound)
-        if self.result["method"] == BOUND and name in NOT_OF_BOUNDS:
-            return None
         value: float | None = metrics.get(name)
-        return value
+        return None if self.result["method"] == BOUND and name in NOT_OF_BOUNDS else value
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,9 @@ class TableModel:
         return next((r for r in self.rows if (r.cell.row, r.cell.column) == (name, column)), None)
 
     @property
-    def figures(self) -> list[Figure]:
-        """All figures of the table."""
-        return [figure for row in self.rows for figure in row.figures.values()]
+    def is_compared(self) -> bool:
+        """Whether any of its figures was published."""
+        return any(row.cell.published for row in self.rows)
 
     @property
     def cells_run(self) -> int:
@@ -140,12 +138,13 @@ class TableModel:
         return sum(bool(row.runs) for row in self.rows)
 
 
-@dataclass
 class Results:
     """The ledger's results, each read once, with the bound of the same recipe and seed."""
 
-    ledger: Ledger
-    _found: dict[Path, Result | None] = field(default_factory=dict)
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._found: dict[Path, Result | None] = {}
+        self._read = cache(read_result)
 
     def find(self, config: RunConfig) -> Result | None:
         """Return the result of a run, if the ledger has it."""
@@ -156,61 +155,45 @@ class Results:
 
     def runs(self, config: RunConfig, seeds: Iterable[int]) -> tuple[Run, ...]:
         """Return the runs of a cell with these seeds that the ledger has."""
-        wanted = {seed: config.replace(seed=seed) for seed in seeds}
-        found = {seed: self.find(one) for seed, one in wanted.items()}
+        wanted = [config.replace(seed=seed) for seed in seeds]
         return tuple(
-            Run(seed, result, self._bound(wanted[seed], result["task_sizes"]))
-            for seed, result in found.items()
-            if result is not None
+            Run(one.seed, result, self._bound(one, result["task_sizes"]))
+            for one in wanted
+            if (result := self.find(one)) is not None
         )
 
     def archived(self, config: RunConfig) -> tuple[Run, ...]:
         """Return the archived runs that are nearest to a cell, each with its nearest bound."""
         archive = self.ledger.archive
-        bounds = {one.seed: one.path for one in archive.nearest(bound_config(config))}
+        bounds = {one.seed: self._read(one.path) for one in archive.nearest(bound_config(config))}
         runs = []
         for one in archive.nearest(config):
-            result, offline = self._read(one.path), None
-            if one.seed in bounds:
-                offline = self._read(bounds[one.seed])["metrics"]["accuracies"]
-                if len(offline) != len(result["metrics"]["accuracies"]):
-                    offline = None
-            runs.append(Run(one.seed, result, offline, one.preset))
+            result, bound = self._read(one.path), bounds.get(one.seed)
+            offline = bound["metrics"]["accuracies"] if bound else []
+            fits = len(offline) == len(result["metrics"]["accuracies"])
+            runs.append(Run(one.seed, result, offline if fits else None, one.preset))
         return tuple(runs)
-
-    def _read(self, path: Path) -> Result:
-        found = self._found.get(path)
-        if found is None:
-            found = self._found[path] = read_result(path)
-        return found
 
     def _bound(self, config: RunConfig, sizes: Sequence[int]) -> list[float] | None:
         """Return the bound's accuracy after each task of a run, if the bound was run.
 
-        A stage learns the labeled images of all classes so far, however they are cut into tasks: a
-        bound of more tasks serves where its stages end where the tasks do.
+        One of more tasks serves where its stages end where the tasks do.
         """
         bounds = [bound_config(config)]
         if config.order == "random" and config.task_sizes is None:
             bounds += [bounds[0].replace(tasks=2 * len(sizes)), bounds[0].replace(tasks=20)]
-        ends = np.cumsum(sizes).tolist()
-        for bound in bounds:
-            result = self.find(bound)
-            if result is None:
-                continue
-            stages = np.cumsum(result["task_sizes"]).tolist()
-            after = dict(zip(stages, result["metrics"]["accuracies"], strict=True))
-            if set(ends) <= after.keys():
-                return [after[end] for end in ends]
+        for result in filter(None, map(self.find, bounds)):
+            stages = stages_of(result["metrics"]["accuracies"], result["task_sizes"], sizes)
+            if stages is not None:
+                return stages
         return None
 
 
 def table_of(experiment: Experiment, results: Results, seeds: Iterable[int] = ()) -> TableModel:
     """Return an experiment with the ledger's runs of these seeds, or of its own."""
-    wanted = tuple(seeds) or experiment.seeds
+    wanted, rows = tuple(seeds) or experiment.seeds, []
     runs = {cell.name: results.runs(cell.config, wanted) for cell in experiment.cells}
-    budget = _budget_of_base(experiment, runs)
-    rows = []
+    budget = _budget_of_base(experiment, runs) if {*MEMORY} & {*experiment.metrics} else []
     for cell in experiment.cells:
         own = runs[cell.name]
         archived = () if own else results.archived(cell.config)
@@ -261,10 +244,10 @@ def _budget_of_base(
 ) -> list[tuple[int, float]]:
     """Return the Ω of Base at each coreset size that was run."""
     budget = []
-    for cell in experiment.cells if set(MEMORY) & set(experiment.metrics) else ():
+    for cell in experiment.cells:
         omegas = _known(run.metric("omega") for run in runs[cell.name])
         if cell.config.method == "base" and omegas:
-            budget.append((cell.config.coreset, mean_and_deviation(omegas)[0]))
+            budget.append((cell.config.coreset, fmean(omegas)))
     return sorted(budget)
 
 
@@ -279,11 +262,10 @@ def _memory_figure(
     values, at_least = [], False
     measurable = cell.config.method != "base" and len(budget) > 1
     for reached in _known(run.metric("omega") for run in runs if measurable):
-        stored = equivalent_coreset([size for size, _ in budget], [y for _, y in budget], reached)
+        stored = equivalent_coreset(budget, reached)
         at_least |= stored is None
         images = float(budget[-1][0]) if stored is None else stored
-        saved = metric == "memory_saving"
-        values.append(memory_saving(images, UNLABELED_PER_TASK) if saved else images)
+        values.append(images / (UNLABELED_PER_TASK if metric == "memory_saving" else 1))
     return Figure(metric, cell.published.get(metric), tuple(values), at_least=at_least)
 
 

@@ -4,16 +4,16 @@ import csv
 import io
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from html import escape
-from importlib.resources import files
+from collections.abc import Sequence
 from statistics import fmean
-from string import Template
+from typing import Any
+
+from markupsafe import Markup
 
 from distillmatch.metrics import Verdict
 from distillmatch.report.cells import METRICS, Figure, Row, TableModel, published_shown, shown
-from distillmatch.report.glance import glance_svg
-from distillmatch.report.svg import DARK, LIGHT
+from distillmatch.report.pages import render
+from distillmatch.report.svg import glance_svg
 from distillmatch.terminal import safe_cell
 
 MARKS: dict[Verdict | None, str] = {"agrees": "●", "higher": "▲", "lower": "▼", None: ""}
@@ -49,10 +49,10 @@ def headline(models: Sequence[TableModel], recipe: str) -> str:
     run = sum(bool(row.runs) for row in rows.values())
     archived = sum(bool(row.archived) for row in rows.values())
     judged = [
-        figure
+        row.figures[name]
+        for name in HEADLINE
         for row in rows.values()
-        for name, figure in row.figures.items()
-        if name in HEADLINE and figure.verdict is not None
+        if name in row.figures and row.figures[name].verdict is not None
     ]
     text = f"{run} of {len(rows)} cells have a run by the recipe `{recipe}`"
     if archived:
@@ -65,16 +65,11 @@ def headline(models: Sequence[TableModel], recipe: str) -> str:
 
 
 def _differences(judged: Sequence[Figure]) -> list[str]:
-    said = []
-    for name in HEADLINE:
-        differences = [
-            abs(one.mean - one.published.mean)
-            for one in judged
-            if one.metric == name and one.mean is not None and one.published is not None
-        ]
-        if differences:
-            said.append(f"{fmean(differences):.1f} points of {METRICS[name]}")
-    return said
+    differences: dict[str, list[float]] = {}
+    for one in judged:
+        if one.mean is not None and one.published is not None:
+            differences.setdefault(one.metric, []).append(abs(one.mean - one.published.mean))
+    return [f"{fmean(of):.1f} points of {METRICS[name]}" for name, of in differences.items()]
 
 
 def markdown(groups: Groups) -> str:
@@ -91,9 +86,10 @@ def markdown(groups: Groups) -> str:
 
 def markdown_table(model: TableModel) -> str:
     """Return one table as Markdown: published beside ours for each metric."""
-    header, rows = table_rows(model, _plain)
-    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+    header, rows = table_rows(model)
+    named = [[_plain(row), _plain(column), *cells] for row, column, *cells in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in (header, *named)]
+    return "\n".join([lines[0], "|---|---|" + "---:|" * (len(header) - 2), *lines[1:]]) + "\n"
 
 
 SUMMARY = {
@@ -129,33 +125,32 @@ def rerun(model: TableModel, row: Row) -> str:
     return shlex.join(words)
 
 
-def table_rows(model: TableModel, clean: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
+def table_rows(model: TableModel) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table that every renderer writes in its own syntax."""
-    metrics, compared = model.experiment.metrics, any(f.published for f in model.figures)
-    header = ["row", "column"]
-    for metric in metrics:
-        header += [f"{METRICS[metric]} published", "here"] if compared else [METRICS[metric]]
-    header.append("seeds")
-    rows = []
+    header, rows = ["row", "column"], []
+    for metric in model.experiment.metrics:
+        name = METRICS[metric]
+        header += [f"{name} published", "here"] if model.is_compared else [name]
     for row in model.rows:
-        cells = [clean(row.cell.row), clean(row.cell.column)]
-        for metric in metrics:
-            figure = row.figures[metric]
+        cells = [row.cell.row, row.cell.column]
+        for figure in row.figures.values():
             ours = f"{shown(figure)} {MARKS[figure.verdict]}".strip()
-            cells += [published_shown(figure), ours] if compared else [ours]
+            cells += [published_shown(figure), ours] if model.is_compared else [ours]
         rows.append([*cells, ", ".join(str(run.seed) for run in row.runs) or "–"])
-    return header, rows
+    return [*header, "seeds"], rows
 
 
 def latex(groups: Groups) -> str:
     """Return all tables as LaTeX, for booktabs."""
     parts = []
     for model in (model for _, models in groups for model in models):
-        header, rows = table_rows(model, str)
-        head, *body = (" & ".join(map(_tex, row)) + r" \\" for row in (header, *rows))
+        header, rows = table_rows(model)
+        head, *body = (
+            " & ".join(cell.translate(_TEX) for cell in row) + r" \\" for row in (header, *rows)
+        )
         lines = [f"% {model.experiment.name}", rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}"]
         lines += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
-        parts.append("\n".join(lines))
+        parts += lines
     return "\n".join(parts)
 
 
@@ -175,76 +170,37 @@ def csv_text(groups: Groups) -> str:
             cell, seeds = row.cell, " ".join(str(run.seed) for run in row.runs)
             where = [model.experiment.name, cell.row, cell.column, cell.config.recipe]
             for one in row.figures.values():
-                theirs = one.published
-                figures = [theirs and theirs.mean, theirs and theirs.deviation]
-                figures += [one.mean, one.deviation]
-                cells = [
-                    *where,
-                    one.metric,
-                    *figures,
-                    seeds,
-                    one.verdict,
-                    one.archived,
-                    rerun(model, row),
-                ]
-                writer.writerow(map(safe_cell, cells))
+                theirs, command = one.published, rerun(model, row)
+                figures: list[object] = [theirs and theirs.mean, theirs and theirs.deviation]
+                figures += [one.mean]
+                figures += [one.deviation, seeds, one.verdict, one.archived, command]
+                writer.writerow(map(safe_cell, [*where, one.metric, *figures]))
     return out.getvalue()
 
 
 def html(groups: Groups, heading: str) -> str:
     """Return the page: what is reproduced, all cells at a glance, and every table."""
-    template = (files("distillmatch.report") / "report.html").read_text(encoding="utf-8")
-    links = " · ".join(
-        f'<a href="#{escape(model.experiment.name)}-{escape(groups[0][0])}">'
-        f"{escape(model.experiment.name)}</a>"
-        for model in groups[0][1]
-    )
-    meanings = "".join(
-        f"<dt>{METRICS[name]}</dt><dd>{escape(text)}</dd>" for name, text in MEANINGS.items()
-    )
-    return Template(template).substitute(
-        heading=escape(heading),
-        light=LIGHT,
-        dark=DARK,
-        links=links,
-        legend=escape(LEGEND),
-        sections="\n".join(_section(recipe, models) for recipe, models in groups),
-        meanings=meanings,
-    )
+    sections = [
+        {
+            "recipe": recipe,
+            "headline": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", headline(models, recipe))),
+            "figures": [
+                Markup(glance_svg([model for model in models if model.is_compared], [metric]))
+                for metric in HEADLINE
+            ],
+            "tables": [_context(model) for model in models],
+        }
+        for recipe, models in groups
+    ]
+    meanings = [(METRICS[name], text) for name, text in MEANINGS.items()]
+    return render("report.html", heading=heading, legend=LEGEND, groups=sections, meanings=meanings)
 
 
-def _section(recipe: str, models: Sequence[TableModel]) -> str:
-    compared = [model for model in models if any(f.published for f in model.figures)]
-    figures = "".join(
-        f"<figure>{glance_svg(compared, [metric])}</figure>" for metric in HEADLINE if compared
-    )
-    tables = "\n".join(_html_table(model, recipe) for model in models)
-    return (
-        f'<section id="{escape(recipe)}"><h2>Recipe <code>{escape(recipe)}</code></h2>'
-        f"<p>{_code(escape(headline(models, recipe)))}</p>"
-        f'<div class="pair">{figures}</div>{tables}</section>'
-    )
-
-
-def _html_table(model: TableModel, recipe: str) -> str:
-    experiment = model.experiment
-    header, rows = table_rows(model, escape)
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    commands = "\n".join(escape(rerun(model, row)) for row in model.rows if row.cell.published)
-    note = f"<p>{escape(experiment.note)}</p>" if experiment.note else ""
-    details = f"<details><summary>run a cell again</summary><pre>{commands}</pre></details>"
-    return (
-        f'<h3 id="{escape(experiment.name)}-{escape(recipe)}">{escape(experiment.title)}</h3>'
-        f"<p class='source'>{escape(experiment.name)} · {escape(experiment.source)}</p>"
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        f"</div>{note}{details if commands else ''}"
-    )
-
-
-def _code(text: str) -> str:
-    """Return text with what stands between backticks as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+def _context(model: TableModel) -> dict[str, Any]:
+    one, (header, rows) = model.experiment, table_rows(model)
+    commands = [rerun(model, row) for row in model.rows if row.cell.published]
+    about = {"name": one.name, "title": one.title, "source": one.source, "note": one.note}
+    return {**about, "header": header, "rows": rows, "commands": commands}
 
 
 def _plain(text: str) -> str:
@@ -253,7 +209,7 @@ def _plain(text: str) -> str:
     return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
 
 
-_TEX = {
+_TEX = str.maketrans({
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -267,8 +223,4 @@ _TEX = {
     "▼": r"$\blacktriangledown$",
     "†": r"$\dagger$",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-}
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(letter, letter) for letter in text)
+})  # fmt: skip

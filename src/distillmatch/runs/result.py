@@ -13,11 +13,9 @@ from distillmatch.config import UNRECORDED_KEYS, RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.metrics import (
-    PseudoLabelQuality,
     accuracy_matrix,
     auroc,
     backward_transfer,
-    final_accuracy,
     forgetting,
     omega,
     omega_curve,
@@ -25,7 +23,7 @@ from distillmatch.metrics import (
     overall_accuracies,
     prefix_accuracies,
     pseudo_label_quality,
-    rates_at_threshold,
+    share_at,
     task_accuracies,
 )
 from distillmatch.runs.schema import problems_of_form, upgraded
@@ -151,7 +149,7 @@ class Tally:
                 "omega_curve": None if curve is None else curve.tolist(),
             }
         return {
-            "A_N": final_accuracy(*self._seen()),
+            "A_N": accuracies[-1],
             "bwt": backward_transfer(accuracy_matrix(self.rows["A"])),
             "fgt": forgetting(self._seen()[0], sizes),
             "accuracies": accuracies,
@@ -197,10 +195,11 @@ def detector_figures(outcome: "TaskOutcome") -> dict[str, Any]:
         inside, outside = outcome.familiarity[seen], outcome.familiarity[~seen]
         area = auroc(inside, outside)
         if threshold is not None:
-            tpr, fpr = rates_at_threshold(inside, outside, threshold)
-    judged, quality = outcome.judgement, PseudoLabelQuality(None, None, None)
+            tpr, fpr = share_at(inside, threshold), share_at(outside, threshold)
+    judged = outcome.judgement
+    accepted = past = right = None
     if judged is not None:
-        quality = pseudo_label_quality(
+        accepted, past, right = pseudo_label_quality(
             judged.accepted, judged.pseudo_labels, judged.truth, outcome.task.past
         )
     return {
@@ -209,9 +208,9 @@ def detector_figures(outcome: "TaskOutcome") -> dict[str, Any]:
         "fpr": fpr,
         "threshold": threshold,
         "epsilon": outcome.values.get("epsilon"),
-        "accepted": quality.accepted,
-        "accepted_past": quality.past,
-        "pseudo_labels_right": quality.right,
+        "accepted": accepted,
+        "accepted_past": past,
+        "pseudo_labels_right": right,
     }
 
 

@@ -1,0 +1,222 @@
+"""Pages that need nothing else, from templates: of the demo, and of a learner."""
+
+import shlex
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL import Image
+
+from distillmatch.files import write_atomically
+from distillmatch.report import learner_report as report
+from distillmatch.report.comparison import NAMES, Result, metrics_shown, stored_shown
+from distillmatch.report.learner_report import Record
+from distillmatch.report.svg import Series, line_figure
+from distillmatch.sources import Dataset
+from distillmatch.sources.dataset import UNKNOWN
+from distillmatch.sources.walk import shown
+
+if TYPE_CHECKING:
+    from distillmatch.learner.explanation import Explanation
+
+PAGE = "report.html"
+SHOWN_SIDE = 96
+SHOWN = 12
+"""Accepted images shown of each task of the demo."""
+MOST_CLASSES, MOST_CONFUSIONS, MATRIX_CLASSES = 40, 12, 25
+"""Of more classes, the weakest and the largest confusions are shown."""
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template of this package; text is escaped."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    def source(name: str) -> str:
+        return (files("distillmatch.report") / name).read_text(encoding="utf-8")
+
+    environment = Environment(
+        autoescape=True,
+        loader=FunctionLoader(source),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"png": png, "shown": lambda text: shown(str(text))}
+    return environment
+
+
+def png(image: NDArray[np.uint8]) -> str:
+    """Return a small image as an address that holds it."""
+    picture, buffer = Image.fromarray(np.ascontiguousarray(image)), BytesIO()
+    picture.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
+    picture.save(buffer, format="PNG")
+    return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+
+
+def write_demo_page(
+    results: Sequence[Result], dataset: Dataset, accepted: Mapping[int, Sequence[Any]], folder: Path
+) -> Path:
+    """Write `index.html` beside the pictures and results of a demo, and return its path.
+
+    `accepted` are the accepted images of DM's tasks, by the number of the task, as its log has
+    them.
+    """
+    by_method = {result["method"]: result for result in results}
+    reached = {method: result["metrics"]["A_N"] for method, result in by_method.items()}
+    ahead, dm = reached["dm"] - reached["gd"], by_method["dm"]
+    curves = [Series(NAMES[r["method"]], r["method"], r["metrics"]["accuracies"]) for r in results]
+    text = render(
+        "demo.html",
+        outcome=f"After the last task DM recognizes {reached['dm']:.1f} % of the test images of "
+        f"all classes, {abs(ahead):.1f} points {'ahead of' if ahead >= 0 else 'behind'} GD "
+        f"({reached['gd']:.1f} %); Base has {reached['base']:.1f} % and the upper bound "
+        f"{reached['offline']:.1f} %.",
+        tasks=len(dm["task_sizes"]),
+        config=dm["config"],
+        rows=[
+            [
+                NAMES[result["method"]],
+                *(report.one_decimal(value) for value in metrics_shown(result).values()),
+                stored_shown(result),
+                f"{result['config']['learning_rate']:g}",
+                f"{result['seconds']['total']:.0f}",
+            ]
+            for result in results
+        ],
+        curves=Markup(line_figure("Accuracy over all classes so far", "test images", curves)),
+        accepted=[
+            {
+                "number": number,
+                **dm["tasks"][number - 1]["detector"],
+                "examples": [_example(dm, number, one, dataset) for one in examples[:SHOWN]],
+            }
+            for number, examples in sorted(accepted.items())
+        ],
+        methods=list(by_method),
+    )
+    write_atomically(folder / "index.html", text, "writing the page")
+    return folder / "index.html"
+
+
+def _example(result: Result, number: int, example: Any, dataset: Dataset) -> dict[str, Any]:
+    """Return an accepted image, with what DM took it for and what it is."""
+    label, truth, classes = example["label"], example["truth"], result["classes"]
+    what = "no known class" if truth == UNKNOWN else classes[truth]
+    if truth >= sum(result["task_sizes"][: number - 1]):
+        what += ", not learned yet"
+    return {
+        "picture": png(dataset.train.images[example["image"]]),
+        "label": classes[label],
+        "right": label == truth,
+        "what": "right" if label == truth else what,
+    }
+
+
+def write_learner_page(state: Path, summary: Record, explanation: "Explanation") -> Path:
+    """Write `report.html` into the learner's folder, and return its path."""
+    history: Sequence[Record] = summary["history"]
+    record = history[-1]
+    taken = sorted(record["accepted_by_class"].items(), key=lambda pair: -pair[1])
+    best = sorted(report.best_by_class(history).items(), key=lambda pair: pair[1].now)
+    text = render(
+        "learner.html",
+        name=state.absolute().name,
+        lead=report.lead_sentence(summary),
+        counts=_counts(record),
+        warnings=report.warnings_of(history),
+        accuracy=report.accuracy_sentences(history),
+        chart=_chart(history),
+        classes=_first(
+            (label, (f"{one.now:.1f}", f"{one.best:.1f}", one.task), one.now / 100)
+            for label, one in best
+        ),
+        matrix=_matrix(record),
+        confused=[
+            (f"{label} → {answer}", [f"{100 * count / total:.1f}"], count / total)
+            for label, answer, count, total in report.confusions(record)[:MOST_CONFUSIONS]
+        ],
+        environment=report.environment_sentences(record),
+        taken=_first(
+            (label, [f"{count:,}"], count / max(1, taken[0][1])) for label, count in taken
+        ),
+        examples=explanation.examples,
+        figures=report.FIGURES,
+        history=[
+            (one["name"], report.classes_added(one), report.figures_of(one)) for one in history
+        ],
+        state=report.state_rows(summary),
+        place=shown(shlex.quote(str(state))),
+        version=version("distillmatch"),
+    )
+    write_atomically(state / PAGE, text, "writing the report")
+    return state / PAGE
+
+
+def _first(rows: Any) -> tuple[list[Any], int]:
+    """Return the first rows, and the number of the others."""
+    every = list(rows)
+    return every[:MOST_CLASSES], max(0, len(every) - MOST_CLASSES)
+
+
+def _counts(record: Record) -> list[tuple[str, str]]:
+    test = record["test"] or {}
+    figures = {
+        "all": "accuracy, all classes",
+        "old": "accuracy, older classes",
+        "new": "accuracy, new classes",
+        "forgotten": "points forgotten",
+        "accepted": "of known images accepted",
+    }
+    counts = [
+        (f"{test[key]:.1f}{'' if key == 'forgotten' else ' %'}", words)
+        for key, words in figures.items()
+        if test.get(key) is not None
+    ]
+    counts.append((report.count_or_dash(record["accepted"]), "images taken for known classes"))
+    if record.get("rejected") is not None:
+        counts.append((f"{record['rejected']:,}", "camera images like no class"))
+    return [*counts, (f"{record['stored']:,}", "images stored")]
+
+
+def _chart(history: Sequence[Record]) -> Markup | None:
+    looks = {"all": ("all classes", "dm"), "old": ("older classes", "gd"), "new": ("new", "e2e")}
+    curves = [
+        Series(name, look, [(one["test"] or {}).get(figure) for one in history])
+        for figure, (name, look) in looks.items()
+    ]
+    curves = [one for one in curves if any(value is not None for value in one.values)]
+    tasks = " · ".join(f"{n} {shown(one['name'])}" for n, one in enumerate(history, 1))
+    return Markup(line_figure("Accuracy over tasks", tasks, curves)) if curves else None
+
+
+def _matrix(record: Record) -> list[tuple[str, list[tuple[str, int, float]]]]:
+    """Return what the images of each class were taken for, unless there are very many."""
+    answers = report.answers_of(record)
+    if len(answers) > MATRIX_CLASSES:
+        return []
+    return [
+        (
+            label,
+            [
+                (
+                    "right" if answer == label else "wrong",
+                    row.get(answer, 0),
+                    row.get(answer, 0) / max(1, sum(row.values())),
+                )
+                for answer in answers
+            ],
+        )
+        for label, row in answers.items()
+    ]
