@@ -17,7 +17,7 @@ from torch import nn
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Placement
-from distillmatch.runs.result import Tally
+from distillmatch.runs.result import Tally, task_row
 from distillmatch.streams import build_stream
 
 FILE = Path(__file__).parent / "golden" / "runs.json"
@@ -88,7 +88,7 @@ def golden_run(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     engine = Engine(config, dataset, build_stream(dataset, config))
     tally = Tally(engine.stream.task_sizes)
     for outcome in engine.run():
-        tally.add(outcome)
+        tally.add(task_row(outcome, engine.stream.task_sizes))
     losses = [
         {name: terms["loss"] for name, terms in task["losses"].items()} for task in tally.tasks
     ]

@@ -24,8 +24,8 @@ from distillmatch.methods import find_method, method_names
 from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
+from distillmatch.runs.session import StageSession
 from distillmatch.runs.side_by_side import CONTINUED
-from distillmatch.runs.stages import StageSession
 
 Result = dict[str, Any]
 

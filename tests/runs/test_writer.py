@@ -196,7 +196,7 @@ def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
     second = Interrupted("stopped at once", 2)
     with RunFolder(tmp_path, said.append) as folder:
         start = time.monotonic()
-        with pytest.raises(Interrupted), CheckpointWriter(folder) as writer:
+        with pytest.raises(Interrupted), CheckpointWriter(folder.checkpoints, folder.log) as writer:
             writer.begin(Checkpoint({}, {}), "task 1")
             raise second
         assert time.monotonic() - start < 120
@@ -224,7 +224,7 @@ def test_a_write_that_was_given_up_leaves_the_next_sessions_checkpoints_alone(
     with (
         RunFolder(tmp_path, said.append) as folder,
         pytest.raises(Interrupted),
-        CheckpointWriter(folder) as writer,
+        CheckpointWriter(folder.checkpoints, folder.log) as writer,
     ):
         writer.begin(Checkpoint({"session": 1}, {}), "task 1")
         raise Interrupted("stopped at once", 2)

@@ -4,6 +4,7 @@ The last two are kept. A new one gets a name of its own, and the oldest is remov
 one is on the disk, so that one is whole whatever happens in between.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,11 +12,9 @@ import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load as from_safetensors
@@ -25,19 +24,15 @@ from torch import Tensor
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import atomic_file, read_bytes
 from distillmatch.runs.interruption import THREADS
+from distillmatch.runs.log import RunLog
 from distillmatch.runs.schema import RunCheckpoint, problems_of_form
 from distillmatch.sources.walk import shown
-
-if TYPE_CHECKING:
-    from distillmatch.runs.folder import RunFolder
 
 FOLDER = "checkpoints"
 FORMAT = "distillmatch checkpoint"
 VERSION = 1
 KEPT = 2
 WRITER = f"{THREADS}checkpoint"
-HASHED_BYTES = 4_000_000
-"""Small tensors are hashed together: a thread waits for Python's lock after each call."""
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError)
 """Errors of reading a file that is damaged or gone."""
 
@@ -107,9 +102,8 @@ class Checkpoints:
 
     def _check(self, checkpoint: Checkpoint) -> None:
         """Raise `ValueError` for a checkpoint of another kind, or one with missing parts."""
-        problems = problems_of_form(checkpoint.values, self.schema)
-        if problems:
-            raise ValueError(problems[0])
+        for problem in problems_of_form(checkpoint.values, self.schema):
+            raise ValueError(problem)
         stored = checkpoint.tensors.get("coreset")
         counts = checkpoint.values["engine"]["coreset"]
         if stored is None or stored.ndim != 4 or len(stored) != sum(counts):
@@ -121,7 +115,7 @@ class Checkpoints:
         for path in self._files():
             path.unlink(missing_ok=True)
         self.sweep()
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
+        with contextlib.suppress(OSError):  # there is none, or something else in it
             self.folder.rmdir()
 
     def sweep(self) -> None:
@@ -145,8 +139,8 @@ class CheckpointWriter:
     log by `look` and `settle`, in the thread of the run: a log has one writer.
     """
 
-    def __init__(self, folder: "RunFolder") -> None:
-        self.folder = folder
+    def __init__(self, checkpoints: Checkpoints, log: RunLog) -> None:
+        self.checkpoints, self.log = checkpoints, log
         self._thread: threading.Thread | None = None
         self._place = ""
         self._outcome: Path | BaseException | None = None
@@ -174,7 +168,7 @@ class CheckpointWriter:
         if isinstance(outcome, BaseException):
             raise outcome
         if outcome is not None:
-            self.folder.log.note("checkpoint", file=outcome.name, place=self._place)
+            self.log.note("checkpoint", file=outcome.name, place=self._place)
 
     def __enter__(self) -> Self:
         return self
@@ -184,31 +178,24 @@ class CheckpointWriter:
             return
         if isinstance(error, KeyboardInterrupt):
             # By a second signal: a run that stops where it can be resumed has settled.
-            self.folder.checkpoints.abandon()
+            self.checkpoints.abandon()
             return
-        try:
+        # Otherwise the run is finished and its result written, or it ends by another error.
+        with contextlib.suppress(Exception):
             self.settle()
-        except Exception:
-            # The run is finished and its result written, or it ends by another error.
-            return
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
-            self._outcome = self.folder.checkpoints.save(checkpoint)
+            self._outcome = self.checkpoints.save(checkpoint)
         except BaseException as error:  # the thread of the run raises it, whatever it is
             self._outcome = error
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the content of a checkpoint's file."""
-    text = json.dumps(checkpoint.values)
-    header = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "values": text,
-        "checksum": checksum(text, checkpoint.tensors),
-    }
-    return to_safetensors(checkpoint.tensors, header)
+    text, tensors = json.dumps(checkpoint.values), checkpoint.tensors
+    header = {"format": FORMAT, "version": str(VERSION), "values": text}
+    return to_safetensors(tensors, {**header, "checksum": checksum(text, tensors)})
 
 
 def decode(path: Path) -> Checkpoint:
@@ -218,8 +205,7 @@ def decode(path: Path) -> Checkpoint:
         raise ValueError(f"expected {FORMAT} version {VERSION}")
     if checksum(header["values"], tensors) != header["checksum"]:
         raise ValueError("its checksum differs")
-    values = json.loads(header["values"])
-    return Checkpoint(values, tensors)
+    return Checkpoint(json.loads(header["values"]), tensors)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -239,26 +225,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 def checksum(text: str, tensors: dict[str, Tensor]) -> str:
     """Hash the plain values and the name, type, shape and bytes of every tensor."""
     digest = hashlib.blake2b(text.encode(), digest_size=16)
-    piece = bytearray()
-    for name in sorted(tensors):
-        tensor, content = tensors[name], _bytes_of(tensors[name]).data
-        piece += repr((name, str(tensor.dtype), tuple(tensor.shape))).encode()
-        if len(piece) + len(content) < HASHED_BYTES:
-            piece += content
-            continue
-        digest.update(piece)
-        digest.update(content)
-        piece.clear()
-    digest.update(piece)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
-    """Return the bytes of a tensor; NumPy, where it knows the type, keeps Python's lock."""
-    try:
-        return tensor.numpy().reshape(-1).view(np.uint8)
-    except TypeError:
-        return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _sync(folder: Path) -> None:
@@ -266,9 +236,6 @@ def _sync(folder: Path) -> None:
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with contextlib.suppress(OSError):
         os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+    os.close(descriptor)

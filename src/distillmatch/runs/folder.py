@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -22,14 +22,16 @@ from distillmatch.runs.result import (
     read_result,
     recorded_config,
 )
-from distillmatch.runs.schema import StageSchema, check_form
+from distillmatch.runs.schema import Stage, problems_of_form
 
 Resume = Literal["no", "auto", "must"]
+Record = dict[str, Any]
 RESULT = "result.json"
 STAGES = "stages"
 STAGE = "stage.json"
 STAGE_FORMAT = "distillmatch stage"
 STAGE_VERSION = 1
+OTHERWISE = "choose another folder, or resume 'no' to start over"
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Found:
     `stages` are the records of finished tasks by their numbers, and what checkpoints say of others.
     """
 
-    result: dict[str, Any] | None = None
+    result: Record | None = None
     checkpoint: Checkpoint | None = None
-    stages: dict[int, dict[str, Any]] = field(default_factory=dict)
+    stages: dict[int, Record] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -92,15 +94,18 @@ class RunFolder:
             self.clear()
             (self.path / RESULT).unlink(missing_ok=True)
             return Found()
-        result = self._read_result()
+        result = self._read(
+            self.path / RESULT, read_result, (FORMAT, VERSIONS), "it is passed over"
+        )
         if result is not None and result["version"] != VERSION:
             raise RunFolderError(
                 f"{self.path} holds the result of an earlier version, which cannot be resumed; "
-                "choose another folder, or resume 'no' to start over"
+                f"{OTHERWISE}"
             )
         checkpoint, problems = self.checkpoints.load()
-        stages = dict(self._stages())
-        for record in (result, None if checkpoint is None else checkpoint.values, *stages.values()):
+        stages = self._stages()
+        of_checkpoint = None if checkpoint is None else checkpoint.values
+        for record in (result, of_checkpoint, *stages.values()):
             if record is not None:
                 self._check_same_run(record, config, fingerprint, weights)
         if result is not None and result["complete"]:
@@ -109,26 +114,12 @@ class RunFolder:
         if checkpoint is None and not stages and resume == "must":
             reason = f": {'; '.join(problems)}" if problems else ""
             raise RunFolderError(f"{self.path}: there is no run to continue{reason}")
+        instead = "it is not used" if stages else "the run starts over"
         if checkpoint is not None:
             instead = "the one before it is used"
-        else:
-            instead = "it is not used" if stages else "the run starts over"
         for problem in problems:
             self.tell(f"{problem}; {instead}")
         return Found(checkpoint=checkpoint, stages=stages)
-
-    def _read_result(self) -> dict[str, Any] | None:
-        """Return the result in the folder; a damaged one is passed over, as checkpoints are."""
-        path = self.path / RESULT
-        if not path.exists():
-            return None
-        try:
-            return read_result(path)
-        except ResultError as error:
-            if is_other_json(path, FORMAT, VERSIONS):
-                raise
-            self.tell(f"{error}; it is passed over")
-            return None
 
     def clear(self) -> None:
         """Remove all that a run is resumed from."""
@@ -139,57 +130,65 @@ class RunFolder:
         """Return the folder of a task that is learned side by side with others."""
         return self.path / STAGES / f"{number + 1:02d}"
 
-    def _finished_stage(self, number: int) -> dict[str, Any] | None:
-        """Return the record of a finished stage; one that is damaged is learned again."""
-        path = self.stage(number) / STAGE
+    def _read(
+        self,
+        path: Path,
+        read: Callable[[Path], Record],
+        form: tuple[str, Sequence[int]],
+        instead: str,
+    ) -> Record | None:
+        """Read a record; a damaged one is passed over, as checkpoints are, another's refused."""
         if not path.exists():
             return None
         try:
-            record = read_record(path, "finished stage", STAGE_FORMAT, STAGE_VERSION, ResultError)
-            check_form(StageSchema, record, path)
-            if {len(record["row"][name]) for name in "RAP"} != {number + 1}:
-                raise ResultError(f"{path}: expected accuracies of {number + 1} tasks")
+            return read(path)
         except ResultError as error:
-            if is_other_json(path, STAGE_FORMAT, (STAGE_VERSION,)):
+            if is_other_json(path, *form):
                 raise
-            self.tell(f"{error}; the stage is learned again")
+            self.tell(f"{error}; {instead}")
             return None
-        return record
 
-    def _stages(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the stages that were begun: their numbers, and their records or checkpoints."""
-        folders = sorted((self.path / STAGES).glob("[0-9][0-9]*"))
-        for number in (int(path.name) - 1 for path in folders if path.name.isdecimal()):
-            record = self._finished_stage(number)
-            if record is None:
-                checkpoint, _ = Checkpoints(self.stage(number)).load()
-                record = None if checkpoint is None else checkpoint.values
-            if record is not None:
-                yield number, record
+    def _stages(self) -> dict[int, Record]:
+        """Return the stages that were begun: by their numbers, their records or checkpoints."""
+        found = {}
+        for path in sorted((self.path / STAGES).glob("[0-9][0-9]*")):
+            if path.name.isdecimal():
+                form, again = (STAGE_FORMAT, [STAGE_VERSION]), "the stage is learned again"
+                record = self._read(path / STAGE, _read_stage, form, again)
+                if record is None and (checkpoint := Checkpoints(path).load()[0]) is not None:
+                    record = checkpoint.values
+                if record is not None:
+                    found[int(path.name) - 1] = record
+        return found
 
     def _check_same_run(
-        self, record: dict[str, Any], config: RunConfig, fingerprint: str, weights: str | None
+        self, record: Record, config: RunConfig, fingerprint: str, weights: str | None
     ) -> None:
-        listed = differences(record["config"], config)
+        listed, there = differences(record["config"], config), record["stream"]["fingerprint"]
+        other = None
         if listed:
-            raise RunFolderError(
-                f"{self.path} holds another run: {listed}; choose another folder, or resume 'no' "
-                "to start over"
+            other = f"holds another run: {listed}"
+        elif there != fingerprint:
+            other = (
+                f"holds a run on other data: its fingerprint is {there} there and {fingerprint} "
+                "here"
             )
-        there = record["stream"]["fingerprint"]
-        if there != fingerprint:
-            raise RunFolderError(
-                f"{self.path} holds a run on other data: its fingerprint is {there} there and "
-                f"{fingerprint} here; choose another folder, or resume 'no' to start over"
-            )
-        if record.get("pretrained_sha256") != weights:
-            raise RunFolderError(
-                f"{self.path} holds a run from other weights: {config.pretrained} has changed; "
-                "choose another folder, or resume 'no' to start over"
-            )
+        elif record.get("pretrained_sha256") != weights:
+            other = f"holds a run from other weights: {config.pretrained} has changed"
+        if other is not None:
+            raise RunFolderError(f"{self.path} {other}; {OTHERWISE}")
 
 
-def differing_keys(recorded: dict[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
+def _read_stage(path: Path) -> Record:
+    record = read_record(path, "finished stage", STAGE_FORMAT, STAGE_VERSION, ResultError)
+    for problem in problems_of_form(record, Stage):
+        raise ResultError(f"{path}: {problem}")
+    if {len(record["row"][name]) for name in "RAP"} != {int(path.parent.name)}:
+        raise ResultError(f"{path}: expected accuracies of {int(path.parent.name)} tasks")
+    return record
+
+
+def differing_keys(recorded: Record, config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Return the values that differ, as recorded and as now."""
     now, there = recorded_config(config), complete_record(recorded)
     return {
@@ -199,7 +198,7 @@ def differing_keys(recorded: dict[str, Any], config: RunConfig) -> dict[str, tup
     }
 
 
-def differences(recorded: dict[str, Any], config: RunConfig, passed: Sequence[str] = ()) -> str:
+def differences(recorded: Record, config: RunConfig, passed: Sequence[str] = ()) -> str:
     """Return what differs in words, or nothing; keys in `passed` are left out."""
     return ", ".join(
         f"{key} is {there} there and {here} here"

@@ -14,6 +14,8 @@ from distillmatch.files import read_bytes
 
 LOG = "log.jsonl"
 Entry = dict[str, Any]
+Finished = Sequence[Mapping[str, Any]]
+"""The records of finished tasks."""
 
 
 class RunLog:
@@ -38,51 +40,41 @@ class RunLog:
 class EpochNotes:
     """Notes every epoch once: the losses that are new since the last call."""
 
-    def __init__(self, log: RunLog, underway: Underway) -> None:
+    def __init__(self, log: RunLog, steps: dict[str, int]) -> None:
         self.log = log
-        self._task = underway.task
-        self._noted = {name: _epochs(terms) for name, terms in underway.losses.items()}
-        self._last = time.perf_counter()
+        self._noted, self._last = dict(steps), time.perf_counter()
 
-    def update(self, underway: Underway, finished: Sequence[Mapping[str, Any]]) -> None:
-        """Note new epochs; `finished` are the records of earlier tasks."""
-        if underway.task != self._task:
-            self._task, self._noted = underway.task, {}
-        for name, terms in underway.losses.items():
-            for number in range(self._noted.get(name, 0), _epochs(terms)):
-                self._note(underway, name, number, finished)
-            self._noted[name] = _epochs(terms)
-
-    def _note(
-        self,
-        underway: Underway,
-        training: str,
-        number: int,
-        finished: Sequence[Mapping[str, Any]],
-    ) -> None:
-        now = time.perf_counter()
-        terms = {term: means[number] for term, means in underway.losses[training].items()}
-        self.log.note(
-            "epoch",
-            task=underway.task + 1,
-            training=training,
-            epoch=number + 1,
-            step=_epochs_of(training, finished) + number + 1,
-            loss=terms.pop("loss"),
-            terms=terms,
-            learning_rate=_learning_rate(underway, training, number),
-            seconds=round(now - self._last, 4),
-        )
-        self._last = now
+    def update(self, underway: Underway, finished: Finished) -> None:
+        """Note new epochs."""
+        for name, losses in underway.losses.items():
+            before = _epochs(name, finished)
+            for number in range(self._noted.get(name, 0) - before, len(losses.get("loss", ()))):
+                self._noted[name] = before + number + 1
+                terms, now = {term: means[number] for term, means in losses.items()}, self._last
+                self._last = time.perf_counter()
+                schedule = underway.schedules.get(name)
+                self.log.note(
+                    "epoch",
+                    task=underway.task + 1,
+                    training=name,
+                    epoch=number + 1,
+                    step=self._noted[name],
+                    loss=terms.pop("loss"),
+                    terms=terms,
+                    # Asking the optimizer would wait for the device.
+                    learning_rate=schedule and float(f"{schedule.rate(number):.6g}"),
+                    seconds=round(self._last - now, 4),
+                )
 
 
-def steps_so_far(underway: Underway, finished: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def steps_so_far(underway: Underway, finished: Finished) -> dict[str, int]:
     """Return the number of epochs of each training over all tasks."""
-    names = [*(name for task in finished for name in task["losses"]), *underway.losses]
-    return {
-        name: _epochs_of(name, finished) + _epochs(underway.losses.get(name, {}))
-        for name in dict.fromkeys(names)
-    }
+    every = [*finished, {"losses": underway.losses}]
+    return {name: _epochs(name, every) for task in every for name in task["losses"]}
+
+
+def _epochs(training: str, tasks: Finished) -> int:
+    return sum(len(task["losses"].get(training, {}).get("loss", ())) for task in tasks)
 
 
 def read_log(path: Path) -> list[Entry]:
@@ -90,11 +82,6 @@ def read_log(path: Path) -> list[Entry]:
     path = path / LOG if path.is_dir() else path
     with explain_disk_errors("reading the log", path):
         content = read_bytes(path)
-    return parse_log(content)
-
-
-def parse_log(content: bytes) -> list[Entry]:
-    """Return the whole lines of a log, or of a part of one."""
     entries = []
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError):
@@ -126,19 +113,3 @@ def _lost(entry: Entry, continued: Entry) -> bool:
     if entry["event"] == "task":
         return bool(entry["task"] >= continued["task"])
     return bool(entry["step"] > continued["steps"].get(entry["training"], 0))
-
-
-def _epochs_of(training: str, finished: Sequence[Mapping[str, Any]]) -> int:
-    return sum(_epochs(task["losses"].get(training, {})) for task in finished)
-
-
-def _epochs(terms: Mapping[str, Sequence[float]]) -> int:
-    """Return the number of epochs that losses are of."""
-    return len(terms.get("loss", ()))
-
-
-def _learning_rate(underway: Underway, training: str, epoch: int) -> float | None:
-    """Return the rate of an epoch; asking the optimizer would wait for the device."""
-    if training not in underway.schedules:
-        return None
-    return float(f"{underway.schedules[training].rate(epoch):.6g}")

@@ -5,56 +5,46 @@ import platform
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from distillmatch.engine import Placement
 
 PACKAGES = ("distillmatch", "torch", "numpy", "pillow")
 PACKAGE = Path(__file__).resolve().parent.parent
 IN_REPOSITORY = "src/distillmatch"
-_counting = threading.Lock()
 
 
-@dataclass(eq=False)
 class AtOnce:
-    """The most runs of this process at once during one of them, itself included."""
+    """Within its block, counts the most runs of this process at once, itself included."""
 
-    most: int = 0
+    _lock: ClassVar = threading.Lock()
+    _all: ClassVar[list["AtOnce"]] = []
 
+    def __enter__(self) -> Self:
+        self.most = 0
+        with self._lock:
+            self._all.append(self)
+            for one in self._all:
+                one.most = max(one.most, len(self._all))
+        return self
 
-_runs: list[AtOnce] = []
-
-
-@contextmanager
-def under_way() -> Iterator[AtOnce]:
-    """Count a run among those of this process during the block."""
-    own = AtOnce()
-    with _counting:
-        _runs.append(own)
-        for one in _runs:
-            one.most = max(one.most, len(_runs))
-    try:
-        yield own
-    finally:
-        with _counting:
-            _runs.remove(own)
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._all.remove(self)
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "unknown")}
     for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
+            continue
     return found
 
 
@@ -100,6 +90,11 @@ def tree_of(folder: Path) -> str:
     return _hash_of(b"tree", b"".join(listed))
 
 
+def _hash_of(kind: bytes, content: bytes) -> str:
+    head = kind + b" " + str(len(content)).encode() + b"\0"
+    return sha1(head + content, usedforsecurity=False).hexdigest()
+
+
 @cache
 def tree_in_history(commit_id: str) -> str | None:
     """Return the hash of the package's tree in a commit, where the history is at hand."""
@@ -108,20 +103,10 @@ def tree_in_history(commit_id: str) -> str | None:
     return _git("rev-parse", "--verify", "--quiet", f"{commit_id}:{IN_REPOSITORY}")
 
 
-def _hash_of(kind: bytes, content: bytes) -> str:
-    head = kind + b" " + str(len(content)).encode() + b"\0"
-    return sha1(head + content, usedforsecurity=False).hexdigest()
-
-
 def _git(*words: str) -> str | None:
+    command = ["git", "-C", str(PACKAGE), *words]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(PACKAGE), *words],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

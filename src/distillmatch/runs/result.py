@@ -17,7 +17,6 @@ from distillmatch.metrics import (
     auroc,
     backward_transfer,
     forgetting,
-    omega,
     omega_curve,
     omega_double_sum,
     overall_accuracies,
@@ -87,36 +86,26 @@ def config_of(result: dict[str, Any], where: Path | str = "the result") -> RunCo
 
 def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[str, Any]:
     """Return what a run and its bound must have in common."""
-    described = {key: config.model_dump(mode="json")[key] for key in STREAM_KEYS}
+    given = config.model_dump(mode="json")
+    described = {key: given[key] for key in STREAM_KEYS}
     return {**described, "tasks": stages, "fingerprint": fingerprint}
 
 
 class Tally:
-    """Collects the outcomes of the tasks and turns them into figures.
+    """Collects the tasks and turns them into figures.
 
     Its rows are those of R, A and P: accuracies among the classes seen so far, among each task's
     own, and among those of the first tasks up to it.
     """
 
-    def __init__(self, task_sizes: tuple[int, ...]) -> None:
+    def __init__(self, task_sizes: tuple[int, ...], result: dict[str, Any] | None = None) -> None:
+        """Begin with the tasks that a result, or the part of one, has."""
         self.task_sizes = task_sizes
-        self.rows: dict[str, list[list[float]]] = {"R": [], "A": [], "P": []}
-        self.tasks: list[dict[str, Any]] = []
+        known: dict[str, Any] = result or {"R": [], "A": [], "P": [], "tasks": []}
+        self.rows = {key: [row[: i + 1] for i, row in enumerate(known[key])] for key in "RAP"}
+        self.tasks: list[dict[str, Any]] = [*known["tasks"]]
 
-    @classmethod
-    def restored(cls, task_sizes: tuple[int, ...], result: dict[str, Any]) -> "Tally":
-        """Return the tally of the tasks that a result, or the part of one, has."""
-        tally = cls(task_sizes)
-        for name, rows in tally.rows.items():
-            rows.extend(row[: i + 1] for i, row in enumerate(result[name]))
-        tally.tasks.extend(result["tasks"])
-        return tally
-
-    def add(self, outcome: "TaskOutcome") -> None:
-        """Take in one task's outcome."""
-        self.add_row(task_row(outcome, self.task_sizes))
-
-    def add_row(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any]) -> None:
         """Take in what `task_row` made of the next task's outcome."""
         for name, rows in self.rows.items():
             rows.append(row[name])
@@ -126,7 +115,8 @@ class Tally:
     @property
     def accuracies(self) -> list[float]:
         """The accuracy over all classes seen so far, after each task."""
-        accuracies: list[float] = overall_accuracies(*self._seen()).tolist()
+        tested = [task["test_images"] for task in self.tasks]
+        accuracies: list[float] = overall_accuracies(self._matrix("R"), tested).tolist()
         return accuracies
 
     def matrices(self) -> dict[str, Any]:
@@ -141,24 +131,23 @@ class Tally:
         sizes, accuracies = self.task_sizes[: len(self.tasks)], self.accuracies
         against: dict[str, Any] = {"omega": None, "omega_double_sum": None, "omega_curve": None}
         if bound is not None:
-            offline = np.array(bound.accuracies[: len(self.tasks)])
-            among_first, curve = accuracy_matrix(self.rows["P"]), omega_curve(accuracies, offline)
+            offline = bound.accuracies[: len(self.tasks)]
+            curve = omega_curve(accuracies, offline)
             against = {
-                "omega": omega(accuracies, offline),
-                "omega_double_sum": omega_double_sum(among_first, offline, sizes),
+                "omega": None if curve is None else float(curve[-1]),
+                "omega_double_sum": omega_double_sum(self._matrix("P"), offline, sizes),
                 "omega_curve": None if curve is None else curve.tolist(),
             }
         return {
             "A_N": accuracies[-1],
-            "bwt": backward_transfer(accuracy_matrix(self.rows["A"])),
-            "fgt": forgetting(self._seen()[0], sizes),
+            "bwt": backward_transfer(self._matrix("A")),
+            "fgt": forgetting(self._matrix("R"), sizes),
             "accuracies": accuracies,
             **against,
         }
 
-    def _seen(self) -> tuple[NDArray[np.float64], list[int]]:
-        """Return R, and the test images of each task."""
-        return accuracy_matrix(self.rows["R"]), [task["test_images"] for task in self.tasks]
+    def _matrix(self, name: str) -> NDArray[np.float64]:
+        return accuracy_matrix(self.rows[name])
 
 
 def task_row(outcome: "TaskOutcome", task_sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -188,16 +177,14 @@ def detector_figures(outcome: "TaskOutcome") -> dict[str, Any]:
 
     Scores are of the gate as the task leaves it, pseudo-labels of the one that the task used.
     """
-    threshold = outcome.values.get("threshold")
-    area = tpr = fpr = None
+    threshold, judged = outcome.values.get("threshold"), outcome.judgement
+    area = tpr = fpr = accepted = past = right = None
     if outcome.familiarity is not None:
         seen = outcome.familiarity_labels < outcome.task.seen
         inside, outside = outcome.familiarity[seen], outcome.familiarity[~seen]
         area = auroc(inside, outside)
         if threshold is not None:
             tpr, fpr = share_at(inside, threshold), share_at(outside, threshold)
-    judged = outcome.judgement
-    accepted = past = right = None
     if judged is not None:
         accepted, past, right = pseudo_label_quality(
             judged.accepted, judged.pseudo_labels, judged.truth, outcome.task.past
@@ -227,9 +214,8 @@ def read_result(path: Path | str) -> dict[str, Any]:
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path
     result = upgraded(read_record(path, "result of a run", FORMAT, VERSIONS, ResultError))
-    problems = problems_of_form(result)
-    if problems:
-        raise ResultError(f"{path}: expected a result of a run, but {problems[0]}")
+    for problem in problems_of_form(result):
+        raise ResultError(f"{path}: expected a result of a run, but {problem}")
     return result
 
 

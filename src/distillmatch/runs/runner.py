@@ -15,11 +15,10 @@ from distillmatch.methods import Method, find_method, given_name, with_options
 from distillmatch.networks import check_network, weights_digest
 from distillmatch.runs.folder import Found, Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
-from distillmatch.runs.machine import under_way
+from distillmatch.runs.machine import AtOnce
 from distillmatch.runs.result import Bound, Tally, describe_stream, write_result
-from distillmatch.runs.session import Session
+from distillmatch.runs.session import Session, StagedSession
 from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
-from distillmatch.runs.stages import StagedSession
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, check_fingerprint
 
@@ -100,7 +99,7 @@ def run(
         kind: Any = Session
         if found_method.independent_tasks and (count > 1 or found.stages):
             kind = partial(StagedSession, at_once=min(count, MOST_AT_ONCE))
-        with under_way() as runs:
+        with AtOnce() as runs:
             session: Session = kind(
                 config,
                 dataset,
@@ -163,7 +162,7 @@ def _finished(
         folder.tell(f"{folder.path} holds this run, finished: its result was read, nothing was run")
     if bound is None:
         return result
-    tally = Tally.restored(stream.task_sizes, result)
+    tally = Tally(stream.task_sizes, result)
     result = {**result, "metrics": tally.metrics(bound)}
     if folder is not None:
         write_result(result, folder.path)

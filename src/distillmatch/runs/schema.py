@@ -2,115 +2,64 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from distillmatch.errors import ResultError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Whole = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, Field(strict=True)]
 Truth = Annotated[bool, Field(strict=True)]
+Losses = dict[str, dict[str, list[Number]]]
 Matrix = list[list[Number | None]]
 
 
-class _Part(BaseModel):
+class _Form(BaseModel):
+    """All fields are needed, and no others are known."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class _Stream(_Part):
-    source: Text
-    image_size: Whole | None
-    order: Text
-    tasks: Whole
-    task_sizes: list[Whole] | None
-    class_order: list[Text] | None
-    labels_per_class: Whole | None
-    label_fraction: Number | None
-    splits: Text
-    seed: Whole
-    fingerprint: Text
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
 
 
-class _Machine(_Part):
-    device: Text
-    precision: Text
-    system: Text
-    cores: Whole | None
-    runs_at_once: Whole = 1
-
-
-class _Commit(_Part):
-    id: Text
-    dirty: Truth | None
-    tree: Text | None = None
-
-
-class _Metrics(_Part):
-    A_N: Number
-    omega: Number | None
-    omega_double_sum: Number | None
-    omega_curve: list[Number] | None
-    bwt: Number
-    fgt: Number
-    accuracies: list[Number]
-
-
-class _Detector(_Part):
-    auroc: Number | None
-    tpr: Number | None
-    fpr: Number | None
-    threshold: Number | None
-    epsilon: Number | None
-    accepted: Number | None
-    accepted_past: Number | None
-    pseudo_labels_right: Number | None
-
-
-class _TaskOfRow(_Part):
-    task: Whole
-    test_images: Whole
-    detector: _Detector
-    losses: dict[str, dict[str, list[Number]]]
-    seconds: dict[str, Number]
-    stored_images: Whole
-    stored_bytes: Whole
-
-
-class _Task(_TaskOfRow):
-    accuracy: Number
-
-
-class _Memory(_Part):
-    stored_images: Whole
-    stored_bytes: Whole
-    peak_device_bytes: Whole | None
-
-
-class _Seconds(BaseModel):
+class _Seconds(_Open):
     """Seconds by training, and those of the whole run."""
 
-    model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Number]
-
     total: Number
 
 
-class _RecordedConfig(BaseModel):
-    """A configuration, whose other keys have changed over time."""
+def _form(base: type[BaseModel] = _Form, /, **fields: Any) -> Any:
+    """Return a form of fields with these types; a pair is a type and a default."""
+    given: dict[str, Any] = {
+        key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in fields.items()
+    }
+    return create_model("Form", __base__=base, **given)
 
-    model_config = ConfigDict(extra="allow")
 
-    options: dict[str, Any] = {}
+_TASK_OF_ROW = _form(
+    task=Whole,
+    test_images=Whole,
+    detector=_form(
+        **dict.fromkeys(("auroc", "tpr", "fpr", "threshold", "epsilon"), Number | None),
+        **dict.fromkeys(("accepted", "accepted_past", "pseudo_labels_right"), Number | None),
+    ),
+    losses=Losses,
+    seconds=dict[str, Number],
+    stored_images=Whole,
+    stored_bytes=Whole,
+)
+_TASK = _form(_TASK_OF_ROW, accuracy=Number)
 
 
-class _Results(_Part):
+class _Results(_Form):
     """The finished tasks, and what was measured after each."""
 
     R: Matrix
     A: Matrix
     P: Matrix
-    tasks: list[_Task]
+    tasks: list[_TASK]  # type: ignore[valid-type]
 
     @model_validator(mode="after")
     def _has_triangles(self) -> Self:
@@ -127,36 +76,54 @@ class _Results(_Part):
         return self
 
 
-class ResultSchema(_Results):
-    """A result; one of version 1, upgraded, has the options of its time in `config`."""
+RESULT = _form(
+    _Results,
+    format=Literal["distillmatch result"],
+    version=Literal[1, 2],
+    config=_form(_Open, options=(dict[str, Any], {})),
+    options=dict[str, Any],
+    stream=_form(
+        **dict.fromkeys(("source", "order", "splits", "fingerprint"), Text),
+        **dict.fromkeys(("image_size", "labels_per_class"), Whole | None),
+        tasks=Whole,
+        task_sizes=list[Whole] | None,
+        class_order=list[Text] | None,
+        label_fraction=Number | None,
+        seed=Whole,
+    ),
+    method=Text,
+    seed=Whole,
+    uses_truth=Truth,
+    pretrained_sha256=(Text | None, None),
+    classes=list[Text],
+    task_sizes=list[Whole],
+    versions=dict[str, Text],
+    machine=_form(
+        **dict.fromkeys(("device", "precision", "system"), Text),
+        cores=Whole | None,
+        runs_at_once=(Whole, 1),
+    ),
+    commit=_form(id=Text, dirty=Truth | None, tree=(Text | None, None)),
+    complete=Truth,
+    metrics=_form(
+        **dict.fromkeys(("A_N", "bwt", "fgt"), Number),
+        **dict.fromkeys(("omega", "omega_double_sum"), Number | None),
+        omega_curve=list[Number] | None,
+        accuracies=list[Number],
+    ),
+    seconds=_Seconds,
+    memory=_form(stored_images=Whole, stored_bytes=Whole, peak_device_bytes=Whole | None),
+)
+"""A result; one of version 1, upgraded, has the options of its time in `config`."""
 
-    format: Literal["distillmatch result"]
-    version: Literal[1, 2]
-    config: _RecordedConfig
-    options: dict[str, Any]
-    stream: _Stream
-    method: Text
-    seed: Whole
-    uses_truth: Truth
-    pretrained_sha256: Text | None = None
-    classes: list[Text]
-    task_sizes: list[Whole]
-    versions: dict[str, Text]
-    machine: _Machine
-    commit: _Commit
-    complete: Truth
-    metrics: _Metrics
-    seconds: _Seconds
-    memory: _Memory
 
-
-class SnapshotSchema(_Part):
+class SnapshotSchema(_Form):
     """The plain values of a snapshot."""
 
     task: Count
     trainings: Count
     epochs: Count
-    losses: dict[str, dict[str, list[Number]]]
+    losses: Losses
     seconds: dict[str, Number]
     work: Number
     values: dict[str, Number]
@@ -164,54 +131,20 @@ class SnapshotSchema(_Part):
     coreset: list[Count]
 
 
-class _Images(BaseModel):
-    fingerprint: Text
-
-
-class RunHead(BaseModel):
-    """Of which run a checkpoint or a finished stage is, and what it has used so far."""
-
-    config: dict[str, Any]
-    stream: _Images
-    pretrained_sha256: Text | None
-    seconds: Number
-    peak_device_bytes: Whole | None
-    runs_at_once: Whole = 1
-
-
-class RunCheckpoint(RunHead):
-    """The plain values of a run's checkpoint."""
-
-    made_with: dict[str, Any]
-    results: _Results
-    engine: SnapshotSchema
-
-
-class LearnerCheckpoint(_Part):
-    """The plain values of the checkpoint of a learner's task."""
-
-    fingerprint: Text
-    engine: SnapshotSchema
-
-
-class _Row(_Part):
-    R: list[Number]
-    A: list[Number]
-    P: list[Number]
-    task: _TaskOfRow
-
-
-class StageSchema(RunHead):
-    """A finished stage of the offline bound."""
-
-    row: _Row
-
-
-def check_form(schema: type[BaseModel], record: Any, where: Any) -> None:
-    """Refuse a record that is not of a form; `where` is the file."""
-    problems = problems_of_form(record, schema)
-    if problems:
-        raise ResultError(f"{where}: {problems[0]}")
+LearnerCheckpoint = _form(fingerprint=Text, engine=SnapshotSchema)
+"""The plain values of the checkpoint of a learner's task."""
+_RUN = _form(
+    BaseModel,
+    config=dict[str, Any],
+    stream=_form(_Open, fingerprint=Text),
+    pretrained_sha256=Text | None,
+    seconds=Number,
+    peak_device_bytes=Whole | None,
+    runs_at_once=(Whole, 1),
+)
+"""Of which run a checkpoint or a finished stage is, and what it has used so far."""
+RunCheckpoint = _form(_RUN, made_with=dict[str, Any], results=_Results, engine=SnapshotSchema)
+Stage = _form(_RUN, row=_form(**dict.fromkeys("RAP", list[Number]), task=_TASK_OF_ROW))
 
 
 def upgraded(result: dict[str, Any]) -> dict[str, Any]:
@@ -219,26 +152,19 @@ def upgraded(result: dict[str, Any]) -> dict[str, Any]:
 
     Its configuration stays what it was: flat, with options that are gone.
     """
-    if result.get("version") != 1:
-        return result
     stream, tasks = result.get("stream"), result.get("tasks")
-    if isinstance(stream, dict):
-        stream = {"splits": "hashed", **stream}
-    if isinstance(tasks, list):
-        tasks = [
-            {**one, "losses": _by_term(one)} if isinstance(one, dict) else one for one in tasks
-        ]
-    return {**result, "options": {}, "stream": stream, "tasks": tasks}
+    if result.get("version") != 1 or not isinstance(stream, dict) or not isinstance(tasks, list):
+        return result
+    tasks = [
+        {**one, "losses": {name: {"loss": means} for name, means in one["losses"].items()}}
+        if isinstance(one, dict) and isinstance(one.get("losses"), dict)
+        else one
+        for one in tasks
+    ]
+    return {**result, "options": {}, "stream": {"splits": "hashed", **stream}, "tasks": tasks}
 
 
-def _by_term(task: dict[str, Any]) -> Any:
-    losses = task.get("losses")
-    if not isinstance(losses, dict):
-        return losses
-    return {name: {"loss": means} for name, means in losses.items()}
-
-
-def problems_of_form(record: Any, schema: type[BaseModel] = ResultSchema) -> list[str]:
+def problems_of_form(record: Any, schema: type[BaseModel] = RESULT) -> list[str]:
     """Return what is wrong with the form of a record, by default a result; a sentence a field."""
     try:
         schema.model_validate(record)
@@ -248,12 +174,11 @@ def problems_of_form(record: Any, schema: type[BaseModel] = ResultSchema) -> lis
 
 
 def _sentence(place: tuple[int | str, ...], message: str, came: Any) -> str:
-    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
     if message == "Field required":
-        return f"{name.lstrip('.')} is missing"
+        return f"{name} is missing"
     if message.startswith("Extra inputs"):
-        return f"{name.lstrip('.')} is no field of a result"
+        return f"{name} is no field of a result"
     if message.startswith("Value error, "):
-        return f"{name.lstrip('.')}: {message.removeprefix('Value error, ')}".removeprefix(": ")
-    expected = message[0].lower() + message[1:]
-    return f"{name.lstrip('.')}: {expected}, not {came!r:.60}"
+        return f"{name}: {message.removeprefix('Value error, ')}".removeprefix(": ")
+    return f"{name}: {message[0].lower()}{message[1:]}, not {came!r:.60}"

@@ -1,30 +1,50 @@
 """A session: the part of a run that one process does."""
 
+import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine, Progress, Snapshot, TaskOutcome
+from distillmatch.engine.outcome import Underway
 from distillmatch.errors import RunFolderError
+from distillmatch.files import write_atomically
 from distillmatch.randomness import shuffled
 from distillmatch.runs.checkpoints import Checkpoint, CheckpointWriter
-from distillmatch.runs.folder import Found, RunFolder
+from distillmatch.runs.folder import (
+    OTHERWISE,
+    STAGE,
+    STAGE_FORMAT,
+    STAGE_VERSION,
+    Found,
+    Record,
+    RunFolder,
+)
 from distillmatch.runs.interruption import StopRequest
-from distillmatch.runs.log import EpochNotes, steps_so_far
+from distillmatch.runs.lock import NAME as LOCK
+from distillmatch.runs.log import LOG, EpochNotes, history, read_log, steps_so_far
 from distillmatch.runs.machine import AtOnce, commit, machine, versions
-from distillmatch.runs.result import FORMAT, VERSION, Bound, Tally, recorded_config, write_result
+from distillmatch.runs.result import (
+    FORMAT,
+    VERSION,
+    Bound,
+    Tally,
+    recorded_config,
+    task_row,
+    write_result,
+)
+from distillmatch.runs.side_by_side import SharedProgress, Work, work_side_by_side
 from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 
 EXAMPLES = 24
 """Accepted images of a task that the log names."""
-OTHERWISE = "choose another folder, or resume 'no' to start over"
-Record = dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -117,7 +137,7 @@ class Session:
 
     def _take_up(self, values: Record) -> None:
         """Count in what was done before a checkpoint."""
-        self.tally = Tally.restored(self.tally.task_sizes, values["results"])
+        self.tally = Tally(self.tally.task_sizes, values["results"])
         self._before = {key: values[key] for key in self._used() if key in values}
 
     def run(self) -> Record:
@@ -125,15 +145,20 @@ class Session:
         if self.folder is None:
             return self._learn_tasks()
         if not self.tally.tasks and not self.engine.underway.begun:
-            self.folder.log.note("begun", **self._described())
-        self._notes = EpochNotes(self.folder.log, self.engine.underway)
+            self._note_begun(self.folder)
+        steps = steps_so_far(self.engine.underway, self.tally.tasks)
+        self._notes = EpochNotes(self.folder.log, steps)
         with (
             self._stopping(self.folder.tell) as self.stop,
-            CheckpointWriter(self.folder) as self._writer,
+            CheckpointWriter(self.folder.checkpoints, self.folder.log) as self._writer,
         ):
             result = self._learn_tasks()
         self._end(result, self.folder)
         return result
+
+    def _note_begun(self, folder: RunFolder) -> None:
+        shown = {key: self.head[key] for key in ("method", "seed", "machine", "commit")}
+        folder.log.note("begun", **shown, tasks=len(self.tally.task_sizes))
 
     def _stopping(self, tell: Callable[[str], None] | None) -> AbstractContextManager[StopRequest]:
         return StopRequest(tell) if self.stop is None else nullcontext(self.stop)
@@ -141,7 +166,7 @@ class Session:
     def _learn_tasks(self) -> Record:
         result: Record = {}
         for outcome in self.engine.run():
-            self.tally.add(outcome)
+            self.tally.add(task_row(outcome, self.tally.task_sizes))
             result = self.result()
             if self.folder is not None:
                 self._keep(result, self.folder, self._examples(outcome))
@@ -150,9 +175,7 @@ class Session:
                     self._stop_if_asked()
         return result
 
-    def _keep(
-        self, result: Record, folder: RunFolder, examples: list[dict[str, int]] | None = None
-    ) -> None:
+    def _keep(self, result: Record, folder: RunFolder, examples: list[Record]) -> None:
         """Write the result of the tasks so far, and note the last of them in the log."""
         write_result(result, folder.path)
         figures = {k: v for k, v in result["metrics"].items() if not isinstance(v, list)}
@@ -160,19 +183,16 @@ class Session:
         given = {"examples": examples} if examples else {}
         folder.log.note("task", **task, metrics=figures, **given)
 
-    def _examples(self, outcome: TaskOutcome) -> list[dict[str, int]]:
+    def _examples(self, outcome: TaskOutcome) -> list[Record]:
         """Return a few accepted images: the place of each, its pseudo-label and its true class."""
         judged, number = outcome.judgement, outcome.task.number
         if judged is None:
             return []
         images = self.stream.tasks[number].unlabeled
         accepted = np.flatnonzero(judged.accepted).tolist()
+        parts = {"image": images, "label": judged.pseudo_labels, "truth": judged.truth}
         return [
-            {
-                "image": int(images[i]),
-                "label": int(judged.pseudo_labels[i]),
-                "truth": int(judged.truth[i]),
-            }
+            {name: int(values[i]) for name, values in parts.items()}
             for i in shuffled(accepted, self.config.seed, "examples", number)[:EXAMPLES]
         ]
 
@@ -187,6 +207,7 @@ class Session:
         for task in tasks:
             for phase, spent in task["seconds"].items():
                 seconds[phase] = seconds.get(phase, 0.0) + spent
+        most = {k: max(task[k] for task in tasks) for k in ("stored_images", "stored_bytes")}
         return {
             **self.head,
             "machine": {**self.head["machine"], "runs_at_once": used["runs_at_once"]},
@@ -195,17 +216,13 @@ class Session:
             **self.tally.matrices(),
             "tasks": tasks,
             "seconds": {**seconds, "total": used["seconds"]},
-            "memory": {
-                "stored_images": max(task["stored_images"] for task in tasks),
-                "stored_bytes": max(task["stored_bytes"] for task in tasks),
-                "peak_device_bytes": used["peak_device_bytes"],
-            },
+            "memory": {**most, "peak_device_bytes": used["peak_device_bytes"]},
         }
 
     def _used(self) -> Record:
         """Return the time and memory that the run has used, and the runs beside it, so far."""
-        peaks = [self._before["peak_device_bytes"], self.engine.placement.peak_memory()]
         beside = 1 if self.runs is None else self.runs.most
+        peaks = self._before["peak_device_bytes"], self.engine.placement.peak_memory()
         return {
             "seconds": self._before["seconds"] + time.perf_counter() - self.start,
             "peak_device_bytes": max((peak for peak in peaks if peak is not None), default=None),
@@ -220,10 +237,6 @@ class Session:
     def _made_with(self) -> Record:
         place = {key: self.head["machine"][key] for key in ("device", "precision")}
         return {**self.head["versions"], **place, "commit": self.head["commit"]["id"]}
-
-    def _described(self) -> Record:
-        shown = {key: self.head[key] for key in ("method", "seed", "machine", "commit")}
-        return {**shown, "tasks": len(self.tally.task_sizes)}
 
     def _between_epochs(self) -> None:
         """Write a checkpoint if one is due or the run is to stop."""
@@ -273,3 +286,125 @@ class Session:
         after = f" after epoch {underway.epochs} of training {underway.trainings + 1}"
         task = f"task {underway.task + 1} of {len(self.tally.task_sizes)}"
         return task + after if underway.epochs else task
+
+
+@dataclass(eq=False)
+class StagedSession(Session):
+    """Learns each of a run's independent tasks in a thread and a folder of its own, longest first.
+
+    The stages that are finished from the first on make the result, as tasks in a row do; `stages/`
+    in the run's folder is removed at the end.
+    """
+
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._adding = threading.RLock()  # taken again by a signal handler that tells something
+        self._waiting: dict[int, Record] = {}
+        self._joined: Record = {}
+
+    def resume(self, found: Found) -> None:
+        """Count in what was done; a task that was begun among tasks in a row starts over."""
+        if found.checkpoint is not None:
+            self._take_up(found.checkpoint.values)
+        heads = [self._before, *found.stages.values()]
+        self._before["seconds"] = max(head["seconds"] for head in heads)
+        self._before["runs_at_once"] = max(head.get("runs_at_once", 1) for head in heads)
+        if self.folder is None:
+            return
+        done = len(self.tally.tasks)
+        if found == Found():
+            self._note_begun(self.folder)
+        else:
+            steps = steps_so_far(Underway(done), self.tally.tasks)
+            self.folder.log.note("continued", task=done + 1, steps=steps)
+        for number in self.engine.tasks:
+            # The folder of the run is ours, so what lies here was left behind.
+            (self.folder.stage(number) / LOCK).unlink(missing_ok=True)
+            record = found.stages.get(number, {})
+            if "row" in record and number >= done:
+                self._add(number, record)
+
+    def run(self) -> Record:
+        """Learn the tasks that are left, and return the result."""
+        first, work_of = len(self.tally.tasks), self.engine.work_of
+        left = [n for n in self.engine.tasks if n >= first and n not in self._waiting]
+        progress = SharedProgress(self.engine.trainer.progress, len(self.engine.tasks))
+        done = [number for number in self.engine.tasks if number not in left]
+        progress.start(work_of(self.engine.tasks), work_of(done))
+
+        def next_stage() -> Work | None:
+            return partial(self._learn, left.pop(), progress) if left else None
+
+        with self._stopping(self._tell if self.at_once == 1 else None) as self.stop:
+            work_side_by_side(next_stage, self.at_once, self.stop, self._tell)
+        progress.stop()
+        if self.folder is not None:
+            self._end(self._joined, self.folder)
+        return self._joined
+
+    def _learn(self, number: int, progress: SharedProgress) -> None:
+        parts = self.folder and RunFolder(self.folder.stage(number), self._tell)
+        with parts or nullcontext() as folder:
+            stage = StageSession(
+                self.config,
+                self.dataset,
+                self.stream,
+                self.described,
+                self.start,
+                self.checkpoint_seconds,
+                folder=folder,
+                progress=progress.part(),
+                stop=self.stop,
+                runs=self.runs,
+                only=number,
+            )
+            if folder is not None:
+                weights = self.head["pretrained_sha256"]
+                found = folder.find("auto", self.config, self.described["fingerprint"], weights)
+                stage.resume(found)
+            stage._before["seconds"] = self._before["seconds"]  # one clock for the whole run
+            record = stage.run()
+        with self._adding:
+            self._add(number, record)
+
+    def _add(self, number: int, record: Record) -> None:
+        """Keep a finished stage, and join those that no earlier one is missing for."""
+        self._waiting[number] = record
+        peaks = self._before["peak_device_bytes"], record["peak_device_bytes"]
+        known = (peak for peak in peaks if peak is not None)
+        self._before["peak_device_bytes"] = max(known, default=None)
+        while (following := len(self.tally.tasks)) in self._waiting:
+            steps = steps_so_far(Underway(following), self.tally.tasks)
+            self.tally.add(self._waiting.pop(following)["row"])
+            self._joined = self.result()
+            if self.folder is not None:
+                log = self.folder.stage(following) / LOG
+                for entry in history(read_log(log)) if log.exists() else ():
+                    # As if the tasks before it had come before it.
+                    step = steps.get(entry["training"], 0) + entry["step"]
+                    self.folder.log.note(**{**entry, "step": step})
+                self._keep(self._joined, self.folder, [])
+
+    def _tell(self, sentence: str) -> None:
+        if self.folder is not None:
+            with self._adding:
+                self.folder.tell(sentence)
+
+
+class StageSession(Session):
+    """Learns one task, and leaves its outcome in its folder."""
+
+    def _learn_tasks(self) -> Record:
+        (outcome,) = self.engine.run()
+        row = task_row(outcome, self.tally.task_sizes)
+        head = {"format": STAGE_FORMAT, "version": STAGE_VERSION}
+        record = {**head, **self._which_run(), "row": row}
+        if self.folder is not None:
+            text = json.dumps(record, allow_nan=False)
+            write_atomically(self.folder.path / STAGE, text + "\n", "writing a finished stage")
+        return record
+
+    def _end(self, result: Record, folder: RunFolder) -> None:
+        folder.checkpoints.clear()

@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,9 @@ CHECKPOINT_SECONDS = 60.0
 MOST_AT_ONCE = 32
 """Streams of a GPU that torch keeps apart; beyond them two runs would share one."""
 TURN_SECONDS = 0.2
-THREAD = f"{THREADS}run"
 CONTINUES = "what is done is kept, and the same command continues from there"
 CONTINUED = "continued"
 """What a part is doing when it reports work that was done before."""
-SAME_KEYS = ("name", "label_fraction", "fingerprint")
-"""What equal data sets have in common."""
 
 Work = Callable[[], None]
 Tell = Callable[[str], None]
@@ -113,25 +110,24 @@ def work_side_by_side(
     """
     if not 1 <= at_once <= MOST_AT_ONCE:
         raise ConfigError(f"runs at once must be 1 to {MOST_AT_ONCE}, not {at_once}")
-    if at_once == 1:
-        while (work := _asked_for(next_work, stop)) is not None:
-            work()
-        if stop.asked:
-            raise stop.interrupted(f"between two pieces of work; {CONTINUES}")
-    else:
+
+    def ask() -> Work | None:
+        try:
+            with stop.idle():
+                return next_work()
+        except Interrupted:
+            if not stop.asked:
+                raise
+            return None
+
+    if at_once > 1:
         with shared_device():
-            _work_in_threads(next_work, at_once, stop, tell)
-
-
-def _asked_for(next_work: Callable[[], Work | None], stop: StopRequest) -> Work | None:
-    """Return the next piece of work, or nothing if there is none or a signal asks to stop."""
-    try:
-        with stop.idle():
-            return next_work()
-    except Interrupted:
-        if not stop.asked:
-            raise
-        return None
+            _work_in_threads(ask, at_once, stop, tell)
+        return
+    while (work := ask()) is not None:
+        work()
+    if stop.asked:
+        raise stop.interrupted(f"between two pieces of work; {CONTINUES}")
 
 
 def _work_in_threads(
@@ -152,58 +148,44 @@ def _work_in_threads(
             with place:
                 work()
         except BaseException as error:
-            errors.append(error)
-            if not isinstance(error, Interrupted):
-                stop.ask("the failure of another")
+            fail(error)
         finally:
             places.put(place)
 
-    def give_out() -> bool:
-        """Start pieces of work as places become free; return whether none is left."""
-        while not stop.asked:
-            place = _free_place(places)
-            if place is None:
-                continue
-            work = _asked_for(next_work, stop)
-            if work is None:
-                places.put(place)
-                return not stop.asked
-            threading.Thread(target=do, args=(work, place), name=THREAD, daemon=True).start()
-        return False
+    def fail(error: BaseException) -> None:
+        errors.append(error)
+        if not isinstance(error, Interrupted):
+            stop.ask("the failure of another")
 
-    def wait() -> None:
-        """Wait until every place is free again."""
-        free, is_told = 0, False
-        while free < at_once:
+    free: list[Place] = []
+    is_all = is_told = False
+    try:
+        while len(free) < at_once or not (is_all or stop.asked):
             if stop.signal_number is not None and not is_told:
                 tell(STOPPING)
                 is_told = True
-            free += _free_place(places) is not None
-
-    try:
-        try:
-            is_all = give_out()
-        except Exception:
-            stop.ask("the failure of another")
-            wait()
-            raise
-        wait()
+            with suppress(queue.Empty):
+                free.append(places.get(timeout=0 if len(free) == at_once else TURN_SECONDS))
+            if free and not (is_all or stop.asked):
+                try:
+                    work = next_work()
+                except Exception as error:
+                    fail(error)
+                    continue
+                is_all = work is None and not stop.asked
+                if work is not None:
+                    given = (work, free.pop())
+                    name = f"{THREADS}run"
+                    threading.Thread(target=do, args=given, name=name, daemon=True).start()
     except BaseException:  # this thread ends at once, the others after their epoch
         stop.ask("the end of their process")
         raise
-    failed = [error for error in errors if not isinstance(error, Interrupted)]
-    if failed:
-        raise failed[0]
+    for failure in errors:
+        if not isinstance(failure, Interrupted):
+            raise failure
     if errors or not is_all:
         count = f"{len(errors)} under way" if errors else "some left"
         raise stop.interrupted(f"with {count}; {CONTINUES}")
-
-
-def _free_place(places: "queue.SimpleQueue[Place]") -> Place | None:
-    try:
-        return places.get(timeout=TURN_SECONDS)
-    except queue.Empty:
-        return None
 
 
 def _place() -> Place:
@@ -222,12 +204,16 @@ def source_key(config: RunConfig) -> str:
 
 
 class Datasets:
-    """Data sets of several runs, each loaded once; one that fails is not tried again."""
+    """Data sets of several runs, each loaded once; one that fails is not tried again.
+
+    Of equal ones, which a user's source may give for different seeds, one is kept.
+    """
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self._loading = threading.Lock()
         self._loaded: dict[str, Dataset | SourceError] = {}
+        self._kept: dict[tuple[Any, ...], Dataset] = {}
 
     def of(self, config: RunConfig) -> Dataset:
         """Return the data set of a configuration."""
@@ -235,7 +221,7 @@ class Datasets:
         with self._loading:
             if key not in self._loaded:
                 try:
-                    self._loaded[key] = self._same(load_source(config))
+                    self._loaded[key] = self._load(config)
                 except SourceError as error:
                     self._loaded[key] = error
             found = self._loaded[key]
@@ -243,24 +229,21 @@ class Datasets:
             raise SourceError(str(found)) from found
         return found
 
-    def _same(self, dataset: Dataset) -> Dataset:
-        """Return the equal data set that is in memory already, if there is one."""
-        for known in self._loaded.values():
-            if isinstance(known, Dataset) and all(
-                getattr(known, key) == getattr(dataset, key) for key in SAME_KEYS
-            ):
-                return known
-        for problem in dataset.problems:
+    def _load(self, config: RunConfig) -> Dataset:
+        dataset = load_source(config)
+        kept = self._kept.setdefault(
+            (dataset.name, dataset.label_fraction, dataset.fingerprint), dataset
+        )
+        for problem in dataset.problems if kept is dataset else ():
             self.tell(f"left out: {problem}")
-        return dataset
+        return kept
 
 
 class SharedProgress:
     """Adds up the progress of `parts`, taken to be of equal size unless it was started."""
 
     def __init__(self, whole: Progress, parts: int) -> None:
-        self.whole = whole
-        self.parts = parts
+        self.whole, self.parts = whole, parts
         self._started = False
         self._lock = threading.Lock()
 

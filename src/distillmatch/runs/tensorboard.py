@@ -2,39 +2,31 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from distillmatch.errors import ConfigError, RunFolderError
-from distillmatch.runs.log import LOG, Entry, history, parse_log
+from distillmatch.errors import ConfigError, DiskError, RunFolderError
+from distillmatch.runs.log import LOG, Entry, history, read_log
 
-FOLDER = "tensorboard"
 SECONDS = 2.0
 """Between two looks at a log that grows."""
-
-
-def require_tensorboard() -> None:
-    """Refuse to begin without the extra."""
-    if find_spec("tensorboard") is None:
-        raise ConfigError("event files need TensorBoard: pip install 'distillmatch[tensorboard]'")
 
 
 class TensorBoard:
     """Within its block, follows the log in a run's folder and writes `tensorboard/` beside it.
 
     Only the log is read, so a run that is finished, or was begun without TensorBoard, gets the same
-    events. They are written anew whenever a run begins or is resumed, so that no epoch that was
-    learned twice is there twice.
+    events. They are written anew whenever a run starts over or lost epochs, so that none is there
+    twice.
     """
 
     def __init__(self, folder: Path) -> None:
-        require_tensorboard()
-        self.log = folder / LOG
-        self.folder = folder / FOLDER
-        self._place = 0
-        self._entries: list[Entry] = []
+        if find_spec("tensorboard") is None:
+            extra = "pip install 'distillmatch[tensorboard]'"
+            raise ConfigError(f"event files need TensorBoard: {extra}")
+        self.log, self.folder = folder / LOG, folder / "tensorboard"
+        self._written: list[Entry] = []
         self._writer: Any = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -58,28 +50,16 @@ class TensorBoard:
 
     def _catch_up(self) -> None:
         """Write new entries; a full disk does not stop the run."""
-        with contextlib.suppress(OSError):
-            new = self._new_entries()
-            if not new:
-                return
-            self._entries += new
-            again = any(entry["event"] in ("begun", "continued") for entry in new)
-            if self._writer is None or again:
-                self._entries = new = history(self._entries)
+        with contextlib.suppress(OSError, DiskError):
+            entries, written = history(read_log(self.log)), self._written
+            if self._writer is None or entries[: len(written)] != written:
                 self._start_over()
-            for entry in new:
-                for tag, value in scalars(entry):
+                written = []
+            for entry in entries[len(written) :]:
+                for tag, value in scalars(entry).items():
                     self._writer.add_scalar(tag, value, entry.get("step", entry["task"]))
+            self._written = entries
             self._writer.flush()
-
-    def _new_entries(self) -> list[Entry]:
-        """Return the whole lines since the last look."""
-        with self.log.open("rb") as file:
-            file.seek(self._place)
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._place += len(whole)
-        return parse_log(whole)
 
     def _start_over(self) -> None:
         if self._writer is not None:
@@ -92,17 +72,16 @@ class TensorBoard:
         self._writer = SummaryWriter(str(self.folder), purge_step=0)
 
 
-def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
-    """Yield the tags and values of an epoch, by its number in the run, or of a task."""
-    values: dict[str, float | None] = {}
+def scalars(entry: Entry) -> dict[str, float]:
+    """Return the tags and values of an epoch, by its number in the run, or of a task."""
     if entry["event"] == "epoch":
-        values[f"loss/{entry['training']}"] = entry["loss"]
-        for name, value in entry["terms"].items():
-            values[f"loss/{entry['training']}/{name}"] = value
+        loss = f"loss/{entry['training']}"
+        values = {loss: entry["loss"]}
+        values |= {f"{loss}/{name}": value for name, value in entry["terms"].items()}
         values[f"learning rate/{entry['training']}"] = entry["learning_rate"]
-    elif entry["event"] == "task":
-        values["accuracy/classes seen"] = entry["accuracy"]
+    else:
+        values = {"accuracy/classes seen": entry["accuracy"]}
         for group in ("metrics", "detector", "seconds"):
             values |= {f"{group}/{name}": value for name, value in entry[group].items()}
         values["memory/stored images"] = entry["stored_images"]
-    yield from ((tag, value) for tag, value in values.items() if value is not None)
+    return {tag: value for tag, value in values.items() if value is not None}

@@ -57,7 +57,7 @@ class Check:
             config = config_of(result)
         except ResultError as error:
             return Report([str(error)])
-        tally, metrics = Tally.restored(tuple(result["task_sizes"]), result), result["metrics"]
+        tally, metrics = Tally(tuple(result["task_sizes"]), result), result["metrics"]
         pairs = (*_recorded_twice(result), *_computed_again(result, tally))
         report = Report(
             [
