@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -82,9 +83,11 @@ def joined(pieces: Sequence[Any]) -> Any:
 
 
 class CapturedOutputs:
-    """The frozen networks of a training: captured for batches of each size, then replayed.
+    """The frozen networks of a training: captured for images of each number, then replayed.
 
-    A function that reads from the device cannot be captured; it is called as it is, with a warning.
+    Networks that normalize by batches are captured for batches of each size and number: short ones
+    lie elsewhere in every epoch, and a capture takes as long as many replays. A function that reads
+    from the device cannot be captured; it is called as it is, with a warning.
     """
 
     def __init__(
@@ -107,6 +110,22 @@ class CapturedOutputs:
         """Return the outputs for images in batches of some sizes, in memory of their own."""
         if not self.capturable or len(images) == 0:
             return self._eager(images, sizes)
+        if not self.by_batch:
+            return self._replayed(images, (len(images),))
+        if len(set(sizes)) == 1:
+            return self._replayed(images, sizes)
+        batches = torch.split(images, list(sizes))
+        outputs: list[Any] = [None] * len(sizes)
+        for size in sorted(set(sizes) - {0}):
+            places = [number for number, one in enumerate(sizes) if one == size]
+            alike = torch.cat([batches[number] for number in places])
+            made = self._replayed(alike, (size,) * len(places))
+            for turn, number in enumerate(places):
+                rows = slice(turn * size, (turn + 1) * size)
+                outputs[number] = map_outputs(itemgetter(rows), made)
+        return joined([one for one in outputs if one is not None])
+
+    def _replayed(self, images: Tensor, sizes: Sizes) -> Any:
         if sizes not in self.by_sizes and not self._capture(images, sizes):
             return self._eager(images, sizes)
         given, captured = self.by_sizes[sizes]
@@ -114,10 +133,12 @@ class CapturedOutputs:
         return map_outputs(torch.clone, captured.replay())
 
     def _eager(self, images: Tensor, sizes: Sizes) -> Any:
-        where = self.task, self.placement, sizes, self.by_batch
+        where = self.task, self.placement, sizes if self.by_batch else (), self.by_batch
         return frozen_outputs(self.frozen, images, *where)
 
     def _capture(self, images: Tensor, sizes: Sizes) -> bool:
+        if not self.capturable:
+            return False
         given = images.clone(memory_format=torch.preserve_format)
         captured = captured_or_none(
             lambda: CapturedWork(lambda: self._eager(given, sizes), trials=1),
