@@ -6,6 +6,7 @@ and pseudo-labels are learned by strong views as much as by weak ones. It goes b
 its figures stand apart from DM's.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from distillmatch.config.base import NotNegative, Share, Switch
 from distillmatch.losses import (
     class_weights,
     consistency_loss,
+    past_distillation,
     per_task_distillation,
     pseudo_labels,
     softmax_confidence,
@@ -65,7 +67,9 @@ class WorldMatch(Balanced):
     class Options(MethodOptions):
         """WorldMatch's own options."""
 
-        accept: Literal["everything", "newness", "two-teachers", "truth", "truth-new"] = Field(
+        accept: Literal[
+            "everything", "newness", "two-teachers", "nothing", "truth", "truth-new"
+        ] = Field(
             "everything",
             description="unlabeled images that are taken for past classes: everything; all but "
             "what looks new; the same, and what looks new for a new class; or, as oracles for "
@@ -80,6 +84,12 @@ class WorldMatch(Balanced):
         consistency_weight: NotNegative = Field(1.0, description="λ_ucl; 0: no consistency")
         distillation_weight: NotNegative = Field(1.0, description="λ_dst; 0: no distillation")
         consistency_threshold: Share | None = Field(None, description="τ_FM (default: 0.9)")
+        global_distillation: NotNegative = Field(
+            0.0, description="weight of soft distillation over all past classes at once"
+        )
+        aligned: Switch = Field(False, description="scale new classes' weights to the old ones'")
+        mixup: Switch = Field(False, description="mix strong views of labeled images")
+        fine_tuned: Switch = Field(True, description="fine-tune the last layer")
 
     strong_views: ClassVar[bool] = True
     keeps_past: ClassVar[bool] = True
@@ -99,13 +109,24 @@ class WorldMatch(Balanced):
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return the terms of eq. 5, whose labels and pseudo-labels are learned by both views."""
-        options, logits = self.options, self.forward(batch, task)
+        options, share = self.options, None
+        if options.mixup and batch.strong_images is not None:
+            share = torch.rand((), device=batch.images.device)
+            beside = batch.strong_images.roll(1, 0)
+            mixed = torch.lerp(beside, batch.strong_images, share.to(beside.dtype))
+            batch = replace(batch, strong_images=mixed)
+        logits = self.forward(batch, task)
         pseudo = self.pseudo_labels(batch.unlabeled_outputs, task, batch.truth)
         labels, count = with_pseudo_labels(batch.labels, *pseudo)
         strong = torch.cat([logits.strong_labeled, logits.strong])
         shift = options.logit_adjustment * self.log_shares
         of_weak = weighted_cross_entropy_sum(logits.weak + shift, labels, self.weights)
         of_strong = weighted_cross_entropy_sum(strong + shift, labels, self.weights)
+        if share is not None:
+            count_labeled = len(batch.labels)
+            rolled = torch.cat([batch.labels.roll(1, 0), labels[count_labeled:]])
+            of_rolled = weighted_cross_entropy_sum(strong + shift, rolled, self.weights)
+            of_strong = torch.lerp(of_rolled, of_strong, share)
         terms = {"labels": (of_weak + of_strong) / 2 / count}
         if len(logits.strong) and options.consistency_weight:
             agreement = consistency_loss(logits.unlabeled, logits.strong, self.confidence)
@@ -113,7 +134,24 @@ class WorldMatch(Balanced):
         if task.past and options.distillation_weight:
             kept = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
             terms["distillation"] = options.distillation_weight * kept
+        if task.past and options.global_distillation:
+            kept = past_distillation(batch.past, logits.weak, task.past, TEMPERATURE)
+            terms["global distillation"] = options.global_distillation * kept
         return terms
+
+    def is_fine_tuned(self, task: TaskInfo) -> bool:
+        """Return whether a task ends with fine-tuning."""
+        return self.options.fine_tuned and super().is_fine_tuned(task)
+
+    def end_task(self, task: TaskInfo) -> None:
+        """Scale the new classes' weights to the mean length of the old ones'."""
+        if self.options.aligned and task.past:
+            head: Any = self.classifier.get_submodule("head").slots
+            with torch.no_grad():
+                lengths = head.weight[: task.seen].norm(dim=1)
+                factor = lengths[: task.past].mean() / lengths[task.past :].mean()
+                head.weight[task.past : task.seen] *= factor
+        super().end_task(task)
 
     def pseudo_labels(
         self, outputs: Outputs | None, task: TaskInfo, truth: Tensor | None
@@ -128,6 +166,8 @@ class WorldMatch(Balanced):
             if self.options.accept == "two-teachers" and outputs.new is not None:
                 labels = torch.where(accepted, labels, outputs.new)
                 accepted = torch.ones_like(accepted)
+        elif self.options.accept == "nothing":
+            accepted = torch.zeros_like(labels, dtype=torch.bool)
         elif self.options.accept == "truth" and truth is not None:
             accepted = (truth >= 0) & (truth < task.past)
         elif self.options.accept == "truth-new" and truth is not None:
