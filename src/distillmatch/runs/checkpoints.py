@@ -227,7 +227,9 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        # A row of one element may have any stride, and `view` takes those of 1 alone.
+        row = tensor.reshape(-1).clone(memory_format=torch.contiguous_format)
+        digest.update(row.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
