@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,48 @@ def test_every_batch_has_its_share_of_stored_images_and_a_pass_every_new_one(
     everything = list(range(new, new + stored))
     for start in range(0, len(went_round) - stored + 1, stored):
         assert sorted(went_round[start : start + stored]) == everything, "each once a round"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    new=st.integers(2, 25),
+    stored=st.integers(0, 12),
+    per_class=st.integers(1, 4),
+)
+def test_a_support_set_has_as_many_images_of_each_class(
+    new: int, stored: int, per_class: int
+) -> None:
+    data = data_of(new, stored, 8, recipe="as-written")
+    options: Any = {"per_class": per_class, "epoch_of": "unlabeled"}
+    labels = data.labels("labeled").tolist()
+    present = sorted(set(labels))
+    for number in range(3):
+        taken = batches_of(data, number, **options)
+        assert len(taken) == 2, "three unlabeled images, by twos"
+        for rows in taken:
+            assert [labels[row] for row in rows] == [c for c in present for _ in range(per_class)]
+            for label in present:
+                of_class = {row for row in rows if labels[row] == label}
+                assert len(of_class) == min(per_class, labels.count(label)), "none twice"
+        assert taken == batches_of(data, number, (1,), **options), "in parts"
+
+
+@pytest.mark.parametrize(("recipe", "steps"), [("paper", 1), ("as-written", 2)])
+def test_an_epoch_over_the_unlabeled_images_has_each_of_them_while_labeled_ones_go_round(
+    recipe: str, steps: int
+) -> None:
+    """Of three by twos, the last one joins a short batch."""
+    data, one = data_of(5, 0, 2, recipe=recipe), training(epoch_of="unlabeled")
+    assert data.steps(one) == steps
+    went_round: list[int] = []
+    for number in range(8):
+        draft = data.draft(one, number, range(steps))
+        assert draft.unlabeled is not None
+        assert set(draft.unlabeled.tolist()) == {0, 1, 2}
+        went_round += draft.labeled.tolist()
+    assert sorted(went_round[:5]) == sorted(went_round[5:10]) == list(range(5))
+    without = training(epoch_of="unlabeled", unlabeled=False)
+    assert data.steps(without) == data.steps(training()), "there is no unlabeled image to count"
 
 
 def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None:

@@ -1,5 +1,6 @@
 """The optimizers beside torch's, the average of weights, and what they import."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,13 @@ import torch
 from small_runs import TESTS, engine_for, tiny
 from torch import Tensor, nn
 
-from distillmatch.engine.optimizer import AdamW, Descent, Optimizer, WeightAverage
+from distillmatch.engine.optimizer import (
+    AdamW,
+    Descent,
+    LayerwiseDescent,
+    Optimizer,
+    WeightAverage,
+)
 from distillmatch.engine.steps import Step
 from distillmatch.methods import Training
 
@@ -55,7 +62,49 @@ def test_steps_are_torchs_to_the_last_bit(
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
-@pytest.mark.parametrize("kind", [Descent, AdamW])
+def plain_lars(
+    weight: list[float], gradient: list[float], velocity: list[float], rate: float, adapted: bool
+) -> None:
+    """One step for one tensor, with a trust of 0.02, a decay of 0.1 and a momentum of 0.9."""
+    factor, decay = 1.0, 0.0
+    if adapted:
+        length, slope = (math.sqrt(sum(v * v for v in row)) for row in (weight, gradient))
+        decay = 0.1
+        factor = 0.02 * length / (slope + decay * length) if length and slope else 1.0
+    for n in range(len(weight)):
+        velocity[n] = 0.9 * velocity[n] + factor * (gradient[n] + decay * weight[n])
+        weight[n] -= rate * velocity[n]
+
+
+def test_a_step_of_lars_adapts_the_rate_of_every_matrix_and_of_no_vector() -> None:
+    """A kernel, a bias, a head, weights of length 0, a gradient of length 0, one that is unused."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(4, 3, 2, 2), (4,), (5, 4), (3, 2), (2, 3), (2, 2)]
+    weights = [nn.Parameter(torch.randn(s, generator=generator).double()) for s in shapes]
+    weights[3].data.zero_()
+    rate = torch.tensor(0.5, dtype=torch.float64)
+    optimizer = LayerwiseDescent(
+        weights, rate, 0.1, momentum=0.9, trust=0.02, head=[weights[2]], head_rate=0.3
+    )
+    slow = [weight.detach().flatten().tolist() for weight in weights]
+    velocities = [[0.0] * len(row) for row in slow]
+    for step in range(3):
+        rate.fill_(0.5 / (step + 1))
+        for number, weight in enumerate(weights[:5]):
+            weight.grad = torch.randn(weight.shape, generator=generator).double() * (number != 4)
+            own = float(rate) * (0.3 if number == 2 else 1.0)
+            row = weight.grad.flatten().tolist()
+            plain_lars(slow[number], row, velocities[number], own, weight.ndim > 1)
+        optimizer.step()
+    for weight, row in zip(weights, slow, strict=True):
+        assert weight.detach().flatten().tolist() == pytest.approx(row, rel=1e-12)
+
+
+def lars(parameters: Sequence[nn.Parameter], rate: Tensor) -> LayerwiseDescent:
+    return LayerwiseDescent(parameters, rate, 1e-4, momentum=0.9)
+
+
+@pytest.mark.parametrize("kind", [Descent, AdamW, lars])
 def test_the_state_of_an_optimizer_is_all_that_the_next_step_needs(kind: Any) -> None:
     gradients = torch.randn(3, 5, generator=torch.Generator().manual_seed(2))
 

@@ -1,5 +1,6 @@
 """What the methods train, by which schedules and class weights, and how the detector scores."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import (
+    Schedule,
     TaskInfo,
     detector_schedule,
     fine_tuning_schedule,
@@ -168,6 +170,16 @@ def test_a_cosine_schedule_falls_from_the_rate_towards_zero() -> None:
     assert rates[0] == pytest.approx(0.1) and rates[10] == pytest.approx(0.05)
     assert all(one > other for one, other in pairwise(rates))
     assert 0 < rates[-1] < 0.001
+
+
+def test_a_schedule_rises_along_a_line_before_it_falls_along_a_cosine_to_its_last_rate() -> None:
+    schedule = Schedule(50, 1.2, cosine=True, warm_up=10, first_rate=0.08, last_rate=0.032)
+    for epoch in range(50):
+        if epoch < 10:
+            slow = 0.08 + 0.112 * epoch
+        else:
+            slow = 0.032 + 1.168 * (1 + math.cos(math.pi * (epoch - 10) / 40)) / 2
+        assert schedule.rate(epoch) == pytest.approx(slow)
 
 
 @pytest.mark.parametrize("name", ["base", "dm", "offline", "e2e", "dr", "gd"])

@@ -95,7 +95,9 @@ class _Prepared:
             if training.before is not None:
                 training.before(self.data, self.task)
         config = self.engine.config
-        self.images_per_step = self.training.views_in_step(config.batch, config.unlabeled_batch)
+        self.images_per_step = self.training.views_in_step(
+            config.batch, config.unlabeled_batch, self.task
+        )
 
     def speed(self, seconds_per_step: float) -> Speed:
         """Return a step's time as the figures that are reported."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distillmatch.engine.stores import Rows
 
@@ -80,6 +81,22 @@ class BatchOrder:
         if self._ends_short and step % self.steps == self.steps - 1:
             return self.count - (self.steps - 1) * self.batch
         return self.batch
+
+
+def of_each_class(labels: NDArray[np.int64], per_class: int, draw: Draw, steps: range) -> Rows:
+    """Return so many rows of every class in `labels`, for each step, sorted by class.
+
+    A step takes the first ones of each class in an order of its own, again from the beginning where
+    the class has fewer.
+    """
+    counts = np.bincount(labels)
+    starts, counts = (np.cumsum(counts) - counts)[counts > 0, None], counts[counts > 0, None]
+    places = (starts + np.arange(per_class) % counts).ravel()
+    rows = []
+    for step in steps:
+        order = draw(step)
+        rows.append(order[np.argsort(labels[order], kind="stable")][places])
+    return np.concatenate(rows)
 
 
 def batch_sizes(count: int, batch: int) -> list[int]:

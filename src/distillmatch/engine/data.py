@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.batch_order import BatchOrder, Draw, Sizes, batch_sizes
+from distillmatch.engine.batch_order import BatchOrder, Draw, Sizes, batch_sizes, of_each_class
 from distillmatch.engine.device import Placement
 from distillmatch.engine.outputs import (
     frozen_outputs,
@@ -143,13 +143,15 @@ class TaskData:
             "second-half": labeled_set(everything[~first]),
             "unlabeled": Images(of_unlabeled, np.arange(len(of_unlabeled))),
         }
+        self.slots = labels
         self.truth = None if truth is None else placement.tensor(truth)
         # An epoch in parts asks for its order and its round again and again.
         self._permutation = lru_cache(maxsize=3)(permutation)
 
     def steps(self, training: Training) -> int:
-        """Return the steps of an epoch: one pass over the labeled images."""
-        return self._order(training).steps
+        """Return the steps of an epoch: a pass over the labeled or over the unlabeled images."""
+        over_unlabeled = self._is_over_unlabeled(training)
+        return (self._unlabeled_order if over_unlabeled else self._order(training)).steps
 
     def parts(self, training: Training) -> list[range]:
         """Cut the steps of an epoch so that the views of each part fit in memory.
@@ -158,10 +160,11 @@ class TaskData:
         bit however an epoch is cut.
         """
         steps = self.steps(training)
-        per_step = training.views_in_step(self.batch, self.unlabeled_batch)
+        per_step = training.views_in_step(self.batch, self.unlabeled_batch, self.info)
         fitting = self.limit // VIEWS_SHARE // (per_step * self._view_bytes())
         size = self._piece_size()
-        whole = lcm(*(steps_in_piece(n, size) for n in (self.batch, self.unlabeled_batch)))
+        batches = self._labeled_batch(training), self.unlabeled_batch
+        whole = lcm(*(steps_in_piece(n, size) for n in batches))
         count = max(1, fitting // whole) * whole
         return [range(start, min(start + count, steps)) for start in range(0, steps, count)]
 
@@ -172,8 +175,13 @@ class TaskData:
         images = chosen.fetch(rows)
         if not (training.unlabeled and len(others)):
             return Draft(number, steps, sizes, rows, images, (0,) * len(steps))
-        rows_u, sizes_u = self._unlabeled_order.going_round(
-            self._in_training(training, number, steps), self._draw(training, "unlabeled")
+        rows_u, sizes_u = self._taken(
+            self._unlabeled_order,
+            training,
+            number,
+            steps,
+            "unlabeled",
+            in_pass=self._is_over_unlabeled(training),
         )
         return Draft(number, steps, sizes, rows, images, sizes_u, rows_u, others.fetch(rows_u))
 
@@ -188,7 +196,7 @@ class TaskData:
         chosen, number, steps = self.sets[training.labeled], draft.number, draft.steps
         assert chosen.labels is not None
         pixels = chosen.store.deliver(draft.images)
-        first = steps.start * self.batch
+        first = steps.start * self._labeled_batch(training)
         key = training.name, number
         # These words key random numbers: spelled as in earlier versions, runs stay the same.
         images = self._views(weak_views, pixels, ("weak", "labelled"), key, first)
@@ -268,7 +276,23 @@ class TaskData:
         """Return how the labeled images that a pass goes through are cut into batches."""
         stored = self._stored_in_batch(training)
         over: ImageSet = "new" if stored else training.labeled
-        return BatchOrder(len(self.sets[over]), self.batch - stored, self.last_batches)
+        size = self._labeled_batch(training) - stored
+        return BatchOrder(len(self.sets[over]), size, self.last_batches)
+
+    def _labeled_batch(self, training: Training) -> int:
+        """Return the labeled images in a whole batch."""
+        if training.per_class is None:
+            return self.batch
+        return training.per_class * len(np.unique(self._slots_of(training)))
+
+    def _slots_of(self, training: Training) -> NDArray[np.int64]:
+        """Return the class slots of a training's labeled images."""
+        return self.slots[self.sets[training.labeled].rows]
+
+    def _is_over_unlabeled(self, training: Training) -> bool:
+        """Return whether an epoch is a pass over the unlabeled images, of which there are some."""
+        chosen = training.epoch_of == "unlabeled" and training.unlabeled
+        return chosen and len(self.sets["unlabeled"]) > 0
 
     def _stored_in_batch(self, training: Training) -> int:
         counts = len(self.sets["new"]), len(self.sets["coreset"])
@@ -276,21 +300,41 @@ class TaskData:
 
     def _labeled_rows(self, training: Training, number: int, steps: range) -> tuple[Rows, Sizes]:
         """Return the labeled images of some steps; stored ones go round if a share is chosen."""
+        if training.per_class is not None:
+            rows = of_each_class(
+                self._slots_of(training),
+                training.per_class,
+                self._draw(training, purpose="step"),
+                self._in_training(training, number, steps),
+            )
+            return rows, (self._labeled_batch(training),) * len(steps)
         stored = self._stored_in_batch(training)
-        over: ImageSet | None = "new" if stored else None
-        rows, sizes = self._order(training).in_pass(
-            number, steps, self._draw(training, over, "epoch")
-        )
+        over: ImageSet = "new" if stored else training.labeled
+        in_pass = not self._is_over_unlabeled(training)
+        rows, sizes = self._taken(self._order(training), training, number, steps, over, in_pass)
         if not stored:
             return rows, sizes
         order = BatchOrder(len(self.sets["coreset"]), stored)
-        others, _ = order.going_round(
-            self._in_training(training, number, steps), self._draw(training, "coreset")
-        )
+        others, _ = self._taken(order, training, number, steps, "coreset", in_pass=False)
         others = (others + len(self.sets["new"])).reshape(len(steps), stored)
         pieces = np.split(rows, np.cumsum(sizes)[:-1])
         both = [np.concatenate(pair) for pair in zip(pieces, others, strict=True)]
         return np.concatenate(both), tuple(map(len, both))
+
+    def _taken(
+        self,
+        order: BatchOrder,
+        training: Training,
+        number: int,
+        steps: range,
+        over: ImageSet,
+        in_pass: bool,
+    ) -> tuple[Rows, Sizes]:
+        """Return what some steps of an epoch take of a set, in a pass of it or going round."""
+        if in_pass:
+            return order.in_pass(number, steps, self._draw(training, over, "epoch"))
+        in_training = self._in_training(training, number, steps)
+        return order.going_round(in_training, self._draw(training, over))
 
     @property
     def _unlabeled_order(self) -> BatchOrder:
@@ -334,7 +378,8 @@ def stored_in_batch(
 ) -> int:
     """Return the stored images in each batch where their share is chosen: some, but not all."""
     share = share or training.stored_share
-    if share is None or training.labeled != "labeled" or not (new and stored):
+    mixed = training.labeled == "labeled" and training.per_class is None
+    if share is None or not mixed or not (new and stored):
         return 0
     return min(max(round(share * batch), 1), batch - 1)
 

@@ -172,9 +172,13 @@ class Engine:
             new = len(self.stream.tasks[number].labeled)
             counts = {"new": new, "coreset": stored, "first-half": (new + stored) // 2}
             batch, share = self.config.batch, self.config.stored_share
+            unlabeled = len(self.stream.tasks[number].unlabeled)
             for training in trainings_of(self.method, info):
                 in_batch = stored_in_batch(training, new, stored, batch, share)
                 images = new if in_batch else counts.get(training.labeled, new + stored)
-                order = BatchOrder(images, batch - in_batch, self.method.recipe.last_batches)
-                total += self.trainer.work_of(training, order.steps)
+                size = training.labeled_batch(batch, info) - in_batch
+                if training.epoch_of == "unlabeled" and training.unlabeled and unlabeled:
+                    images, size = unlabeled, self.config.unlabeled_batch
+                order = BatchOrder(images, size, self.method.recipe.last_batches)
+                total += self.trainer.work_of(training, info, order.steps)
         return total

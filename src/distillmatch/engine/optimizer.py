@@ -1,7 +1,7 @@
 """Optimizers as a captured step can take them, and the average of weights over the steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -120,6 +120,52 @@ class AdamW(Optimizer):
             eps=EPSILON,
             maximize=False,
         )
+
+
+@dataclass(eq=False)
+class LayerwiseDescent(Optimizer):
+    """LARS: SGD with momentum, each matrix at a rate adapted to its length and its gradient's.
+
+    g' = λ (g + β w) with λ = trust ‖w‖ / (‖g‖ + β ‖w‖), v = momentum v + g', w = w - rate v.
+
+    Vectors, the biases and the parameters of normalization, have g' = g. The rate of the parameters
+    in `head` is `head_rate` times that of the others. Its state is the velocities.
+    """
+
+    momentum: float = 0.0
+    trust: float = 0.001
+    head: Collection[nn.Parameter] = ()
+    head_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.state = self._zeros()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step."""
+        self._clip()
+        weights, gradients, velocities = self._given(self.state)
+        matrices = [number for number, weight in enumerate(weights) if weight.ndim > 1]
+        self._adapt([weights[n] for n in matrices], [gradients[n] for n in matrices])
+        torch._foreach_mul_(velocities, self.momentum)
+        torch._foreach_add_(velocities, gradients)
+        ways = torch._foreach_mul(velocities, self.rate)
+        head = {id(parameter) for parameter in self.head}
+        of_head = [way for way, weight in zip(ways, weights, strict=True) if id(weight) in head]
+        if of_head:
+            torch._foreach_mul_(of_head, self.head_rate)
+        torch._foreach_sub_(weights, ways)
+
+    def _adapt(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Add the weight decay to gradients, and scale each; one of length 0 is left as it is."""
+        if not weights:
+            return
+        length = torch.stack(torch._foreach_norm(weights))
+        of_gradient = torch.stack(torch._foreach_norm(gradients))
+        adapted = self.trust * length / (of_gradient + self.weight_decay * length)
+        factors = torch.where((length > 0) & (of_gradient > 0), adapted, 1)
+        torch._foreach_add_(gradients, weights, alpha=self.weight_decay)
+        torch._foreach_mul_(gradients, factors.unbind())
 
 
 class WeightAverage:

@@ -16,7 +16,13 @@ from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, captured_or_none
-from distillmatch.engine.optimizer import AdamW, Descent, Optimizer, WeightAverage
+from distillmatch.engine.optimizer import (
+    AdamW,
+    Descent,
+    LayerwiseDescent,
+    Optimizer,
+    WeightAverage,
+)
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
 from distillmatch.methods.contract import map_batch, tensors_of, terms_of
@@ -46,9 +52,23 @@ class Optimization:
         if training.parameters == "head":
             changed = changed.get_submodule("head")
         rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        given = list(changed.parameters()), rate, config.weight_decay, training.clip
-        adam = config.optimizer == "adamw"
-        optimizer = AdamW(*given) if adam else Descent(*given, momentum=config.momentum)
+        given = list(changed.parameters()), rate
+        optimizer: Optimizer
+        lars = training.optimizer
+        if lars is not None:
+            optimizer = LayerwiseDescent(
+                *given,
+                lars.weight_decay,
+                training.clip,
+                momentum=config.momentum,
+                trust=lars.trust,
+                head=list(training.network.get_submodule("head").parameters()),
+                head_rate=lars.head_rate,
+            )
+        elif config.optimizer == "adamw":
+            optimizer = AdamW(*given, config.weight_decay, training.clip)
+        else:
+            optimizer = Descent(*given, config.weight_decay, training.clip, config.momentum)
         decay = training.average_decay
         return cls(optimizer, None if decay is None else WeightAverage(training.network, decay))
 

@@ -112,9 +112,9 @@ class Trainer:
                         finished.before(data, task)
         return trainings
 
-    def work_of(self, training: Training, steps: int) -> float:
-        """Return the images that a training will see in so many steps an epoch."""
-        return training.epochs * self._epoch_work(training, steps)
+    def work_of(self, training: Training, task: TaskInfo, steps: int) -> float:
+        """Return the images that a training of a task will see in so many steps an epoch."""
+        return training.epochs * self._epoch_work(training, task, steps)
 
     def steps_of(
         self, training: Training, task: TaskInfo, resumed: Snapshot | None = None
@@ -152,9 +152,8 @@ class Trainer:
                 losses = []
                 for part in epochs.parts(number):
                     losses.append(steps.run(part))
-                    self._advance(
-                        self._epoch_work(training, part.steps), f"{doing} {training.name}"
-                    )
+                    work = self._epoch_work(training, task, part.steps)
+                    self._advance(work, f"{doing} {training.name}")
                 self._means.add(torch.cat(losses), steps.step.names)
                 underway.epochs = number + 1
                 self._pause()
@@ -200,5 +199,6 @@ class Trainer:
         self.work_done += work
         self.progress.advance(work, doing)
 
-    def _epoch_work(self, training: Training, steps: int) -> float:
-        return steps * training.views_in_step(self.config.batch, self.config.unlabeled_batch)
+    def _epoch_work(self, training: Training, task: TaskInfo, steps: int) -> float:
+        batches = self.config.batch, self.config.unlabeled_batch
+        return steps * training.views_in_step(*batches, task)

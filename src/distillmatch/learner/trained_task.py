@@ -131,7 +131,7 @@ def _trained(
         snapshot = keeper.found(given.fingerprint(config, task.info.number))
         if snapshot is not None:
             trainer.resume(snapshot, nobody_knows)
-    trainer.begin(sum(trainer.work_of(training, data.steps(training)) for training in trainings))
+    trainer.begin(sum(trainer.work_of(one, task.info, data.steps(one)) for one in trainings))
     try:
         trainer.learn(task.info, data, lambda: nobody_knows, given.name)
     finally:

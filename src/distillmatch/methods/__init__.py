@@ -4,6 +4,7 @@ from distillmatch.methods.forward import Batch, Logits
 from distillmatch.methods.method import (
     Frozen,
     ImageSet,
+    Lars,
     Method,
     NetworkBuilder,
     Passes,
@@ -34,6 +35,7 @@ __all__ = [
     "Batch",
     "Frozen",
     "ImageSet",
+    "Lars",
     "Logits",
     "Method",
     "NetworkBuilder",

@@ -115,6 +115,20 @@ Hook = Callable[[Passes, TaskInfo], None]
 
 
 @dataclass(frozen=True)
+class Lars:
+    """Layer-wise adaptive rates (LARS), with the run's momentum.
+
+    A weight matrix or kernel w of gradient g moves by `trust` ‖w‖ / (‖g‖ + β ‖w‖) times the rate,
+    with weight decay β. Biases and normalization are not adapted and not decayed. The head learns
+    at `head_rate` times the rate of the rest.
+    """
+
+    weight_decay: float = 0.0
+    head_rate: float = 1.0
+    trust: float = 0.001
+
+
+@dataclass(frozen=True)
 class Training:
     """One network trained by one loss for some epochs.
 
@@ -127,6 +141,11 @@ class Training:
     images in a labeled batch, unless the configuration gives one. `frozen_labeled` and
     `frozen_unlabeled` run frozen networks on the weak views of all steps beforehand; those that
     `by_batch` names normalize unlabeled images by the batches of the steps.
+
+    With `per_class` a labeled batch is a support set: so many images of each class that has any, in
+    the order of the classes, drawn anew for each step; the run's batch size does not count. An
+    epoch is a pass over the labeled images or, with `epoch_of="unlabeled"`, over the unlabeled
+    ones, while the labeled images go round. `optimizer` stands in for the run's.
     """
 
     name: str
@@ -138,6 +157,9 @@ class Training:
     strong: bool = False
     strong_labeled: bool = False
     stored_share: float | None = None
+    per_class: int | None = None
+    epoch_of: Literal["labeled", "unlabeled"] = "labeled"
+    optimizer: Lars | None = None
     clip: float | None = None
     parameters: Literal["all", "head"] = "all"
     head_statistics: Literal["running", "batch"] = "running"
@@ -153,10 +175,16 @@ class Training:
         """The number of epochs."""
         return self.schedule.epochs
 
-    def views_in_step(self, batch: int, unlabeled_batch: int) -> int:
-        """Return the number of views in a step with batches of these sizes."""
+    def views_in_step(self, batch: int, unlabeled_batch: int, task: TaskInfo) -> int:
+        """Return the number of views in a step of a task with batches of these sizes."""
         of_unlabeled = unlabeled_batch * (self.unlabeled + self.strong)
-        return batch * (1 + self.strong_labeled) + of_unlabeled
+        return self.labeled_batch(batch, task) * (1 + self.strong_labeled) + of_unlabeled
+
+    def labeled_batch(self, batch: int, task: TaskInfo) -> int:
+        """Return the labeled images in a step of a task, with the run's batch size."""
+        if self.per_class is None:
+            return batch
+        return self.per_class * (task.seen if task.coreset else task.new)
 
 
 NetworkBuilder = Callable[[str, Head, InitialWeights], nn.Module]

@@ -17,20 +17,29 @@ DETECTOR_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs, initial learning rate, and the epochs after which it falls to a tenth.
+    """Epochs, learning rate, and the epochs after which it falls to a tenth.
 
-    With `cosine` it falls to zero along half a cosine instead.
+    With `cosine` it falls to `last_rate` along half a cosine instead. In the first `warm_up` epochs
+    it rises from `first_rate` along a line.
     """
 
     epochs: int
     learning_rate: float
     decays: tuple[int, ...] = ()
     cosine: bool = False
+    warm_up: int = 0
+    first_rate: float = 0.0
+    last_rate: float = 0.0
 
     def rate(self, epoch: int) -> float:
         """Return the learning rate in an epoch, counted from 0."""
+        if epoch < self.warm_up:
+            rise = self.learning_rate - self.first_rate
+            return self.first_rate + rise * epoch / self.warm_up
         if self.cosine:
-            return self.learning_rate * (1 + cos(pi * epoch / self.epochs)) / 2
+            share = (epoch - self.warm_up) / (self.epochs - self.warm_up)
+            fall = self.learning_rate - self.last_rate
+            return self.last_rate + fall * (1 + cos(pi * share)) / 2
         return self.learning_rate * 0.1 ** sum(epoch >= decay for decay in self.decays)
 
 
