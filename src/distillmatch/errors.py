@@ -1,6 +1,6 @@
 """Errors that a user can act on: each is one sentence and ends the command with exit code 2."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from errno import EDQUOT, ENOSPC
@@ -60,6 +60,11 @@ def kind_of(given: object) -> str:
     name = type(given).__name__
     article = "an" if name[0].lower() in "aeiou" else "a"
     return "None" if given is None else f"{article} {name}"
+
+
+def first_of(sentences: Sequence[str]) -> str:
+    """Return the first of some sentences, with the number of the others."""
+    return sentences[0] + (f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else "")
 
 
 def did_you_mean(word: str, known: Iterable[object]) -> str:

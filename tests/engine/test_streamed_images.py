@@ -15,7 +15,7 @@ from distillmatch.engine.epochs import Epochs, Place
 from distillmatch.engine.stores import ResidentStore, StreamedStore, make_stores
 from distillmatch.methods import TaskInfo, Training
 from distillmatch.sources import Dataset, Part
-from distillmatch.sources.rows import MappedRows
+from distillmatch.sources.dataset import MappedRows
 from distillmatch.streams import build_stream
 
 CPU = Placement.of(RunConfig(device="cpu"))

@@ -40,7 +40,8 @@ def write(tmp_path: Path, test: list[int] = TEST, bad: int = 0) -> Dataset:
         names = tuple(f"class {number}" for number in classes)
         return Contents(class_names=names, problems=tuple(problems), **SHARED)
 
-    plan = Plan([str(file) for file in files], [*TRAIN, *test], len(TRAIN), finish)
+    pairs = list(zip(map(str, files), [*TRAIN, *test], strict=True))
+    plan = Plan(pairs, len(TRAIN), finish)
     return write_cache(tmp_path / "cache", "key", 8, plan, "testing")
 
 

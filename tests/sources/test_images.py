@@ -12,8 +12,8 @@ from PIL import Image
 from distillmatch.sources.images import (
     BadImageError,
     ImageFile,
+    decode_files,
     decode_image,
-    decode_in_pieces,
     square,
 )
 
@@ -168,16 +168,14 @@ def test_many_images_keep_their_order_and_the_bad_are_told_apart(tmp_path: Path)
             Path(file).write_bytes(b"")
         else:
             Image.new("RGB", (8, 8), (number, 0, 0)).save(file)
-    with decode_in_pieces(files, 1024) as pieces:
-        results = [result for piece in pieces for result in piece]
-    for number, result in enumerate(results):
+    for number, result in enumerate(decode_files(files, 1024)):
         if number % 7 == 3:
             assert result == "the file is empty (zero bytes)"
         else:
             assert isinstance(result, np.ndarray) and (result == (number, 0, 0)).all()
 
 
-def test_only_some_pieces_are_decoded_ahead() -> None:
+def test_only_some_images_are_decoded_ahead() -> None:
     opened: list[int] = []
 
     def file(number: int) -> ImageFile:
@@ -187,7 +185,6 @@ def test_only_some_pieces_are_decoded_ahead() -> None:
 
         return ImageFile("nowhere", open_)
 
-    with decode_in_pieces([file(number) for number in range(200)], 2048) as pieces:
-        for done, _ in enumerate(pieces, 1):
-            assert len(opened) <= 16 * (done + 1)
+    for done, _ in enumerate(decode_files([file(number) for number in range(200)], 2048), 1):
+        assert len(opened) <= done + 32
     assert sorted(opened) == list(range(200))

@@ -16,7 +16,7 @@ from distillmatch import Stream
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import DistillMatchError, StreamError
-from distillmatch.sources.rows import MappedRows
+from distillmatch.sources.dataset import MappedRows
 from distillmatch.streams import Coreset, build_stream, evaluation_part, experience
 from distillmatch.streams import validation_folds as folds_of
 

@@ -32,7 +32,7 @@ from distillmatch.methods import (
     find_method,
 )
 from distillmatch.randomness import permutation
-from distillmatch.sources.rows import ImageRows
+from distillmatch.sources.dataset import ImageRows
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
 
 Labeled = tuple[ImageRows | list[ImageRows], NDArray[np.int64]]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distillmatch.engine.device import Placement
-from distillmatch.sources.rows import ImageRows, MappedRows
+from distillmatch.sources.dataset import ImageRows, MappedRows
 
 Rows = NDArray[np.int64]
 

@@ -136,8 +136,7 @@ class FeatureReader:
         if all(type(item) is ImageFile for item in items):
             prepared = [self._of_file(item) for item in items]
         else:
-            pieces = decoded(items, self.backbone.side, what)
-            prepared = [self._of_pixels(one) for piece in pieces for one in piece]
+            prepared = [self._of_pixels(one) for one in decoded(items, self.backbone.side, what)]
         return self._computed(prepared, self.backbone.share) if self.backbone.on_cpu else prepared
 
     def _of_file(self, file: ImageFile) -> _Prepared:

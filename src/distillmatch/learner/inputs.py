@@ -7,6 +7,7 @@ to 1. One image alone goes in a list.
 
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +25,7 @@ from distillmatch.sources.images import (
     BadImageError,
     ImageFile,
     decode_file,
-    decode_in_pieces,
+    decode_files,
     square,
 )
 from distillmatch.sources.walk import list_files, shown
@@ -144,17 +145,16 @@ def problem(items: Items, number: int, reason: str, what: str) -> str:
 
 
 def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
-    """Yield each image of a list, or the reason why there is none; files are decoded in threads."""
-    done = 0
+    """Yield each image of a list as `decoded` does, and show the progress."""
     with show_progress(f"decoding the {what}", len(items)) as progress:
-        for piece in decoded(items, side, what):
-            yield from piece
-            done += len(piece)
-            progress(done)
+        for done, result in enumerate(decoded(items, side, what), 1):
+            yield result
+            if done % 100 == 0:
+                progress(done)
 
 
-def decoded(items: Items, side: int, what: str) -> Iterator[list[Pixels | str]]:
-    """Yield the images of a list, or the reason why there is none, some at a time."""
+def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
+    """Yield each image of a list, or the reason why there is none; files are decoded in threads."""
     for kind, run in groupby(items, _kind_of):
         yield from _decoded(kind, list(run), side, what)
 
@@ -164,17 +164,15 @@ def _kind_of(item: Any) -> Any:
     return item.video if isinstance(item, VideoFrame) else type(item) is ImageFile
 
 
-def _decoded(kind: Any, items: list[Any], side: int, what: str) -> Iterator[list[Pixels | str]]:
-    """Yield the results of items of one kind, some at a time."""
+def _decoded(kind: Any, items: list[Any], side: int, what: str) -> Iterator[Pixels | str]:
+    """Yield the results of items of one kind."""
     if kind is True:
-        with decode_in_pieces(items, side) as pieces:
-            yield from pieces
+        with closing(decode_files(items, side)) as results:
+            yield from results
     elif kind is False:
-        for item in items:
-            yield [_one(item, side, what)]
+        yield from (_one(item, side, what) for item in items)
     else:
-        for result in decode_frames(items, side):
-            yield [result]
+        yield from decode_frames(items, side)
 
 
 def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
 from distillmatch.files import atomic_file, locked_file, open_file, user_cache
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, fingerprint
-from distillmatch.sources.images import ImageFile, decode_in_pieces
+from distillmatch.sources.images import ImageFile, decode_files
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
 
@@ -57,15 +58,13 @@ class Plan:
     """The files of a data set, those for training first, before any is opened.
 
     Attributes:
-        files: image files or paths.
-        labels: one for each file.
+        files: image files or paths, each with its label.
         train: how many of the files are for training.
         finish: returns the contents, given the classes that have a training image (the others are
             left out, and the rest is renumbered) and a sentence for each bad file.
     """
 
-    files: Sequence[ImageFile | str]
-    labels: Sequence[int]
+    files: Sequence[tuple[ImageFile | str, int]]
     train: int
     finish: Callable[[list[int], list[str]], Contents]
 
@@ -142,31 +141,32 @@ def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Data
         found: list[int] = []
         learned: set[int] = set()
         problems: list[str] = []
-        done = train = 0
+        train = 0
         with (
-            decode_in_pieces(plan.files, side) as pieces,
+            closing(decode_files([image for image, _ in plan.files], side)) as results,
             show_progress(doing, len(plan.files)) as progress,
         ):
-            for results in pieces:
-                for number, result in enumerate(results, done):
-                    one, label = plan.files[number], plan.labels[number]
-                    if isinstance(result, str):
-                        where = shown(one if isinstance(one, str) else one.where)
-                        problems.append(f"{where}: {result}")
-                    elif number < plan.train or label in learned:
-                        if number < plan.train:
-                            train += 1
-                            learned.add(label)
-                        found.append(label)
-                        file.write(result.data)
-                done += len(results)
-                progress(done)
+            for number, result in enumerate(results):
+                if number % 100 == 0:
+                    progress(number)
+                image, label = plan.files[number]
+                if isinstance(result, str):
+                    where = shown(image if isinstance(image, str) else image.where)
+                    problems.append(f"{where}: {result}")
+                    continue
+                if number < plan.train:
+                    train += 1
+                    learned.add(label)
+                if label in learned:
+                    found.append(label)
+                    file.write(result.data)
         file.flush()
         classes = sorted(learned - {UNKNOWN})
         contents = plan.finish(classes, problems)
         new = {label: number for number, label in enumerate(classes)} | {UNKNOWN: UNKNOWN}
         labels, shape = [new[label] for label in found], (len(found), side, side, 3)
         written: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r", shape=shape)
+        parts = _parts(written, labels, train)
         about = _Description(
             **dict(contents),
             version=VERSION,
@@ -174,9 +174,7 @@ def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Data
             shape=shape,
             train=train,
             labels=labels,
-            fingerprint=fingerprint(
-                _parts(written, labels, train), contents.class_names, contents.tree
-            ),
+            fingerprint=fingerprint(parts, contents.class_names, contents.tree),
         )
         described = about.model_dump_json().encode()
         file.seek(0, os.SEEK_END)

@@ -50,6 +50,7 @@ SUPER_CLASSES: Mapping[str, tuple[int, ...]] = {
 TIMEOUT = 30.0
 """Seconds without a byte before a connection counts as broken."""
 _EXPECTED = f"a folder that holds {FOLDER} or {ARCHIVE}"
+_HINT = f"start again, or give {_EXPECTED} with --data-dir"
 
 
 def _load(config: StreamConfig) -> Dataset:
@@ -60,7 +61,12 @@ def _load(config: StreamConfig) -> Dataset:
         tuple(name.decode() for name in meta[key])
         for key in (b"fine_label_names", b"coarse_label_names")
     )
-    tree = _tree(train, parent_names)
+    number_of_parent = dict(zip(train[b"fine_labels"], train[b"coarse_labels"], strict=True))
+    super_class_of = {p: name for name, parents in SUPER_CLASSES.items() for p in parents}
+    tree = ClassTree.of_names(
+        [parent_names[number_of_parent[c]] for c in range(len(class_names))],
+        {name: super_class_of[number] for number, name in enumerate(parent_names)},
+    )
     return Dataset("cifar100", _part(train), _part(test), class_names, tree)
 
 
@@ -73,12 +79,10 @@ def _locate(config: StreamConfig) -> Path:
     given = config.data_dir.expanduser() if config.data_dir else cache_folder(config)
     if config.data_dir and not given.exists():
         raise SourceError(f"{given}: expected {_EXPECTED}, found nothing there")
-    if given.is_file():
-        return given
-    for folder in (given, given / FOLDER):
-        if all((folder / name).is_file() for name in FILE_MD5S):
-            return folder
     archive, folder = given / ARCHIVE, given / FOLDER
+    for place in (given, folder):
+        if place.is_file() or all((place / name).is_file() for name in FILE_MD5S):
+            return place
     if archive.is_file():
         return archive
     if folder.exists():
@@ -109,8 +113,7 @@ def download(url: str, path: Path, md5: str) -> None:
                     file.write(block)
                 if sums.hexdigest() != md5:
                     raise SourceError(
-                        f"{url}: expected md5 {md5}, downloaded {sums.hexdigest()}; start again, "
-                        f"or give {_EXPECTED} with --data-dir"
+                        f"{url}: expected md5 {md5}, downloaded {sums.hexdigest()}; {_HINT}"
                     )
         finally:
             lock.unlink(missing_ok=True)
@@ -132,9 +135,7 @@ def _blocks(url: str) -> Iterator[bytes]:
     except (OSError, http.client.HTTPException) as error:
         inner = error.reason if type(error) is urllib.error.URLError else error
         reason = getattr(inner, "strerror", None) or inner
-        raise SourceError(
-            f"downloading {url} failed: {reason}; start again, or give {_EXPECTED} with --data-dir"
-        ) from None
+        raise SourceError(f"downloading {url} failed: {reason}; {_HINT}") from None
 
 
 def _read_published(place: Path) -> list[bytes]:
@@ -170,19 +171,4 @@ def _part(values: Mapping[bytes, Any]) -> Part:
     return Part(
         images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
         labels=np.array(values[b"fine_labels"], dtype=np.int64),
-    )
-
-
-def _tree(train: Mapping[bytes, Any], parent_names: tuple[str, ...]) -> ClassTree:
-    parent_of_class = dict(zip(train[b"fine_labels"], train[b"coarse_labels"], strict=True))
-    super_class_of_parent = {
-        parent: number
-        for number, parents in enumerate(SUPER_CLASSES.values())
-        for parent in parents
-    }
-    return ClassTree(
-        parent_of_class=tuple(parent_of_class[c] for c in sorted(parent_of_class)),
-        super_class_of_parent=tuple(super_class_of_parent[p] for p in range(len(parent_names))),
-        parent_names=parent_names,
-        super_class_names=tuple(SUPER_CLASSES),
     )

@@ -1,10 +1,11 @@
 """A data set: images, labels, class names, and the class tree if there is one."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,48 @@ class Part:
         return f"Part({len(self):,} images of {self.images.shape[1]} px)"
 
 
+class MappedRows:
+    """Rows of an array of images that stay on disk until they are indexed.
+
+    It replaces an array where a copy of all its images might not fit in memory.
+    """
+
+    def __init__(self, images: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        self.images = images
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"MappedRows({len(self):,} images of {self.images.shape[1]} px)"
+
+    def __getitem__(self, chosen: Any) -> NDArray[np.uint8]:
+        return np.asarray(self.images[self.rows[chosen]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or np.uint8, copy=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array that this replaces."""
+        return (len(self), *self.images.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the images take."""
+        return int(np.prod(self.shape))
+
+
+ImageRows = NDArray[np.uint8] | MappedRows
+"""Images in memory, or images that are read when they are indexed."""
+
+
+def choose_rows(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> ImageRows:
+    """Return a copy of some images, or, if they are mapped from disk, rows to read later."""
+    return MappedRows(images, rows) if isinstance(images, np.memmap) else images[rows]
+
+
 @dataclass(frozen=True)
 class ClassTree:
     """The parent of each class and the super-class of each parent, by number.
@@ -80,21 +123,34 @@ class ClassTree:
         for key in ("parent_names", "super_class_names"):
             _check_texts(f"{key} of the class tree", getattr(self, key))
 
+    @classmethod
+    def of_names(cls, parents: Sequence[str], super_classes: Mapping[str, str]) -> "ClassTree":
+        """Number a tree that is given by names.
+
+        `parents` has the parent of each class. `super_classes` has the super-class of each parent,
+        in the order in which both are to be numbered; a parent without a class is left out.
+        """
+        used = {parent: one for parent, one in super_classes.items() if parent in parents}
+        names, tops = list(used), list(dict.fromkeys(used.values()))
+        return cls(
+            parent_of_class=tuple(map(names.index, parents)),
+            super_class_of_parent=tuple(map(tops.index, used.values())),
+            parent_names=tuple(names),
+            super_class_names=tuple(tops),
+        )
+
     def classes_of_parent(self, parent: int) -> tuple[int, ...]:
         """Return the classes under one parent."""
-        return _places(self.parent_of_class, (parent,))
-
-    def classes_of_super_class(self, super_class: int) -> tuple[int, ...]:
-        """Return the classes under one super-class."""
-        return _places(self.parent_of_class, self.parents_of_super_class(super_class))
+        return tuple(c for c, of in enumerate(self.parent_of_class) if of == parent)
 
     def parents_of_super_class(self, super_class: int) -> tuple[int, ...]:
         """Return the parents under one super-class."""
-        return _places(self.super_class_of_parent, (super_class,))
+        return tuple(p for p, of in enumerate(self.super_class_of_parent) if of == super_class)
 
-
-def _places(numbers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(place for place, number in enumerate(numbers) if number in wanted)
+    def classes_of_super_class(self, super_class: int) -> tuple[int, ...]:
+        """Return the classes under one super-class."""
+        parents = self.parents_of_super_class(super_class)
+        return tuple(c for c, parent in enumerate(self.parent_of_class) if parent in parents)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

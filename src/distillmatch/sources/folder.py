@@ -12,25 +12,21 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, SourceError
+from distillmatch.config import StreamConfig, read_yaml
+from distillmatch.errors import ConfigError, SourceError, first_of
 from distillmatch.sources.cache import Contents, Plan, cache_key, load_cached
-from distillmatch.sources.dataset import UNKNOWN, Dataset
+from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset
 from distillmatch.sources.registry import CheckedSource
-from distillmatch.sources.tree_file import Branches, class_tree, read_branches
 from distillmatch.sources.walk import list_files, name_below, shown
+
+Tree = tuple[dict[str, str], dict[str, str]]
+"""The parent of each class and the super-class of each parent, in the order of a file."""
 
 SIDE = 32
 HELD_OUT = 5
 """One image in so many becomes a test image where there is no test folder."""
-
-
-class _Folders(NamedTuple):
-    labeled: Path
-    test: Path | None
-    unlabeled: tuple[Path, ...]
 
 
 class Group(NamedTuple):
@@ -61,35 +57,34 @@ class FoundClasses(NamedTuple):
 class _Found(NamedTuple):
     """Everything that was found, before any image is opened."""
 
+    root: Path
     labeled: list[Group]
-    test: list[Group]
+    test: list[Group] | None
     unlabeled: list[Group]
     problems: list[str]
 
 
 def _load(config: StreamConfig) -> Dataset:
     """Load a user's own images, from the cache if nothing has changed."""
-    folders, side, branches = _folders(config), config.image_size or SIDE, None
-    found = _find(folders)
+    root, test_root, unlabeled = folders = _folders(config)
+    found, side, tree = _find(root, test_root, unlabeled), config.image_size or SIDE, None
     if config.tree is not None:
-        names = [group.name for group in found.labeled]
-        branches = read_branches(config.tree.expanduser(), names)
-    groups = (*found.labeled, *found.test, *found.unlabeled)
+        tree = _read_tree(config.tree.expanduser(), [group.name for group in found.labeled])
+    groups = (*found.labeled, *(found.test or ()), *found.unlabeled)
     stamps = [stamp for group in groups for stamp in group.stamps]
     dataset = load_cached(
         config,
-        f"folder-{cache_key(*map(str, folders), side, branches is not None)}",
-        cache_key(side, branches, *stamps, found.problems),
+        f"folder-{cache_key(*map(str, folders), side, tree is not None)}",
+        cache_key(side, tree, *stamps, found.problems),
         side,
-        partial(_plan, config, folders, found, branches),
+        partial(_plan, config, found, tree),
         "decoding the images into the cache",
     )
-    if config.bad_images == "stop":
-        _refuse_problems(dataset.problems)
+    _refuse_problems(config, dataset.problems)
     return dataset
 
 
-def _folders(config: StreamConfig) -> _Folders:
+def _folders(config: StreamConfig) -> tuple[Path, Path | None, tuple[Path, ...]]:
     """Return the configured folders; refuse missing ones, and one inside another."""
     if config.data_dir is None:
         raise ConfigError(
@@ -116,40 +111,36 @@ def _folders(config: StreamConfig) -> _Folders:
                 f"{other_key} must lie apart from {key}, or images would count twice: "
                 f"{other} and {one}"
             )
-    found = dict(paths)
     unlabeled = tuple(path for key, path in paths if key == "unlabeled_dirs")
-    return _Folders(found["data_dir"], found.get("test_dir"), unlabeled)
+    return paths[0][1], dict(paths).get("test_dir"), unlabeled
 
 
 load = CheckedSource(_load, _folders)
 
 
-def _find(folders: _Folders) -> _Found:
-    labeled, problems, *_ = find_classes(folders.labeled)
+def _find(root: Path, test_root: Path | None, unlabeled_roots: Sequence[Path]) -> _Found:
+    labeled, problems, *_ = find_classes(root)
     if not labeled:
-        raise SourceError(
-            f"{folders.labeled}: expected one folder of images for each class, found none"
-        )
-    test: list[Group] = []
-    if folders.test:
-        test, more, *_ = find_classes(folders.test)
+        raise SourceError(f"{root}: expected one folder of images for each class, found none")
+    test = None
+    if test_root:
+        test, more, *_ = find_classes(test_root)
         problems += more
         known = {_same(group.name) for group in labeled}
         for group in test:
             if _same(group.name) not in known:
                 raise SourceError(
-                    f"{shown(group.path)}: expected a class of {folders.labeled}, "
-                    f"which has no '{group.name}'"
+                    f"{shown(group.path)}: expected a class of {root}, which has no '{group.name}'"
                 )
     unlabeled = []
-    for folder in folders.unlabeled:
+    for folder in unlabeled_roots:
         listing = list_files(folder)
         stamps = [one.stamp for one in listing.folders]
         unlabeled.append(Group(str(folder), "", listing.files, stamps))
         problems += listing.problems
         if not listing.files:
             problems.append(f"{folder}: a folder of unlabeled images without any")
-    return _Found(labeled, test, unlabeled, problems)
+    return _Found(root, labeled, test, unlabeled, problems)
 
 
 def find_classes(root: Path) -> FoundClasses:
@@ -181,41 +172,40 @@ def find_classes(root: Path) -> FoundClasses:
     return FoundClasses(list(classes.values()), problems, refused, listing.hidden)
 
 
-def _plan(
-    config: StreamConfig, folders: _Folders, found: _Found, branches: Branches | None
-) -> Plan:
+def _plan(config: StreamConfig, found: _Found, tree: Tree | None) -> Plan:
     """Divide the files; a class without a usable training image is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(found.labeled)}
     train: list[tuple[str, int]] = []
-    test = [(file, number_of[_same(group.name)]) for group in found.test for file in group.files]
+    test: list[tuple[str, int]] = []
+    for group in found.test or ():
+        test += [(file, number_of[_same(group.name)]) for file in group.files]
     for number, group in enumerate(found.labeled):
-        held_out = set() if folders.test else _held_out(group.files, folders.labeled)
+        held_out = _held_out(group.files, found.root) if found.test is None else set()
         for file in group.files:
             (test if file in held_out else train).append((file, number))
-    train += [(file, UNKNOWN) for group in found.unlabeled for file in group.files]
+    for group in found.unlabeled:
+        train += [(file, UNKNOWN) for file in group.files]
 
     def finish(classes: list[int], problems: list[str]) -> Contents:
         left_out = [g for n, g in enumerate(found.labeled) if g.files and n not in classes]
         problems = [*found.problems, *problems]
         problems += [f"{shown(g.path)}: a class without usable training images" for g in left_out]
+        problems.sort()
         if not classes:
-            if config.bad_images == "stop":
-                _refuse_problems(sorted(problems))
+            _refuse_problems(config, problems)
             raise SourceError(
-                f"{folders.labeled}: expected images in the folders of classes, found none"
+                f"{found.root}: expected images in the folders of classes, found none"
             )
         names = tuple(found.labeled[number].name for number in classes)
         return Contents(
             name="folder",
             class_names=names,
-            tree=None if branches is None else class_tree(branches, names),
+            tree=None if tree is None else _number(tree, names),
             label_fraction=1.0 if config.unlabeled_dirs else 0.2,
-            problems=tuple(sorted(problems)),
+            problems=tuple(problems),
         )
 
-    everything = (*train, *test)
-    files, labels = [file for file, _ in everything], [label for _, label in everything]
-    return Plan(files, labels, len(train), finish)
+    return Plan([*train, *test], len(train), finish)
 
 
 def _held_out(files: Sequence[str], root: Path) -> set[str]:
@@ -229,11 +219,57 @@ def _held_out(files: Sequence[str], root: Path) -> set[str]:
     return set(sorted(files, key=hashed)[: max(1, round(len(files) / HELD_OUT))])
 
 
-def _refuse_problems(problems: Sequence[str]) -> None:
-    """Refuse files that cannot be used."""
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise SourceError(f"{problems[0]}{more}; leave such files out with --bad-images skip")
+def _refuse_problems(config: StreamConfig, problems: Sequence[str]) -> None:
+    """Refuse files that cannot be used, unless they are to be left out."""
+    if problems and config.bad_images == "stop":
+        raise SourceError(f"{first_of(problems)}; leave such files out with --bad-images skip")
+
+
+def _read_tree(path: Path, class_names: Sequence[str]) -> Tree:
+    """Read a YAML file of super-classes, parents and classes; refuse what is no tree of these."""
+    found: Any = read_yaml(path)
+    is_tree = isinstance(found, dict) and all(
+        isinstance(parents, dict) and all(isinstance(names, list) for names in parents.values())
+        for parents in found.values()
+    )
+    if not is_tree:
+        raise ConfigError(
+            f"{path}: expected super-classes, in each its parents, in each a list of classes, "
+            f"found {found!r}"
+        )
+    parent_of: dict[str, str] = {}
+    super_class_of: dict[str, str] = {}
+    for one, parents in found.items():
+        super_class = _text(path, one)
+        for parent, names in ((_text(path, parent), names) for parent, names in parents.items()):
+            if super_class_of.setdefault(parent, super_class) != super_class:
+                raise ConfigError(
+                    f"{path}: parent '{parent}' must have one super-class, "
+                    f"not both '{super_class_of[parent]}' and '{super_class}'"
+                )
+            for name in (_text(path, name) for name in names):
+                if name in parent_of:
+                    raise ConfigError(
+                        f"{path}: class '{name}' must stand in the tree once, not twice"
+                    )
+                parent_of[name] = parent
+    for name in (*parent_of, *class_names):
+        if name not in class_names:
+            raise ConfigError(f"{path}: class '{name}' has no folder of images")
+        if name not in parent_of:
+            raise ConfigError(f"{path}: expected every class in the tree, '{name}' is not in it")
+    return parent_of, super_class_of
+
+
+def _number(tree: Tree, class_names: Sequence[str]) -> ClassTree:
+    parent_of, super_class_of = tree
+    return ClassTree.of_names([parent_of[name] for name in class_names], super_class_of)
+
+
+def _text(path: Path, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ConfigError(f"{path}: expected a name, found {value!r}; write it in quotes")
+    return unicodedata.normalize("NFC", str(value))
 
 
 def _same(name: str) -> str:

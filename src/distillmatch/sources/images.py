@@ -9,17 +9,18 @@ import io
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from distillmatch.files import open_file
 from distillmatch.sources.walk import shown
 
 Image.init()
@@ -32,7 +33,6 @@ _CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", 
 EMPTY = "the file is empty (zero bytes)"
 UNKNOWN_FORMAT = "not an image in a format that can be read"
 _PIECE_BYTES = 16 * 2**20
-_BATCH = 32
 
 Result = NDArray[np.uint8] | str
 """An image, or the reason why there is none."""
@@ -108,35 +108,28 @@ def worker_count() -> int:
     return min(16, max(2, cores or 1))
 
 
-@contextmanager
-def decode_in_pieces(
-    files: Sequence[ImageFile | str], side: int
-) -> Iterator[Iterator[list[Result]]]:
-    """Yield the results of all files, or paths, in order, piece after piece.
+def decode_files(files: Sequence[ImageFile | str], side: int) -> Generator[Result]:
+    """Yield the results of all files, or paths, in order; close the generator to stop.
 
-    Threads decode one piece ahead, so that memory does not grow with the number of files.
+    Threads decode a limited number ahead, so that memory does not grow with the number of files.
     """
-    size = min(1024, max(16, _PIECE_BYTES // (side * side * 3)))
+    most_ahead = 2 * min(1024, max(16, _PIECE_BYTES // (side * side * 3)))
+    size = max(1, most_ahead // 64)
 
-    def decode(batch: Sequence[ImageFile | str]) -> list[Result]:
-        return [decode_file(file, side) for file in batch]
-
-    def pieces() -> Iterator[list[Result]]:
-        ahead: deque[list[Any]] = deque()
-        for first in range(0, len(files), size):
-            piece = files[first : first + size]
-            batches = [piece[cut : cut + _BATCH] for cut in range(0, len(piece), _BATCH)]
-            ahead.append([pool.submit(decode, batch) for batch in batches])
-            if len(ahead) == 2:
-                yield [result for batch in ahead.popleft() for result in batch.result()]
-        for started in ahead:
-            yield [result for batch in started for result in batch.result()]
+    def decode(first: int) -> list[Result]:
+        return [decode_file(file, side) for file in files[first : first + size]]
 
     pool = ThreadPoolExecutor(worker_count())
+    ahead: deque[Future[list[Result]]] = deque()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the result says what is wrong with a file
-            yield pieces()
+            for first in range(0, len(files), size):
+                if len(ahead) == most_ahead // size:
+                    yield from ahead.popleft().result()
+                ahead.append(pool.submit(decode, first))
+            for batch in ahead:
+                yield from batch.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -175,10 +168,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _open(path: str) -> BinaryIO:
-    try:
-        return Path(path).open("rb")
-    except ValueError:  # a zero byte or a lone surrogate
-        raise OSError("no file can have this name") from None
+    return open_file(Path(path))
 
 
 def _too_large() -> str:

@@ -295,19 +295,14 @@ def load(config: StreamConfig) -> Dataset:
         raise SourceError(f"image_size must be {sides} for the source 'shapes', not {side}")
     classes = [(kind, name) for kind in KINDS.values() for name in kind.names]
     pictures = np.stack([_draw(kind, name, side) for kind, name in classes])
-    worlds, kinds = list(WORLDS), list(KINDS.values())
-    tree = ClassTree(
-        parent_of_class=tuple(kinds.index(kind) for kind, _ in classes),
-        super_class_of_parent=tuple(worlds.index(kind.world) for kind in kinds),
-        parent_names=tuple(KINDS),
-        super_class_names=tuple(worlds),
-    )
+    parents = [parent for parent, kind in KINDS.items() for _ in kind.names]
+    worlds = {parent: kind.world for parent, kind in KINDS.items()}
     return Dataset(
         name="shapes",
         train=_part(pictures[:, :TRAIN_PER_CLASS]),
         test=_part(pictures[:, TRAIN_PER_CLASS:]),
         class_names=tuple(name for _, name in classes),
-        tree=tree,
+        tree=ClassTree.of_names(parents, worlds),
     )
 
 

@@ -8,14 +8,13 @@ import io
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import SourceError
+from distillmatch.errors import SourceError, first_of
 from distillmatch.files import open_file
 from distillmatch.sources.cache import Contents, Plan, cache_folder, cache_key, load_cached
 from distillmatch.sources.dataset import Dataset
@@ -32,20 +31,19 @@ _ANNOTATIONS = "val/val_annotations.txt"
 def _load(config: StreamConfig) -> Dataset:
     """Load Tiny-ImageNet-200 from the configured folder or zip, or from the cache."""
     side, place = config.image_size or SIDE, _locate(config)
-    with _open(place) as files:
-        return load_cached(
-            config,
-            f"{FOLDER}-{cache_key(str(place.resolve()), side)}",
-            cache_key(side, files.stamp),
-            side,
-            partial(_plan, files),
-            "decoding Tiny-ImageNet-200 into the cache",
-        )
+    files = _in_folder(place) if place.is_dir() else _in_zip(place)
+    return load_cached(
+        config,
+        f"{FOLDER}-{cache_key(str(place.resolve()), side)}",
+        cache_key(side, files.stamp),
+        side,
+        partial(_plan, files),
+        "decoding Tiny-ImageNet-200 into the cache",
+    )
 
 
 def _locate(config: StreamConfig) -> Path:
     """Return the folder that holds wnids.txt, or the zip."""
-    expected = f"the folder {FOLDER} or {ARCHIVE}"
     given = config.data_dir.expanduser().absolute() if config.data_dir else cache_folder(config)
     if given.is_file():
         return given
@@ -55,7 +53,9 @@ def _locate(config: StreamConfig) -> Path:
     if (given / ARCHIVE).is_file():
         return given / ARCHIVE
     hint = "" if config.data_dir else "; put it there, or give its place with --data-dir"
-    raise SourceError(f"{given}: expected {expected} here, found neither{hint}")
+    raise SourceError(
+        f"{given}: expected the folder {FOLDER} or {ARCHIVE} here, found neither{hint}"
+    )
 
 
 load = CheckedSource(_load, _locate)
@@ -87,42 +87,38 @@ class _Files(NamedTuple):
         raise SourceError(f"{name}: expected this file, which {listed_in} list, found nothing")
 
 
-@contextmanager
-def _open(place: Path) -> Iterator[_Files]:
-    """Open the folder or the zip."""
-    if place.is_dir():
-        listing = list_files(place)
-        if listing.problems:
-            raise SourceError(listing.problems[0])
-        places = {name_below(place, path): path for path in listing.files}
-        stamp = [folder.stamp for folder in listing.folders]
-        yield _Files(places, stamp, lambda path: open_file(Path(path)))
-        return
+def _in_folder(root: Path) -> _Files:
+    listing = list_files(root)
+    if listing.problems:
+        raise SourceError(listing.problems[0])
+    places = {name_below(root, path): path for path in listing.files}
+    stamps = [folder.stamp for folder in listing.folders]
+    return _Files(places, stamps, lambda path: open_file(Path(path)))
+
+
+def _in_zip(path: Path) -> _Files:
     try:
-        archive = zipfile.ZipFile(place)
+        archive, status = zipfile.ZipFile(path), path.stat()
     except zipfile.BadZipFile:
         raise SourceError(
-            f"{place}: expected the whole {ARCHIVE}, found it cut off, damaged or no zip"
+            f"{path}: expected the whole {ARCHIVE}, found it cut off, damaged or no zip"
         ) from None
     except OSError as error:
-        raise SourceError(f"{place}: {error.strerror or error}") from None
-    with archive:
-        roots = [name for name in archive.namelist() if name.split("/")[-1] == "wnids.txt"]
-        if not roots:
-            raise SourceError(
-                f"{place}: expected {FOLDER}/wnids.txt in the archive, it is not there"
-            )
-        root, status = min(roots, key=len).removesuffix("wnids.txt"), place.stat()
-        inside = [name for name in archive.namelist() if name.startswith(root)]
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+    names = archive.namelist()
+    roots = [name for name in names if name.split("/")[-1] == "wnids.txt"]
+    if not roots:
+        raise SourceError(f"{path}: expected {FOLDER}/wnids.txt in the archive, it is not there")
+    root = min(roots, key=len).removesuffix("wnids.txt")
 
-        def read(name: str) -> BinaryIO:
-            try:  # to the end: only then its checksum in the archive is compared
-                return io.BytesIO(archive.read(name.removeprefix(f"{place}, ")))
-            except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-                raise OSError(f"damaged in the archive ({error})") from None
+    def read(place: str) -> BinaryIO:
+        try:  # to the end: only then its checksum in the archive is compared
+            return io.BytesIO(archive.read(place.removeprefix(f"{path}, ")))
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise OSError(f"damaged in the archive ({error})") from None
 
-        places = {name.removeprefix(root): f"{place}, {name}" for name in inside}
-        yield _Files(places, (status.st_size, status.st_mtime_ns), read)
+    places = {name.removeprefix(root): f"{path}, {name}" for name in names if name.startswith(root)}
+    return _Files(places, (status.st_size, status.st_mtime_ns), read)
 
 
 def _plan(files: _Files) -> Plan:
@@ -133,12 +129,14 @@ def _plan(files: _Files) -> Plan:
 
     def finish(classes: list[int], problems: list[str]) -> Contents:
         if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise SourceError(problems[0] + more)
+            raise SourceError(first_of(problems))
         return Contents(name="tiny-imagenet", class_names=class_names)
 
-    images = [ImageFile(shown(place), partial(files.open, place)) for place, _ in (*train, *test)]
-    return Plan(images, [label for _, label in (*train, *test)], len(train), finish)
+    images = [
+        (ImageFile(shown(place), partial(files.open, place)), label)
+        for place, label in (*train, *test)
+    ]
+    return Plan(images, len(train), finish)
 
 
 def _train(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:

@@ -5,6 +5,7 @@ import os
 import stat
 import unicodedata
 from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,18 +19,17 @@ class Folder(NamedTuple):
 
     Attributes:
         path: where it is.
-        prefix: what precedes its files' names, counted from the root (NFC).
         files: the paths of the files in it, by name.
         stamp: a hash of the names, sizes, times of change and modes of the files.
     """
 
     path: str
-    prefix: str
     files: list[str]
     stamp: str
 
 
-class Listing(NamedTuple):
+@dataclass
+class Listing:
     """What lies below a folder.
 
     Attributes:
@@ -40,10 +40,10 @@ class Listing(NamedTuple):
         hidden: how many entries were ignored: hidden ones, and what desktops leave behind.
     """
 
-    folders: list[Folder]
-    problems: list[str]
-    unlisted: list[str]
-    special: list[str]
+    folders: list[Folder] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
+    special: list[str] = field(default_factory=list)
     hidden: int = 0
 
     @property
@@ -58,11 +58,11 @@ def list_files(root: Path) -> Listing:
     Hidden files and those that desktops leave behind are ignored. Links to folders are followed
     after all real folders; no folder is entered twice, so links may form loops.
     """
-    found, hidden = Listing([], [], [], []), 0
+    found = Listing()
     entered: dict[tuple[int, int], str] = {}
-    waiting = deque([(str(root), "")])  # links come last
+    waiting = deque([str(root)])
     while waiting:
-        path, prefix = waiting.popleft()
+        path = waiting.popleft()
         try:
             status = Path(path).stat()
             first = entered.setdefault((status.st_dev, status.st_ino), path)
@@ -70,7 +70,7 @@ def list_files(root: Path) -> Listing:
                 found.problems.append(f"{shown(path)}: {_second_way(path, first)}")
                 continue
             with os.scandir(path) as entries:
-                everything = list(entries)
+                everything = sorted(entries, key=lambda entry: (_normal(entry.name), entry.name))
         except OSError as error:
             found.unlisted.append(f"{shown(path)}: {error.strerror or error}")
             found.problems.append(found.unlisted[-1])
@@ -78,38 +78,27 @@ def list_files(root: Path) -> Listing:
         files, below = [], []
         for entry in everything:
             if is_ignored(entry.name):
-                hidden += entry.name != OF_REVIEW
-                continue
-            name = unicodedata.normalize("NFC", entry.name)
-            try:
-                status = entry.stat()
-            except OSError as error:
-                dangling = isinstance(error, FileNotFoundError) and entry.is_symlink()
-                reason = "a link to nothing" if dangling else error.strerror or str(error)
+                found.hidden += entry.name != OF_REVIEW
+            elif isinstance(kind := _kind_of(entry), str):
+                found.problems.append(f"{shown(entry.path)}: {kind}")
+                found.special.append(entry.path)
+            elif stat.S_ISDIR(kind.st_mode):
+                below.append(entry)
             else:
-                if stat.S_ISDIR(status.st_mode):
-                    below.append((f"{prefix}{name}/", entry.path, entry.is_symlink()))
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    stamps = (status.st_size, status.st_mtime_ns, status.st_mode)
-                    files.append((name, entry.path, *stamps))
-                    continue
-                reason = "neither a file nor a folder"
-            found.problems.append(f"{shown(entry.path)}: {reason}")
-            found.special.append(entry.path)
-        files.sort()
+                stamps = (kind.st_size, kind.st_mtime_ns, kind.st_mode)
+                files.append((_normal(entry.name), entry.path, *stamps))
         content = repr((path, files)).encode(errors="surrogateescape")
         stamp = hashlib.blake2b(content, digest_size=16).hexdigest()
-        found.folders.append(Folder(path, prefix, [file[1] for file in files], stamp))
-        for name, place, is_link in sorted(below, reverse=True):
-            (waiting.append if is_link else waiting.appendleft)((place, name))
-    found.folders.sort(key=lambda folder: (folder.prefix, folder.path))
-    return found._replace(hidden=hidden)
+        found.folders.append(Folder(path, [file[1] for file in files], stamp))
+        waiting.extendleft(entry.path for entry in reversed(below) if not entry.is_symlink())
+        waiting.extend(entry.path for entry in reversed(below) if entry.is_symlink())
+    found.folders.sort(key=lambda folder: (_normal(f"{folder.path}/"), folder.path))
+    return found
 
 
 def name_below(root: Path, path: str) -> str:
     """Return the name of a file, counted from the root (NFC)."""
-    return unicodedata.normalize("NFC", Path(path).relative_to(root).as_posix())
+    return _normal(Path(path).relative_to(root).as_posix())
 
 
 def shown(path: str | Path) -> str:
@@ -124,7 +113,22 @@ def is_ignored(name: str) -> bool:
     return name.startswith(".") or name.casefold() in _IGNORED
 
 
+def _kind_of(entry: os.DirEntry[str]) -> os.stat_result | str:
+    """Return the status of a file or folder, or why an entry is neither."""
+    try:
+        status = entry.stat()
+    except OSError as error:
+        dangling = isinstance(error, FileNotFoundError) and entry.is_symlink()
+        return "a link to nothing" if dangling else error.strerror or str(error)
+    usable = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    return status if usable else "neither a file nor a folder"
+
+
 def _second_way(path: str, first: str) -> str:
     if Path(first) in Path(path).parents:
         return f"a link that loops back to {shown(first)}"
     return f"the same folder as {shown(first)}, which is used already"
+
+
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
-from distillmatch.sources.dataset import UNKNOWN, Dataset
+from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, choose_rows
 from distillmatch.sources.registry import load_source
-from distillmatch.sources.rows import ImageRows, choose_rows
 from distillmatch.streams.saved import SavedStream, read_stream_config, write_stream
 from distillmatch.streams.tasks import Task, build_tasks
 
