@@ -8,7 +8,7 @@ from typing import Any
 from distillmatch.config import RunConfig
 from distillmatch.methods import find_method
 from distillmatch.metrics import accuracy_matrix, backward_transfer, forgetting, overall_accuracies
-from distillmatch.runs.result import FORMAT, STREAM_KEYS, VERSION, recorded_config
+from distillmatch.runs.result import FORMAT, VERSION, describe_stream, recorded_config
 from distillmatch.suite.names import run_name
 from distillmatch.suite.plan import plan
 
@@ -42,14 +42,12 @@ def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
     accuracies = [float(a) for a in overall_accuracies(seen, [1000] * len(rows))]
     whole = [[None if isnan(v) else float(v) for v in row] for row in seen]
     tasks = [_task(config, number, accuracies, random, count) for number in range(len(rows))]
-    values = config.model_dump(mode="json")
     return {
         "format": FORMAT,
         "version": VERSION,
         "config": recorded_config(config),
         "options": find_method(config.method).Options(**config.options).model_dump(mode="json"),
-        "stream": {key: values[key] for key in STREAM_KEYS}
-        | {"tasks": count, "fingerprint": "made up"},
+        "stream": describe_stream(config, "made up", count),
         "method": config.method,
         "seed": config.seed,
         "uses_truth": config.options.get("accept") == "truth",

@@ -135,6 +135,12 @@ def test_consistency_loss_agrees_with_loops(
     weak, strong = normal(batch, classes, seed=seed), normal(batch, classes, seed=seed + 1)
     expected = consistency(weak.tolist(), strong.tolist(), threshold)
     assert near(consistency_loss(weak, strong, threshold), expected)
+    past, returning = classes // 2, range(seed % max(1, classes // 2))
+    own = [c for c in range(classes) if c >= past or c in returning]
+    weak[:, [c for c in range(classes) if c not in own]] = -1e9  # as if they were not there
+    expected = consistency(weak.tolist(), strong.tolist(), threshold)
+    given = normal(batch, classes, seed=seed)
+    assert near(consistency_loss(given, strong, threshold, past, returning), expected)
 
 
 def test_consistency_teaches_through_confident_strong_views_only() -> None:

@@ -87,22 +87,32 @@ def pseudo_labels(teacher_logits: Tensor, past: int) -> Tensor:
 
 
 def consistency_loss(
-    weak_logits: Tensor, strong_logits: Tensor, threshold: float, past: int = 0
+    weak_logits: Tensor,
+    strong_logits: Tensor,
+    threshold: float,
+    past: int = 0,
+    returning: Sequence[int] = (),
 ) -> Tensor:
     """Consistency of strong with weak views of unlabeled images, ℓ_ul (eq. 4).
 
     (1/μB) Σ_b 1(max q_b ≥ τ_FM) · CE(argmax q_b, softmax(strong_b)),  q_b = softmax(weak_b)
 
     The mean is over the whole batch, confident or not; no gradient flows to the weak views. With
-    `past` the first so many classes are left out of q_b: labels are among the new ones alone.
+    `past` the first so many classes are left out of q_b but for those `returning`: labels are among
+    the task's own alone.
     """
     if len(weak_logits) != len(strong_logits):
         raise ConfigError(
             f"consistency_loss was given {len(weak_logits)} weak and {len(strong_logits)} strong "
             "views of the same images: a method has these with strong_views = True"
         )
-    confidence, labels = weak_logits.detach()[:, past:].softmax(dim=1).max(dim=1)
-    labels = labels + past if past else labels
+    weak = weak_logits.detach()
+    if past:
+        weak = weak.clone()
+        weak[:, :past] = -torch.inf
+        for label in returning:
+            weak[:, label] = weak_logits.detach()[:, label]
+    confidence, labels = weak.softmax(dim=1).max(dim=1)
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
     return weighted_cross_entropy_sum(strong_logits, labels) / max(1, len(strong_logits))
 

@@ -46,6 +46,11 @@ WORLDS: dict[str, dict[str, Any]] = {
     "no unlabeled images": {"unlabeled_per_task": 0},
     "no unlabeled images but a coreset": {"unlabeled": "none", "coreset": 6},
     "one label a class": {"labels_per_class": 1},
+    "classes come back, others are never labeled": {
+        "task_sizes": (1, 2, 1),
+        "repetition": 0.7,
+        "distractors": 2,
+    },
     "every image labeled": {"label_fraction": 1.0, "epochs": 1},
     "fewer labels than a batch": {"batch": 64, "unlabeled_batch": 32, "epochs": 1},
     "fewer unlabeled images than a batch": {"unlabeled_per_task": 1},

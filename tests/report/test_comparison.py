@@ -132,6 +132,11 @@ def test_a_bound_that_cuts_the_classes_finer_serves_where_none_cuts_them_alike()
         pairs = zip(learner["metrics"]["accuracies"], offline, strict=True)
         assert filled["metrics"]["omega"] == pytest.approx(fmean(100 * a / b for a, b in pairs))
     assert with_omega([learner, run("offline"), run("dm", tasks=10)])[2]["metrics"]["omega"] is None
+    again = [run(name, tasks=n, repetition=0.5) for name, n in (("offline", 10), ("dm", 5))]
+    assert with_omega(again)[1]["metrics"]["omega"] is None, "labels are divided over the tasks"
+    again[0] = run("offline", tasks=5, repetition=0.5)
+    assert with_omega([*again, learner])[1]["metrics"]["omega"] is not None
+    assert with_omega([again[0], learner])[1]["metrics"]["omega"] is None, "without repetition"
     learner["classes"] = learner["classes"][::-1]
     assert with_omega([fine, learner])[1]["metrics"]["omega"] is None, "other classes"
 

@@ -53,6 +53,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gd", {"coreset": 0}),
     ("gd", {"stored_share": 0.25, "optimizer": "adamw", "weight_averaging": 0.9}),
     ("dr", {"recipe": "as-written"}),
+    ("dm", {"repetition": 0.6, "distractors": 3}),
 ]
 
 

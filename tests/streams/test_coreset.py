@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distillmatch.config import StreamConfig
-from distillmatch.streams import Coreset, build_stream, coreset_sizes, experience, quotas
+from distillmatch.streams import Coreset, build_stream, experience, quotas, stored_sizes
 
 
 @given(st.integers(0, 500), st.integers(1, 60))
@@ -25,7 +25,8 @@ def test_a_coreset_keeps_the_rule_from_task_to_task(
     capacity: int, tasks: int, labels: int, seed: int
 ) -> None:
     dataset = make_dataset(per_class=10)
-    stream = build_stream(dataset, StreamConfig(tasks=tasks, labels_per_class=labels, seed=seed))
+    config = StreamConfig(tasks=tasks, labels_per_class=labels, coreset=capacity, seed=seed)
+    stream = build_stream(dataset, config)
     coreset = Coreset(capacity, dataset.image_size)
     before: set[bytes] = set()
     accounted = []
@@ -51,8 +52,8 @@ def test_a_coreset_keeps_the_rule_from_task_to_task(
         assert len(coreset) == len(stored) <= capacity
         assert coreset.bytes == sum(len(image) for image in stored)
         accounted.append((len(coreset), coreset.bytes))
-    per_task = [[labels] * (12 // tasks)] * tasks
-    assert coreset_sizes(capacity, per_task, dataset.image_bytes) == accounted
+
+    assert stored_sizes(dataset, stream) == accounted
 
 
 def test_which_images_are_kept_is_decided_by_the_seed() -> None:

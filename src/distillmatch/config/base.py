@@ -27,6 +27,7 @@ def _refuse_impossible(path: Any) -> Any:
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+ZeroToOne = Annotated[float, Field(strict=True, ge=0, le=1)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Positive = Annotated[float, Field(strict=True, gt=0, le=1e38, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, le=1e38, allow_inf_nan=False)]

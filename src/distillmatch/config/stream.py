@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from distillmatch.config.base import Config, Count, CountOrZero, Place, Share, impossible
+from distillmatch.config.base import Config, Count, CountOrZero, Place, Share, ZeroToOne, impossible
 from distillmatch.config.recipe import RecipeName
 
 TaskOrder = Literal["random", "parent"]
@@ -54,6 +54,14 @@ class StreamConfig(Config):
     )
     class_order: tuple[str, ...] | None = Field(
         None, description="class names in the order they are learned, instead of a shuffle"
+    )
+    repetition: ZeroToOne = Field(
+        0.0,
+        description="probability that a class of an earlier task comes back in a task, with "
+        "further labeled images",
+    )
+    distractors: CountOrZero = Field(
+        0, description="classes that are never labeled nor tested, and shown by unlabeled images"
     )
     unlabeled: UnlabeledKind = Field(
         "uniform",

@@ -91,6 +91,7 @@ class Engine:
             sizes=self.stream.task_sizes[: number + 1],
             last=number + 1 == len(self.stream),
             coreset=self.config.coreset > 0 and number > 0 and self.method.memory == "coreset",
+            returning=self.stream.returning(number),
         )
 
     def _learn(self, task: TaskInfo) -> TaskOutcome:

@@ -108,7 +108,9 @@ class Trained(Learned):
         return take_snapshot(self.method, self.coreset, Underway(len(self.sizes)), 0.0)
 
 
-def task_info(number: int, sizes: tuple[int, ...], *, stored: bool) -> TaskInfo:
+def task_info(
+    number: int, sizes: tuple[int, ...], *, stored: bool, returning: tuple[int, ...] = ()
+) -> TaskInfo:
     """Return what a method is told of a task.
 
     Methods distil each earlier task among its own classes. One without classes is left out, and one
@@ -121,7 +123,7 @@ def task_info(number: int, sizes: tuple[int, ...], *, stored: bool) -> TaskInfo:
             earlier[-1] += size
         elif size:
             earlier.append(size)
-    return TaskInfo(number, (*earlier, sizes[-1]), last=False, coreset=stored)
+    return TaskInfo(number, (*earlier, sizes[-1]), False, stored, returning)
 
 
 def fresh_method(config: RunConfig, factory: NetworkFactory) -> Method:

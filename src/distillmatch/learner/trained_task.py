@@ -23,7 +23,6 @@ from distillmatch.learner.task import Classes, Given, Keeper, explained, record_
 from distillmatch.learner.trained import Trained, fresh_method, grow, revived_method, task_info
 from distillmatch.methods import Method, TaskInfo, Training
 from distillmatch.methods.contract import trainings_of
-from distillmatch.randomness import permutation
 from distillmatch.streams import Coreset, Experience
 from distillmatch.views import Normalization
 
@@ -87,8 +86,14 @@ class _Task:
         else:
             coreset, normalization = before.coreset, before.normalization
         classes = Classes.after(before, given)
-        info = task_info(len(classes.sizes) - 1, classes.sizes, stored=len(coreset) > 0)
         slots = slots_of(classes.labels, given.labels)
+        known = np.unique(slots[slots < len(classes.known)])
+        info = task_info(
+            len(classes.sizes) - 1,
+            classes.sizes,
+            stored=len(coreset) > 0,
+            returning=tuple(known.tolist()),
+        )
         data = TaskData(
             info,
             (given.images, slots),
@@ -172,18 +177,11 @@ def _concluded(
 
 
 def _remembered(task: _Task) -> Coreset:
-    """Return the coreset after a task; of a class that came back, old and new images are mixed."""
-    given, seed, number = task.given, task.config.seed, task.info.number
-    mixed = []
-    for slot, stored in enumerate(task.coreset.by_class):
-        images = np.concatenate([stored, given.images[task.slots == slot]])
-        if len(images) > len(stored):
-            images = images[permutation(len(images), seed, "returned", number, slot)]
-        mixed.append(images)
-    experience = Experience(
-        number, task.classes.sizes, given.images, task.slots, given.environment.images
-    )
-    return Coreset(task.coreset.capacity, task.side, tuple(mixed)).after(experience, seed)
+    """Return the coreset after a task."""
+    given, sizes = task.given, task.classes.sizes
+    unlabeled = given.environment.images
+    experience = Experience(task.info.number, sizes, given.images, task.slots, unlabeled)
+    return task.coreset.after(experience, task.config.seed)
 
 
 def _explained(task: _Task, judgement: Judgement | None, sample: Sample) -> Explanation:

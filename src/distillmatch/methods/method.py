@@ -43,12 +43,16 @@ HIGH_RATE = 0.1
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Where in the stream a method stands. Classes are numbered in the order they are learned."""
+    """Where in the stream a method stands. Classes are numbered in the order they are learned.
+
+    `returning` are classes of earlier tasks of which this one brings further labeled images.
+    """
 
     number: int
     sizes: tuple[int, ...]
     last: bool
     coreset: bool
+    returning: tuple[int, ...] = ()
 
     @property
     def past(self) -> int:
@@ -57,7 +61,7 @@ class TaskInfo:
 
     @property
     def new(self) -> int:
-        """The number of classes of this task."""
+        """The number of classes that this task is the first to have labels of."""
         return self.sizes[-1]
 
     @property

@@ -17,7 +17,8 @@ from distillmatch.methods.parts import label_loss
 class PseudoLabelReplay(ExperienceReplay):
     """ER, and strong views of unlabeled images are taught what their weak views are certain of.
 
-    Of these only the current task's classes are considered: others are not expected among them.
+    Of these only the classes that the task has labels of are considered: others are not expected
+    among them.
     """
 
     class Options(MethodOptions):
@@ -35,8 +36,8 @@ class PseudoLabelReplay(ExperienceReplay):
         """Return the cross entropy of labels, and of the task's pseudo-labels over seen classes."""
         options, logits = self.options, self.forward(batch, task)
         terms = {"labels": label_loss(logits, batch.labels)}
-        if len(logits.strong) and task.new:
-            threshold = options.consistency_threshold
-            learned = consistency_loss(logits.unlabeled, logits.strong, threshold, task.past)
+        if len(logits.strong) and (task.new or task.returning):
+            threshold, past = options.consistency_threshold, (task.past, task.returning)
+            learned = consistency_loss(logits.unlabeled, logits.strong, threshold, *past)
             terms["pseudo-labels"] = options.pseudo_label_weight * learned
         return terms

@@ -180,7 +180,7 @@ class Results:
         One of more tasks serves where its stages end where the tasks do.
         """
         bounds = [bound_config(config)]
-        if config.order == "random" and config.task_sizes is None:
+        if config.order == "random" and config.task_sizes is None and not config.repetition:
             bounds += [bounds[0].replace(tasks=2 * len(sizes)), bounds[0].replace(tasks=20)]
         for result in filter(None, map(self.find, bounds)):
             stages = stages_of(result["metrics"]["accuracies"], result["task_sizes"], sizes)

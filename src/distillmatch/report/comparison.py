@@ -144,7 +144,9 @@ def _bound_key(result: Result) -> str:
     """Return what a run and its bound have in common."""
     config, stream = recorded(result), sorted(result["stream"].items())
     trained = [config.get(key) for key in ("network", "epochs", "recipe")]
-    return repr(([pair for pair in stream if pair[0] not in CUT_KEYS], trained))
+    # With repetition a class's labeled images are divided over the tasks, however it is cut.
+    cut = () if result["stream"].get("repetition") else CUT_KEYS
+    return repr(([pair for pair in stream if pair[0] not in cut], trained))
 
 
 def comparison_table(results: Sequence[Result]) -> Table:

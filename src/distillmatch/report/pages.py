@@ -22,7 +22,6 @@ from distillmatch.report.comparison import NAMES, Result, metrics_shown, stored_
 from distillmatch.report.learner_report import Record
 from distillmatch.report.svg import Series, line_figure
 from distillmatch.sources import Dataset
-from distillmatch.sources.dataset import UNKNOWN
 from distillmatch.sources.walk import shown
 
 if TYPE_CHECKING:
@@ -113,8 +112,8 @@ def write_demo_page(
 def _example(result: Result, number: int, example: Any, dataset: Dataset) -> dict[str, Any]:
     """Return an accepted image, with what DM took it for and what it is."""
     label, truth, classes = example["label"], example["truth"], result["classes"]
-    what = "no known class" if truth == UNKNOWN else classes[truth]
-    if truth >= sum(result["task_sizes"][: number - 1]):
+    what = classes[truth] if 0 <= truth < len(classes) else "no class to learn"
+    if len(classes) > truth >= sum(result["task_sizes"][: number - 1]):
         what += ", not learned yet"
     return {
         "picture": png(dataset.train.images[example["image"]]),

@@ -8,6 +8,7 @@ import numpy as np
 
 from distillmatch.randomness import shuffled
 from distillmatch.report.sheet import (
+    DISTRACTOR,
     FUTURE,
     GAP,
     INK,
@@ -33,6 +34,8 @@ def draw_stream(dataset: Dataset, stream: Stream, path: Path) -> None:
     """Draw labeled above unlabeled images of each task, and below the tasks the class tree."""
     sheet, config, train = Sheet(EXAMPLES * (SIDE + GAP)), stream.config, dataset.train
     legend = [("past", PAST), ("present", PRESENT), ("future classes", FUTURE)]
+    if config.distractors:
+        legend.append(("distractors", DISTRACTOR))
     if UNKNOWN in train.labels:
         legend.append(("no class", INK))
     sheet.words(f"{dataset.name}: {len(stream)} tasks", size=20)
@@ -40,28 +43,35 @@ def draw_stream(dataset: Dataset, stream: Stream, path: Path) -> None:
     sheet.words((about, MUTED))
     sheet.words(*legend)
     sheet.words(("upper row: labeled, lower row: unlabeled", MUTED))
-    last = 0
+    last, learned = 0, [dataset.class_names[c] for c in stream.class_order]
     for number, task in enumerate(stream.tasks, 1):
         first, last = last, last + len(task.classes)
         given = f"{len(task.labeled):,} labeled, {len(task.unlabeled):,} unlabeled"
         names = ", ".join(dataset.class_names[c] for c in task.classes)
         sheet.line()
         sheet.words(f"task {number}: {given} of {len(task.unlabeled_classes)} classes", size=14)
+        again = ", ".join(learned[slot] for slot in stream.returning(number - 1))
+        names += f"; again: {again}" if again else ""
         sheet.words((f"{len(task.classes)} classes: {names}", MUTED), size=12)
         for images in (task.labeled, task.unlabeled):
             places = stream.slots(train.labels[images])
             chosen = _examples(places)
-            colors = [color_of_class(int(places[i]), first, last) for i in chosen]
+            colors = [color_of_class(int(places[i]), first, last, len(learned)) for i in chosen]
             sheet.images([train.images[images[i]] for i in chosen], colors)
     if dataset.tree is not None:
         _draw_tree(sheet, dataset)
     sheet.save(path)
 
 
-def color_of_class(place: int, first: int, last: int) -> Color:
-    """Return the color of a class by its place in the learning order: past, present or future."""
+def color_of_class(place: int, first: int, last: int, learned: int) -> Color:
+    """Return the color of a class by its place in the learning order: past, present or future.
+
+    Places from `learned` on are of classes that are never learned.
+    """
     if place == UNKNOWN:
         return INK
+    if place >= learned:
+        return DISTRACTOR
     return PAST if place < first else PRESENT if place < last else FUTURE
 
 

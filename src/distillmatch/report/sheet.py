@@ -18,10 +18,11 @@ INK: Color = (33, 37, 41)
 MUTED: Color = (108, 117, 125)
 PAPER: Color = (255, 255, 255)
 RULE: Color = (225, 228, 232)
-# Three colors that stay apart for color-blind readers (after Okabe and Ito).
+# Colors that stay apart for color-blind readers (after Okabe and Ito).
 PAST: Color = (0, 114, 178)
 PRESENT: Color = (213, 94, 0)
 FUTURE: Color = (150, 150, 150)
+DISTRACTOR: Color = (204, 121, 167)
 MARGIN, GAP, SIDE = 20, 8, 44
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf")
 

@@ -57,6 +57,8 @@ STREAM_KEYS = (
     "seed",
 )
 """What decides which labeled images a bound learns from; the unlabeled stream does not."""
+LATER_STREAM_KEYS = ("repetition", "distractors")
+"""More of it, recorded where it is not 0: results of earlier versions do not have it."""
 
 
 def recorded_config(config: RunConfig) -> dict[str, Any]:
@@ -88,7 +90,8 @@ def describe_stream(config: RunConfig, fingerprint: str, stages: int) -> dict[st
     """Return what a run and its bound must have in common."""
     given = config.model_dump(mode="json")
     described = {key: given[key] for key in STREAM_KEYS}
-    return {**described, "tasks": stages, "fingerprint": fingerprint}
+    later = {key: given[key] for key in LATER_STREAM_KEYS if given[key]}
+    return {**described, **later, "tasks": stages, "fingerprint": fingerprint}
 
 
 class Tally:

@@ -89,6 +89,8 @@ RESULT = _form(
         task_sizes=list[Whole] | None,
         class_order=list[Text] | None,
         label_fraction=Number | None,
+        repetition=(Number, 0.0),
+        distractors=(Whole, 0),
         seed=Whole,
     ),
     method=Text,

@@ -1,6 +1,6 @@
 """Streams: the semi-supervised continual setting as index lists, without any training."""
 
-from distillmatch.streams.coreset import Coreset, coreset_sizes, quotas, stored_sizes
+from distillmatch.streams.coreset import Coreset, quotas, stored_sizes
 from distillmatch.streams.saved import read_stream_config, saved_task_count
 from distillmatch.streams.stream import (
     EvaluationPart,
@@ -23,7 +23,6 @@ __all__ = [
     "Task",
     "build_stream",
     "check_fingerprint",
-    "coreset_sizes",
     "evaluation_part",
     "experience",
     "quotas",

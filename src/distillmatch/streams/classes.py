@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from distillmatch.config import RECIPES, StreamConfig
 from distillmatch.config.stream import DEFAULT_TASKS
 from distillmatch.errors import StreamError
@@ -16,10 +18,12 @@ DEFAULT_RANDOM_CLASSES = 20
 
 
 def classes_of_tasks(dataset: Dataset, config: StreamConfig) -> Tasks:
-    """Return the classes of each task, in learning order."""
+    """Return the classes that are first learned in each task, in learning order."""
+    distractors = distractors_of(dataset, config)
     if config.order == "parent":
-        return _one_task_per_parent(dataset, config)
-    order = _class_order(dataset, config)
+        tasks = _one_task_per_parent(dataset, config)
+        return [tuple(c for c in task if c not in distractors) for task in tasks]
+    order = [c for c in _class_order(dataset, config) if c not in distractors]
     tasks, start = [], 0
     for size in _task_sizes(len(order), config):
         tasks.append(tuple(order[start : start + size]))
@@ -27,13 +31,57 @@ def classes_of_tasks(dataset: Dataset, config: StreamConfig) -> Tasks:
     return tasks
 
 
-def classes_of_unlabeled(dataset: Dataset, tasks: Tasks, config: StreamConfig) -> Tasks:
-    """Return, for each task, the classes whose images are in its unlabeled stream."""
+def distractors_of(dataset: Dataset, config: StreamConfig) -> tuple[int, ...]:
+    """Return the classes that are never labeled, drawn so that every task keeps a class.
+
+    A given class order leaves them out.
+    """
+    classes = range(len(dataset.class_names))
+    if config.class_order is not None:
+        return tuple(c for c in classes if dataset.class_names[c] not in config.class_order)
+    order = shuffled(classes, config.seed, "distractors")
+    by_parent = config.order == "parent"
+    parents = _required_tree(dataset, config).parent_of_class if by_parent else (0,) * len(classes)
+    kept = {parents[c]: c for c in order}.values()
+    drawn = [c for c in order if c not in kept]
+    if config.distractors > len(drawn):
+        raise StreamError(
+            f"distractors must leave a class {'of each parent ' if by_parent else ''}to learn: "
+            f"at most {len(drawn)} of the {len(classes)} classes of the source, "
+            f"not {config.distractors}"
+        )
+    return tuple(sorted(drawn[: config.distractors]))
+
+
+def classes_that_return(tasks: Tasks, config: StreamConfig) -> Tasks:
+    """Return, for each task, the classes of earlier tasks that come back, in learning order.
+
+    Each does so with the probability `repetition`, whatever others do.
+    """
+    learned: list[int] = []
+    returning = []
+    for number, classes in enumerate(tasks):
+        draws = random_integers(config.seed, "repetition", number, count=len(learned))
+        uniform = (draws >> np.uint64(11)) * 2.0**-53
+        comes_back = zip(learned, uniform < config.repetition, strict=True)
+        returning.append(tuple(c for c, returns in comes_back if returns))
+        learned += classes
+    return returning
+
+
+def classes_of_unlabeled(
+    dataset: Dataset, tasks: Tasks, labeled: Tasks, config: StreamConfig
+) -> Tasks:
+    """Return, for each task, the classes whose images are in its unlabeled stream.
+
+    `tasks` has the classes that a task is the first to learn, `labeled` all that it has labels of.
+    """
     classes = len(dataset.class_names)
     if config.unlabeled == "none":
         return [()] * len(tasks)
     if config.unlabeled == "task":
-        return tasks
+        distractors = distractors_of(dataset, config)
+        return [(*classes, *distractors) for classes in labeled]
     if config.unlabeled == "uniform":
         return [tuple(range(classes))] * len(tasks)
     if config.unlabeled == "random":
@@ -76,30 +124,34 @@ def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
         raise StreamError(
             f"class_order names '{unknown[0]}', which is not a class of source '{dataset.name}'"
         )
-    if sorted(config.class_order) != sorted(number):
+    named, wanted = set(config.class_order), len(number) - config.distractors
+    if not len(named) == len(config.class_order) == wanted:
+        which = f"{wanted} of" if config.distractors else "each of"
         raise StreamError(
-            f"class_order must name each of the {len(number)} classes of source "
+            f"class_order must name {which} the {len(number)} classes of source "
             f"'{dataset.name}' once, not {len(config.class_order)} names "
-            f"({len(set(config.class_order))} different)"
+            f"({len(named)} different)"
         )
     return [number[name] for name in config.class_order]
 
 
 def _task_sizes(classes: int, config: StreamConfig) -> tuple[int, ...]:
+    of_source = f"the {classes} classes of the source"
+    if config.distractors:
+        of_source += f" without {config.distractors} distractors"
     if config.task_sizes is not None:
         if sum(config.task_sizes) != classes:
             raise StreamError(
-                f"task_sizes must add up to the {classes} classes of the source, "
-                f"not to {sum(config.task_sizes)}"
+                f"task_sizes must add up to {of_source}, not to {sum(config.task_sizes)}"
             )
         return config.task_sizes
     tasks = config.tasks or min(DEFAULT_TASKS, classes)
     if tasks > classes:
-        raise StreamError(f"tasks must be at most the {classes} classes of the source, not {tasks}")
+        raise StreamError(f"tasks must be at most {of_source}, not {tasks}")
     if classes % tasks:
         divisors = ", ".join(str(d) for d in range(1, classes + 1) if classes % d == 0)
         raise StreamError(
-            f"tasks must divide the {classes} classes of the source ({divisors}), not {tasks}; "
+            f"tasks must divide {of_source} ({divisors}), not {tasks}; "
             "for unequal tasks give task_sizes"
         )
     return (classes // tasks,) * tasks

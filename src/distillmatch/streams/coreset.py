@@ -1,7 +1,7 @@
 """The coreset: the only images that a learner may keep from task to task."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,21 @@ class Coreset:
     by_class: tuple[NDArray[np.uint8], ...] = ()
 
     def after(self, experience: Experience, seed: int) -> "Coreset":
-        """Return the coreset after a task has been learned."""
-        kept: list[NDArray[np.uint8]] = list(self.by_class)
-        for slot in range(len(kept), experience.seen):
+        """Return the coreset after a task has been learned.
+
+        Of a class that came back, stored and new images are mixed.
+        """
+        kept: list[NDArray[np.uint8]] = []
+        for slot in range(experience.seen):
             images = experience.images[experience.labels == slot]
-            kept.append(images[permutation(len(images), seed, "coreset", slot)])
+            if slot >= len(self.by_class):
+                images = images[permutation(len(images), seed, "coreset", slot)]
+            elif len(images):
+                images = np.concatenate([self.by_class[slot], images])
+                images = images[permutation(len(images), seed, "returned", experience.task, slot)]
+            else:
+                images = self.by_class[slot]
+            kept.append(images)
         limits = quotas(self.capacity, experience.seen)
         cut = tuple(images[:limit].copy() for images, limit in zip(kept, limits, strict=True))
         return Coreset(self.capacity, self.image_size, cut)
@@ -61,27 +71,13 @@ class Coreset:
 
 def stored_sizes(dataset: Dataset, stream: Stream) -> list[tuple[int, int]]:
     """Return (images, bytes) that the stream's coreset holds after each task."""
-    classes = len(dataset.class_names)
-    labeled = [
-        np.bincount(dataset.train.labels[task.labeled], minlength=classes)[list(task.classes)]
-        for task in stream.tasks
-    ]
-    return coreset_sizes(
-        stream.config.coreset, [counts.tolist() for counts in labeled], dataset.image_bytes
-    )
-
-
-def coreset_sizes(
-    capacity: int, labeled: Sequence[Sequence[int]], image_bytes: int
-) -> list[tuple[int, int]]:
-    """Return (images, bytes) stored after each task, from the labeled images of its classes."""
-    counts: list[int] = []
+    counts = np.zeros(0, np.int64)
     sizes = []
-    for task in labeled:
-        counts.extend(task)
-        counts = [
-            min(count, limit)
-            for count, limit in zip(counts, quotas(capacity, len(counts)), strict=True)
-        ]
-        sizes.append((sum(counts), sum(counts) * image_bytes))
+    for task, seen in zip(stream.tasks, accumulate(stream.task_sizes), strict=True):
+        labels = stream.slots(dataset.train.labels[task.labeled])
+        stored = np.pad(counts, (0, seen - len(counts)))
+        given = stored + np.bincount(labels, minlength=seen)
+        counts = np.minimum(given, quotas(stream.config.coreset, seen))
+        images = int(counts.sum())
+        sizes.append((images, images * dataset.image_bytes))
     return sizes

@@ -133,16 +133,20 @@ def _problems(content: _Content, dataset: Dataset) -> Iterator[str]:
             yield f"index {images.max()} lies outside the {len(labels)} {name} images"
         if len(np.unique(images)) < len(images):
             yield f"a {name} image is used twice"
+    seen: list[int] = []
     for number, task in enumerate(tasks, 1):
-        for problem in _label_problems(task, dataset, tested):
+        seen += task.classes
+        for problem in _label_problems(task, seen, dataset, tested):
             yield f"task {number}: {problem}"
 
 
-def _label_problems(task: Task, dataset: Dataset, tested: NDArray[np.int64]) -> Iterator[str]:
+def _label_problems(
+    task: Task, seen: Sequence[int], dataset: Dataset, tested: NDArray[np.int64]
+) -> Iterator[str]:
     """Yield images of classes that a task does not list, and classes without images."""
     train, shown = dataset.train.labels, (*task.unlabeled_classes, UNKNOWN)
     for name, found, expected, listed in (
-        ("labeled", train[task.labeled], task.classes, "classes"),
+        ("labeled", train[task.labeled], seen, "classes or earlier ones"),
         ("test", tested[task.test], task.classes, "classes"),
         ("unlabeled", train[task.unlabeled], shown, "unlabeled_classes"),
     ):

@@ -22,7 +22,8 @@ from distillmatch.streams.tasks import Task, build_tasks
 class Experience:
     """One task as a learner sees it: nothing here leads to the labels of unlabeled images.
 
-    Labels are slots, places in the learning order: a task's classes follow those of earlier tasks.
+    Labels are slots, places in the learning order: a task's classes follow those of earlier tasks,
+    some of which may come back with further labeled images.
 
     Attributes:
         task: number of the task, from 0.
@@ -168,7 +169,7 @@ class Stream:
 
     @cached_property
     def class_order(self) -> tuple[int, ...]:
-        """All classes by slot, which is a class's output in a network."""
+        """The classes that are learned by slot, which is a class's output in a network."""
         return tuple(c for task in self.tasks for c in task.classes)
 
     @cached_property
@@ -182,14 +183,25 @@ class Stream:
 
     @property
     def task_sizes(self) -> tuple[int, ...]:
-        """The number of classes in each task."""
+        """The number of classes that each task is the first to label."""
         return tuple(len(task.classes) for task in self.tasks)
 
     def slots(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Translate the source's class numbers into slots."""
-        table = np.full(len(self.class_names) + 1, UNKNOWN, dtype=np.int64)
-        table[list(self.class_order)] = np.arange(len(self.class_order))
-        return table[labels]
+        """Translate the source's class numbers into slots; classes never learned come last."""
+        return self._slot_of_class[labels]
+
+    @cached_property
+    def _slot_of_class(self) -> NDArray[np.int64]:
+        classes = np.arange(len(self.class_names))
+        never = np.setdiff1d(classes, self.class_order)
+        table = np.full(len(classes) + 1, UNKNOWN, dtype=np.int64)  # the last is that of UNKNOWN
+        table[[*self.class_order, *never]] = classes
+        return table
+
+    def returning(self, task: int) -> tuple[int, ...]:
+        """Return the slots of earlier classes that come back in a task, numbered from 0."""
+        slots = np.unique(self.slots(self.dataset.train.labels[self.tasks[task].labeled]))
+        return tuple(slots[slots < sum(self.task_sizes[:task])].tolist())
 
 
 def build_stream(dataset: Dataset, config: StreamConfig) -> Stream:

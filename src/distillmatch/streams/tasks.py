@@ -11,7 +11,13 @@ from distillmatch.errors import StreamError
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset
 from distillmatch.streams import authors, stratified
-from distillmatch.streams.classes import Tasks, classes_of_tasks, classes_of_unlabeled
+from distillmatch.streams.classes import (
+    Tasks,
+    classes_of_tasks,
+    classes_of_unlabeled,
+    classes_that_return,
+    distractors_of,
+)
 
 Indices = NDArray[np.int64]
 
@@ -21,12 +27,13 @@ class Task:
     """One task: its classes, and the indices of its images in the data set.
 
     Attributes:
-        classes: numbers of the task's classes, in learning order.
-        labeled: indices of labeled images in the training part.
+        classes: numbers of the classes that it is the first to label, in learning order.
+        labeled: indices of labeled images in the training part, of these classes and of those that
+            come back.
         unlabeled: indices of unlabeled images in the training part.
         unlabeled_classes: the classes of the unlabeled images, apart from images of unlabeled
             folders, which have none.
-        test: indices of test images in the part that the stream is evaluated on.
+        test: indices of test images of `classes` in the part that the stream is evaluated on.
     """
 
     classes: tuple[int, ...]
@@ -45,16 +52,18 @@ class Task:
 def build_tasks(dataset: Dataset, config: StreamConfig) -> tuple[Task, ...]:
     """Return the tasks that a configuration describes; the same seed gives the same tasks."""
     tasks = classes_of_tasks(dataset, config)
-    shown = classes_of_unlabeled(dataset, tasks, config)
-    labeled, rest = _split(dataset, config)
+    images, rest = _split(dataset, config)
+    labeled = _labeled_by_task(images, tasks, config)
+    shown = classes_of_unlabeled(dataset, tasks, [tuple(of_task) for of_task in labeled], config)
     if config.splits == "authors":
-        dealt = authors.unlabeled_orders({c: rest[c] for task in tasks for c in task}, config.seed)
+        order = [c for task in (*tasks, distractors_of(dataset, config)) for c in task]
+        dealt = authors.unlabeled_orders({c: rest[c] for c in order}, config.seed)
         rest = [dealt[c] for c in range(len(rest))]
     unlabeled = _divide(dataset, rest, shown, config)
     return tuple(
         Task(
             classes=classes,
-            labeled=np.concatenate([labeled[c] for c in classes]),
+            labeled=np.concatenate([np.sort(images) for images in labeled[i].values()]),
             unlabeled=unlabeled[i],
             unlabeled_classes=tuple(shown[i]),
             test=np.flatnonzero(np.isin(dataset.test.labels, classes)),
@@ -82,8 +91,28 @@ def _split(dataset: Dataset, config: StreamConfig) -> tuple[list[Indices], list[
             images[permutation(len(images), config.seed, "labels", name)]
             for images, name in zip(by_class, dataset.class_names, strict=True)
         ]
+    for c in distractors_of(dataset, config):
+        counts[c] = 0
     pairs = list(zip(by_class, counts, strict=True))
-    return [np.sort(images[:n]) for images, n in pairs], [images[n:] for images, n in pairs]
+    return [images[:n] for images, n in pairs], [images[n:] for images, n in pairs]
+
+
+def _labeled_by_task(
+    labeled: list[Indices], tasks: Tasks, config: StreamConfig
+) -> list[dict[int, Indices]]:
+    """Divide each class's labeled images equally over the tasks in which it appears.
+
+    Earlier tasks get the remainder, so a class appears in no more tasks than it has images.
+    """
+    returning = classes_that_return(tasks, config)
+    received: list[dict[int, Indices]] = [{} for _ in tasks]
+    for first, classes in enumerate(tasks):
+        for c in classes:
+            appears = [first, *(i for i, back in enumerate(returning) if c in back)]
+            shares = np.array_split(labeled[c], min(len(appears), len(labeled[c])))
+            for i, share in zip(appears, shares, strict=False):
+                received[i][c] = share
+    return received
 
 
 def _labels_of_class(dataset: Dataset, config: StreamConfig, name: str, images: int) -> int:

@@ -11,7 +11,14 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.methods import find_method, with_options
 from distillmatch.runs.machine import tree_in_history
-from distillmatch.runs.result import STREAM_KEYS, Bound, Tally, bound_of, config_of
+from distillmatch.runs.result import (
+    LATER_STREAM_KEYS,
+    STREAM_KEYS,
+    Bound,
+    Tally,
+    bound_of,
+    config_of,
+)
 from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
 from distillmatch.suite.names import BOUND, run_name
 from distillmatch.suite.plan import PlannedRun, plan
@@ -142,6 +149,8 @@ def _recorded_twice(result: Result) -> Iterator[Pair]:
     for key in STREAM_KEYS:
         if key != "tasks" or config.get(key) is not None:  # it may follow from the source
             yield f"stream.{key}", stream[key], config.get(key), "in config"
+    for key in LATER_STREAM_KEYS:
+        yield f"stream.{key}", stream.get(key, 0), config.get(key, 0), "in config"
     yield "stream.tasks", stream["tasks"], stages, "by task_sizes"
     yield "the sum of task_sizes", sum(result["task_sizes"]), classes, "by classes"
     yield "complete", result["complete"], tasks == stages, f"with {tasks} of {stages} tasks"
