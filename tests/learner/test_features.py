@@ -102,7 +102,7 @@ def plain_features(images: Any) -> Any:
 def test_features_are_those_of_the_network_on_imagenets_normalization() -> None:
     reader = two_months()._fitted().reader
     rows, problems = reader.read(NEW)
-    assert problems == []
+    assert not problems
     np.testing.assert_allclose(rows, plain_features(NEW), atol=1e-5)
 
 

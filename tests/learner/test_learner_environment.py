@@ -21,7 +21,7 @@ from distillmatch.learner.inputs import (
     PixelReader,
     natural_side,
     open_images,
-    read_images,
+    read_all,
 )
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
@@ -128,7 +128,7 @@ def test_a_pipe_named_as_an_image_is_refused(pipe: Path) -> None:
     for given, side in ((pipe, SMALLEST), ([str(pipe)], SMALLEST), ([pipe, PIXELS[0]], 16)):
         assert natural_side(open_images(given)) == side
         with pytest.raises(LearnerError, match=r"pipe\.png: neither a file nor a folder"):
-            read_images(open_images(given), 16)
+            read_all(open_images(given), PixelReader(16))
 
 
 def test_a_stream_of_nothing_readable_comes_to_an_end(tmp_path: Path) -> None:

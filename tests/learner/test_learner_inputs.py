@@ -11,7 +11,7 @@ from learner_world import BOAT, GOLDFISH, images_of, small_learner, write_images
 from PIL import Image
 
 from distillmatch.errors import LearnerError
-from distillmatch.learner.inputs import SMALLEST, natural_side, open_images, read_images
+from distillmatch.learner.inputs import SMALLEST, PixelReader, natural_side, open_images, read_all
 from distillmatch.learner.labels import class_folders, labeled_images
 from distillmatch.sources.images import decode_image
 
@@ -25,7 +25,7 @@ ODD_TENSORS = (
 
 
 def read(given: Any, side: int = 16) -> Any:
-    return read_images(open_images(given), side)
+    return read_all(open_images(given), PixelReader(side))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         (np.zeros((2, 9, 9, 4), np.uint8), "1 or 3 channels"),
         ([np.zeros((9, 9, 2), np.uint8)], "1 or 3 channels"),
         (np.zeros((9, 9, 3), np.uint8), "put it in a list"),
-        (np.zeros((4, 7), np.uint8), "must have the shape"),
-        ([np.zeros(7, np.uint8)], "in a list must have the shape"),
+        (np.zeros((4, 7), np.uint8), "must each have the shape"),
+        ([np.zeros(7, np.uint8)], "must each have the shape"),
         (np.zeros((2, 0, 9, 3), np.uint8), "must have pixels"),
         (np.full((1, 9, 9, 3), 1.5), "from 0 to 1"),
         (np.full((1, 9, 9, 3), -0.5), "leave out what normalizes them"),
@@ -171,7 +171,7 @@ def test_a_folder_of_class_folders_brings_its_labels(tmp_path: Path) -> None:
     write_images(tmp_path / "gold\nfish", PIXELS[:2])
     files, labels, *_ = labeled_images(tmp_path, None)
     assert labels == ["boat", "boat", "gold�fish", "gold�fish"]
-    np.testing.assert_array_equal(read_images(files, 16), PIXELS[[2, 3, 0, 1]])
+    np.testing.assert_array_equal(read_all(files, PixelReader(16)), PIXELS[[2, 3, 0, 1]])
     with pytest.raises(LearnerError, match="labels cannot be given beside a folder"):
         labeled_images(tmp_path, ["a"])
 

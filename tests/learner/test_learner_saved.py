@@ -148,7 +148,10 @@ def _set(*keys: str | int, to: Any) -> Any:
     [
         (_set("image_size", to="16"), "image_size: input should be a valid integer"),
         (_set("normalization", "std", to=[1.0]), "normalization.std"),
-        (_set("history", 0, "seconds", to=3), "history.0.seconds: input should be a valid dict"),
+        (
+            _set("history", 0, "seconds", to=3),
+            r"history\[0\].seconds: input should be a valid dict",
+        ),
         (_set("labels", to=[None]), "labels.0"),
         (_set("labels", to=["shark", "shark"]), "labels must all differ"),
         (_set("sizes", to=[3]), "sizes must fit the labels"),

@@ -23,8 +23,8 @@ from distillmatch.sources.walk import shown
 from distillmatch.terminal import LiveProgress, plain_console, tell
 
 if TYPE_CHECKING:
+    from distillmatch.learner.environment import Place
     from distillmatch.learner.explanation import Explanation
-    from distillmatch.learner.places import Place
     from distillmatch.learner.video import Camera
 
 OF_TRAINING = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate", "options")

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -50,6 +50,16 @@ def hold_out(
     return held
 
 
+def _hash(file: ImageFile) -> bytes:
+    return hashlib.sha256(Path(file.where).name.encode()).digest()
+
+
+def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:
+    """Return the percentage of images recognized, of each class that the learner knows."""
+    answers = learner.answer_rows(tests.rows)[0]
+    return _by_class(tests.labels, answers.tolist(), learner.classes_.tolist())
+
+
 def measure(
     learner: ContinualLearner, tests: TestImages, added: Sequence[Label], before: dict[Label, float]
 ) -> dict[str, Any]:
@@ -58,81 +68,55 @@ def measure(
     `before` is what `accuracy_by_class` gave before the task: what is `forgotten` is measured on
     the same images. Labels that the learner never saw are counted and left out.
     """
-    now = accuracy_by_class(learner, tests)
-    counts = Counter(tests.labels)
+    labels, rows, known = tests.labels, tests.rows, learner.classes_.tolist()
+    answers = learner.answer_rows(rows)[0].tolist()
+    now, counts = _by_class(labels, answers, known), Counter(labels)
     old = [label for label in now if label not in added]
 
-    def mean(of: dict[Label, float], labels: Sequence[Label]) -> float | None:
+    def mean(of: dict[Label, float], labels: Collection[Label]) -> float | None:
         weights = [counts[label] for label in labels]
         return float(np.average([of[n] for n in labels], weights=weights)) if labels else None
 
+    def share(right: NDArray[np.bool_]) -> float | None:
+        learned = np.array([label in now for label in labels], bool)
+        return 100 * float(right[learned].mean()) if learned.any() else None
+
     then, still = mean(before, old) if before else None, mean(now, old)
+    nearest = learner.nearest_mean_rows(rows)
+    accepted = None
+    if learner.can_reject:
+        accepted = share(learner.answer_rows(rows, reject=True)[0] != UNKNOWN)
     return {
         "on": tests.on,
         "images": sum(counts[label] for label in now),
-        "all": mean(now, list(now)),
+        "all": mean(now, now),
         "old": still,
         "new": mean(now, [label for label in now if label in added]),
         "old_before": then,
         "forgotten": None if then is None or still is None else then - still,
-        "accepted": accepted_share(learner, tests, list(now)),
-        "nearest_mean": nearest_mean_accuracy(learner, tests, list(now)),
+        "accepted": accepted,
+        "nearest_mean": None if nearest is None else share(nearest == np.asarray(labels)),
         "by_class": {str(label): value for label, value in now.items()},
-        "answers": answers_by_class(learner, tests, list(now)),
+        "answers": _taken_for(labels, answers, now),
         "unknown": {str(label): n for label, n in sorted(counts.items()) if label not in now},
     }
 
 
-def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:
-    """Return the percentage of images recognized, of each class that the learner knows."""
-    known = learner.classes_.tolist()
-    answers = learner.answer_rows(tests.rows)[0].tolist()
-    right = Counter(
-        label for label, answer in zip(tests.labels, answers, strict=True) if label == answer
-    )
-    counts = Counter(tests.labels)
+def _by_class(
+    labels: Sequence[Label], answers: Sequence[Label], known: Sequence[Label]
+) -> dict[Label, float]:
+    """Return the percentage of right answers for the images of each known class that came."""
+    right = Counter(label for label, answer in zip(labels, answers, strict=True) if label == answer)
+    counts = Counter(labels)
     return {label: 100 * right[label] / counts[label] for label in known if counts[label]}
 
 
-def answers_by_class(
-    learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
+def _taken_for(
+    labels: Sequence[Label], answers: Sequence[Label], known: Collection[Label]
 ) -> dict[str, dict[str, int]]:
-    """Return how often each class was answered, for the images of each known class."""
-    answers = learner.answer_rows(tests.rows)[0].tolist()
-    counts = Counter(zip(tests.labels, answers, strict=True))
+    """Return how often each class was answered for the images of each, most frequent first."""
     found: dict[str, dict[str, int]] = {str(label): {} for label in known}
-    for (label, answer), count in sorted(counts.items(), key=lambda pair: -pair[1]):
-        if str(label) in found:
+    for (label, answer), count in Counter(zip(labels, answers, strict=True)).most_common():
+        if label in known:
             found[str(label)][str(answer)] = count
     return found
-
-
-def nearest_mean_accuracy(
-    learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
-) -> float | None:
-    """Return the percentage that the nearest mean of a class's features gets right, if any."""
-    answers = learner.nearest_mean_rows(tests.rows)
-    if answers is None:
-        return None
-    pairs = zip(tests.labels, answers.tolist(), strict=True)
-    right = [label == answer for label, answer in pairs if label in known]
-    return 100 * float(np.mean(right)) if right else None
-
-
-def accepted_share(
-    learner: ContinualLearner, tests: TestImages, known: Sequence[Label]
-) -> float | None:
-    """Return the percentage of images of known classes that `reject` accepts, where it can."""
-    if not learner.can_reject:
-        return None
-    answers = learner.answer_rows(tests.rows, reject=True)[0].tolist()
-    accepted = [
-        answer != UNKNOWN
-        for answer, label in zip(answers, tests.labels, strict=True)
-        if label in known
-    ]
-    return 100 * float(np.mean(accepted)) if accepted else None
-
-
-def _hash(file: ImageFile) -> bytes:
-    return hashlib.sha256(Path(file.where).name.encode()).digest()

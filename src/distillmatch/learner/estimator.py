@@ -1,9 +1,9 @@
 """The learner as a scikit-learn-style estimator."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -33,13 +33,11 @@ from distillmatch.learner.inputs import (
 from distillmatch.learner.labels import (
     UNKNOWN,
     Labeled,
-    check_classes,
     label_array,
     labeled_images,
-    left_out,
+    labels_of,
     new_classes,
     read_labeled,
-    read_labeled_chunks,
     slots_of,
 )
 from distillmatch.learner.learned import Learned
@@ -49,9 +47,8 @@ from distillmatch.learner.settings import (
     AUTO,
     FEATURES,
     IDENTITY,
-    check_accept,
-    chosen,
-    lasting,
+    Limits,
+    continued_config,
     missed,
     plain,
     run_config,
@@ -65,12 +62,12 @@ from distillmatch.streams import Coreset
 from distillmatch.terminal import shown_progress
 from distillmatch.views import Normalization
 
-TWICE = "{again:,} of {all:,} labeled images were learned before and do not count again"
 _starting = Lock()
 _learning: set[int] = set()
 """Learners that learn a task just now; kept apart from them, so that they can be copied."""
 
 
+@dataclass(eq=False, repr=False)
 class ContinualLearner(Parameters):
     """Learns classes of images a task at a time, with whatever unlabeled images are around.
 
@@ -85,39 +82,21 @@ class ContinualLearner(Parameters):
     `predict(reject=True)` should answer; at most so many `examples` of accepted images are kept.
     """
 
-    def __init__(
-        self,
-        method: str = AUTO,
-        network: str = AUTO,
-        image_size: int | None = None,
-        epochs: int = 200,
-        batch: int = 64,
-        unlabeled_batch: int = 128,
-        coreset: int | None = None,
-        learning_rate: float | None = None,
-        seed: int = 1,
-        device: str = "auto",
-        options: dict[str, Any] | None = None,
-        unlabeled_limit: int = 50_000,
-        accept: float = 0.95,
-        examples: int = 24,
-        pretrained: Path | str | None = None,
-    ) -> None:
-        self.method = method
-        self.network = network
-        self.image_size = image_size
-        self.epochs = epochs
-        self.batch = batch
-        self.unlabeled_batch = unlabeled_batch
-        self.coreset = coreset
-        self.learning_rate = learning_rate
-        self.seed = seed
-        self.device = device
-        self.options = options
-        self.unlabeled_limit = unlabeled_limit
-        self.accept = accept
-        self.examples = examples
-        self.pretrained = pretrained
+    method: str = AUTO
+    network: str = AUTO
+    image_size: int | None = None
+    epochs: int = 200
+    batch: int = 64
+    unlabeled_batch: int = 128
+    coreset: int | None = None
+    learning_rate: float | None = None
+    seed: int = 1
+    device: str = "auto"
+    options: dict[str, Any] | None = None
+    unlabeled_limit: int = 50_000
+    accept: float = 0.95
+    examples: int = 24
+    pretrained: Path | str | None = None
 
     def partial_fit(
         self,
@@ -139,57 +118,67 @@ class ContinualLearner(Parameters):
         continued.
         """
         with self._alone(), shown_progress(progress, verbose, name or "learning") as shown_as:
-            self._learned = self._after(X, y, unlabeled, classes, name, shown_as, checkpoint)
+            labeled = labeled_images(X, y)
+            if not len(labeled.items):
+                raise LearnerError("images must be at least one, not none")
+            announced = labeled.labels if classes is None else labels_of(classes)
+            if strange := set(labeled.labels) - set(announced):
+                raise LearnerError(
+                    "labels must be among the classes that were given, but "
+                    f"{min(strange, key=str)!r} came"
+                )
+            self._learned = self._after(labeled, unlabeled, name, shown_as, checkpoint)
         return self
 
     def _after(
         self,
-        images: Any,
-        labels: Any,
+        labeled: Labeled,
         unlabeled: Any,
-        classes: Any,
         name: str | None,
         progress: Progress | None,
         checkpoint: Keeper | None,
     ) -> Learned:
         """Return what is learned after a task."""
-        before = self._learned_or_none()
+        began = time.perf_counter()
+        before, tell = self._learned_or_none(), warn if checkpoint is None else checkpoint.tell
         config, parameters = self._config(before), plain(self.get_params())
-        labeled = labeled_images(images, labels)
-        if not len(labeled.items):
-            raise LearnerError("images must be at least one, not none")
-        check_classes(classes, labeled.labels)
-        new_classes(() if before is None else before.labels, labeled.labels)
+        classes, number = ((), 0) if before is None else (before.labels, len(before.sizes))
+        new_classes(classes, labeled.labels)  # what cannot be learned is refused before it is read
         if before is None and (sentence := missed(parameters, config)):
-            (warn if checkpoint is None else checkpoint.tell)(sentence)
-        began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
+            tell(sentence)
         _refuse_other_weights(before, config)
         reader = self.reader_for(labeled.items)
-        again = self.learned_before(labeled)
-        if again.any():
-            sentence = TWICE.format(again=again.sum(), all=len(again))
-            (warn if checkpoint is None else checkpoint.tell)(sentence)
-            labeled = labeled.where(~again)
-        digests = labeled.digests() if config.method == FEATURES else np.empty(0, np.int64)
+        if config.method == FEATURES:
+            labeled = labeled.with_contents()
+        known = self.learned_before(labeled)
+        if again := int(known.sum()):
+            tell(
+                f"{again:,} of {len(known):,} labeled images were learned before and do not count "
+                "again"
+            )
+            labeled = labeled.part(np.flatnonzero(~known).tolist())
         rows, labeled = read_labeled(labeled, reader, "labeled images")
         if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
             reader = replace(reader, gallery=Gallery())
-        environment = look_around(
-            unlabeled, reader, parameters["unlabeled_limit"], config.seed, number
-        )
+        limit = parameters["unlabeled_limit"]
         given = Given(
             name=f"task {number + 1}" if name is None else name,
             images=rows,
-            labels=labeled.labels,
-            environment=environment,
+            labeled=labeled,
+            environment=look_around(unlabeled, reader, limit, config.seed, number),
             accept=parameters["accept"],
             examples=parameters["examples"],
             seconds=time.perf_counter() - began,
-            digests=digests,
+            again=again,
         )
         learned = _after_task(before, config, given, reader, progress, checkpoint)
-        learned = _measured(learned, given)
-        learned.history[-1]["left_out"] = left_out(labeled, environment, int(again.sum()))
+        unlabeled_rows = given.environment.images
+        if learned.gives_scores and len(unlabeled_rows):
+            familiarity, needed = (
+                learned.familiarity(unlabeled_rows),
+                learned.threshold(given.accept),
+            )
+            learned.history[-1]["rejected"] = int((familiarity < needed).sum())
         return learned
 
     @contextmanager
@@ -248,23 +237,36 @@ class ContinualLearner(Parameters):
         The threshold is such that a share `accept` of known images, by default the learner's own,
         are answered.
         """
-        learned = self._fitted()
-        answers = [self.answer_rows(learned.reader.room(0), reject, accept)[0]]
-        for rows in read_in_chunks(open_images(X), learned.reader):
-            answers.append(self.answer_rows(rows, reject, accept)[0])
-        return np.concatenate(answers)
+        return self._of_all(X, lambda rows: self.answer_rows(rows, reject, accept)[0])
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Return the probability of each class, in the order of `classes_`."""
+        return self._of_all(X, lambda rows: self.answer_rows(rows)[1])
+
+    def predict_familiarity(self, X: Any) -> NDArray[np.float32]:
+        """Return how familiar each image looks: the higher, the more like what was learned.
+
+        Images that look less familiar than a threshold are what `predict(reject=True)` rejects.
+        """
+        return self._of_all(X, self._scoring().familiarity)
+
+    def _of_all(self, X: Any, answer: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        """Return the answer for all images, which are read a chunk at a time."""
+        reader = self._fitted().reader
+        chunks = read_in_chunks(open_images(X), reader)
+        return np.concatenate([answer(rows) for rows in chunks])
 
     def answer_rows(
         self, rows: NDArray[Any], reject: bool = False, accept: float | None = None
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Return labels and probabilities of images that the learner's reader has read."""
-        learned = self._fitted()
-        threshold = self._threshold(accept) if reject else None
+        learned = self._scoring() if reject else self._fitted()
         known, logits = label_array(learned.labels), learned.logits(rows)
         probabilities: NDArray[np.float32] = torch.from_numpy(logits).softmax(dim=1).numpy()
         answers: NDArray[Any] = known[logits.argmax(axis=1)]
-        if threshold is not None and len(rows):
-            familiar = learned.familiarity(rows) >= threshold
+        if reject:
+            share = Limits(**plain({"accept": self.accept if accept is None else accept}))
+            familiar = learned.familiarity(rows) >= learned.threshold(share.accept)
             mixed = np.where(familiar, answers.astype(object), UNKNOWN)
             answers = mixed.astype(np.str_) if known.dtype.kind == "U" else mixed
         return answers, probabilities
@@ -275,26 +277,6 @@ class ContinualLearner(Parameters):
         found = learned.nearest_mean(rows)
         return None if found is None else label_array(learned.labels)[found]
 
-    def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """Return the probability of each class, in the order of `classes_`."""
-        learned = self._fitted()
-        found = [np.empty((0, len(learned.labels)), np.float32)]
-        for rows in read_in_chunks(open_images(X), learned.reader):
-            found.append(self.answer_rows(rows)[1])
-        return np.concatenate(found)
-
-    def predict_familiarity(self, X: Any) -> NDArray[np.float32]:
-        """Return how familiar each image looks: the higher, the more like what was learned.
-
-        Images that look less familiar than a threshold are what `predict(reject=True)` rejects.
-        """
-        learned = self._fitted()
-        self._refuse_without_scores(learned)
-        found = [np.empty(0, np.float32)]
-        for rows in read_in_chunks(open_images(X), learned.reader):
-            found.append(learned.familiarity(rows))
-        return np.concatenate(found)
-
     def score(self, X: Any, y: Any = None) -> float:
         """Return the share of images whose label is predicted; one never learned counts as wrong.
 
@@ -304,11 +286,9 @@ class ContinualLearner(Parameters):
         labeled = labeled_images(X, y)
         if not len(labeled.items):
             raise LearnerError("images must be at least one, not none")
-        right = [
-            learned.logits(rows).argmax(axis=1) == slots_of(learned.labels, labels)
-            for rows, labels in read_labeled_chunks(labeled, learned.reader)
-        ]
-        return float(np.concatenate(right).mean())
+        rows, left = read_labeled(labeled, learned.reader)
+        right = learned.logits(rows).argmax(axis=1) == slots_of(learned.labels, left.labels)
+        return float(right.mean())
 
     def explain(self) -> Explanation:
         """Return what was accepted from the environment in the last task."""
@@ -355,7 +335,7 @@ class ContinualLearner(Parameters):
 
     @property
     def history_(self) -> list[dict[str, Any]]:
-        """A record for each task."""
+        """What is told of each task: `distillmatch.learner.schema.Record` names the entries."""
         return list(self._fitted().history)
 
     @property
@@ -406,40 +386,28 @@ class ContinualLearner(Parameters):
             raise LearnerError("method 'features' trains no network and keeps no images")
         return learned
 
-    def _config(self, before: Learned | None) -> RunConfig:
-        """Return the configuration, or refuse one that is not that of what was learned."""
-        parameters = plain(self.get_params())
-        if before is None:
-            return run_config(chosen(parameters, None))
-        now_chosen = chosen(parameters, before.config)
-        _refuse_change("method", before.config.method, now_chosen["method"])
-        config = run_config(now_chosen)
-        there, now = lasting(before.config), lasting(config)
-        there["image_size"] = before.image_size
-        if config.image_size is None:
-            now["image_size"] = before.image_size
-        for name, value in there.items():
-            _refuse_change(name, value, now.get(name))
-        return config
-
-    def _threshold(self, accept: float | None) -> float:
-        """Return the familiarity below which an image is called unknown."""
+    def _scoring(self) -> Learned:
+        """Return what was learned, if it says how familiar images look."""
         learned = self._fitted()
-        self._refuse_without_scores(learned)
-        return learned.threshold(check_accept(self.accept if accept is None else accept))
-
-    def _refuse_without_scores(self, learned: Learned) -> None:
-        if isinstance(learned, Featured) and not learned.gives_scores:
+        if learned.gives_scores:
+            return learned
+        if isinstance(learned, Featured):
             raise LearnerError(
                 "how familiar known images look is not known yet: each class has one labeled image "
                 "only; give a class a second one"
             )
-        if not learned.gives_scores:
-            raise LearnerError(
-                f"what method '{learned.config.method}' learned has no score for unknown images; "
-                "reject needs method 'features', or one that scores images, such as 'dm' with "
-                "pseudo-labels"
-            )
+        raise LearnerError(
+            f"what method '{learned.config.method}' learned has no score for unknown images; "
+            "reject needs method 'features', or one that scores images, such as 'dm' with "
+            "pseudo-labels"
+        )
+
+    def _config(self, before: Learned | None) -> RunConfig:
+        """Return the configuration, or refuse one that is not that of what was learned."""
+        parameters = plain(self.get_params())
+        if before is None:
+            return run_config(parameters)
+        return continued_config(parameters, before.config, before.image_size)
 
 
 def _after_task(
@@ -473,17 +441,3 @@ def _refuse_other_weights(before: Learned | None, config: RunConfig) -> None:
             f"pretrained: {shown(str(config.pretrained))} holds other weights than those that were "
             "learned with, which cannot change"
         )
-
-
-def _refuse_change(name: str, there: Any, now: Any) -> None:
-    if now != there:
-        raise LearnerError(f"{name} is {there!r} in what was learned, and cannot become {now!r}")
-
-
-def _measured(learned: Learned, given: Given) -> Learned:
-    """Note in the last record how many unlabeled images look like no class."""
-    rows = given.environment.images
-    if learned.gives_scores and len(rows):
-        threshold = learned.threshold(given.accept)
-        learned.history[-1]["rejected"] = int((learned.familiarity(rows) < threshold).sum())
-    return learned

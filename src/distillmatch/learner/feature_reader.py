@@ -13,7 +13,7 @@ from PIL import Image
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache, Features, content_key
-from distillmatch.learner.inputs import Items, Pixels, decoded, problem
+from distillmatch.learner.inputs import Items, Pixels, decoded, read_usable
 from distillmatch.sources.images import ImageFile, decode_file
 from distillmatch.terminal import show_progress
 
@@ -80,17 +80,9 @@ class FeatureReader:
         """Return an array with room for the features of so many images."""
         return np.empty((count, self.backbone.dimension), np.float32)
 
-    def read(self, items: Items, what: str = "images") -> tuple[Features, list[str]]:
-        """Read those images that can be read, and say what is wrong with the others."""
-        rows, problems = self.room(len(items)), []
-        count = 0
-        for number, one in enumerate(self.results(items, what)):
-            if isinstance(one, str):
-                problems.append(problem(items, number, one, what))
-            else:
-                rows[count] = one
-                count += 1
-        return rows[:count], problems
+    def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
+        """Read those images that can be read, and say of the others, by number, what is wrong."""
+        return read_usable(items, self, what)
 
     def results(self, items: Items, what: str = "images") -> Iterator[Features | str]:
         """Yield the features of each image, or the reason why it cannot be read."""
@@ -212,11 +204,11 @@ class FeatureReader:
 class VectorReader(FeatureReader):
     """Takes the rows of a table as features that somebody computed already."""
 
-    def read(self, items: Items, what: str = "images") -> tuple[Features, list[str]]:
+    def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
         """Return a table of vectors as it is; refuse anything else."""
         dimension = self.backbone.dimension
         if not len(items):
-            return self.room(0), []
+            return self.room(0), {}
         if not isinstance(items, np.ndarray) or items.ndim != 2:
             raise LearnerError(f"with network 'identity', {what} must be an array of vectors")
         if items.shape[1] != dimension:
@@ -226,7 +218,7 @@ class VectorReader(FeatureReader):
         rows = items.astype(np.float32)
         if not np.isfinite(rows).all():
             raise LearnerError(f"{what} must be vectors of finite numbers, without NaN and inf")
-        return rows, []
+        return rows, {}
 
 
 def _gathered(

@@ -6,7 +6,7 @@ to 1. One image alone goes in a list.
 """
 
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from distillmatch.errors import LearnerError, kind_of
-from distillmatch.learner.video import VideoFrame, decode_frames
+from distillmatch.learner.video import Video, VideoFrame, decode_frames
 from distillmatch.sources.images import (
     FORMATS,
     BadImageError,
     ImageFile,
-    decode_file,
     decode_files,
     square,
 )
@@ -33,7 +32,7 @@ from distillmatch.terminal import show_progress
 
 Pixels = NDArray[np.uint8]
 Items = Sequence[Any] | NDArray[Any]
-"""Images yet to be read: an array of them, or a list of files, PIL images and arrays."""
+"""Images yet to be read: an array of them, or a list of files, video frames, PIL images, arrays."""
 
 CHUNK = 1024
 """Images that are read at once where not all are wanted at once."""
@@ -41,38 +40,33 @@ SMALLEST, LARGEST, STEP = 8, 64, 4
 """Between which sides, and in which steps, the first image decides the size of all."""
 NO_FILE = "neither a file nor a folder"
 """What is wrong with a pipe, a socket or a device."""
-_COLOR, _GRAY = 3, 1
+_CHANNELS = (1, 3)
 
 
 def open_images(given: Any, what: str = "images") -> Items:
-    """Return what was given as a sequence that `read_images` reads; nothing is decoded yet."""
+    """Return what was given as a sequence that a reader reads; nothing is decoded yet."""
     if isinstance(given, str | Path):
-        return _from_path(Path(given), what)
-    if isinstance(given, torch.Tensor):
-        return _batch(array_of(given, what), what, channels_first=True)
-    if isinstance(given, np.ndarray) and given.dtype.kind not in "OUS":
-        return _batch(given, what, channels_first=False)
+        path = Path(given).expanduser()
+        if path.is_dir():
+            return _files_below(path)
+        if not path.exists():
+            raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
+        return [file_at(path)]
+    if isinstance(given, torch.Tensor) or is_array(given):
+        return _several(given, what)
     if isinstance(given, list | tuple | np.ndarray):
-        return [_item(one, what) for one in given]
+        return [_opened(one, what) for one in given]
     raise LearnerError(
         f"{what} must be an array or tensor, a list of images or paths, or a folder, "
         f"not {kind_of(given)}"
     )
 
 
-def array_of(tensor: torch.Tensor, what: str) -> NDArray[Any]:
-    """Return the values of a tensor, those of short floats such as bfloat16 as float32."""
-    if tensor.is_floating_point() and tensor.element_size() < 4:
-        tensor = tensor.float()
-    try:
-        array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-    except (TypeError, RuntimeError):
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise LearnerError(
-            f"{what} must be dense tensors of numbers, not {kind} ones of {tensor.dtype} on "
-            f"{tensor.device}"
-        ) from None
-    return array
+def selected(items: Items, numbers: Iterable[int]) -> Items:
+    """Return the opened images that have these numbers."""
+    if isinstance(items, np.ndarray):
+        return items[np.fromiter(numbers, np.int64)]
+    return [items[number] for number in numbers]
 
 
 class Reader(Protocol):
@@ -81,8 +75,8 @@ class Reader(Protocol):
     def room(self, count: int) -> NDArray[Any]:
         """Return an array with room for so many rows, as yet without content."""
 
-    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], list[str]]:
-        """Read those images that can be read, and say what is wrong with the others."""
+    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], dict[int, str]]:
+        """Read those images that can be read, and say of the others, by number, what is wrong."""
 
     def results(self, items: Items, what: str = "images") -> Iterator[NDArray[Any] | str]:
         """Yield the row of each image, or the reason why it cannot be read."""
@@ -98,13 +92,32 @@ class PixelReader:
         """Return an array with room for so many images."""
         return np.empty((count, self.side, self.side, 3), np.uint8)
 
-    def read(self, items: Items, what: str = "images") -> tuple[Pixels, list[str]]:
-        """Read those images that can be read, and say what is wrong with the others."""
-        return read_usable(items, self.side, what)
+    def read(self, items: Items, what: str = "images") -> tuple[Pixels, dict[int, str]]:
+        """Read those images that can be read, and say of the others, by number, what is wrong."""
+        if isinstance(items, np.ndarray):
+            return _resized(_as_bytes(items, what), self.side), {}
+        return read_usable(items, self, what)
 
     def results(self, items: Items, what: str = "images") -> Iterator[Pixels | str]:
         """Yield the pixels of each image, or the reason why it cannot be read."""
-        return _results(items, self.side, what)
+        with show_progress(f"decoding the {what}", len(items)) as progress:
+            for done, result in enumerate(decoded(items, self.side, what), 1):
+                yield result
+                progress(done)
+
+
+def read_usable(items: Items, reader: Reader, what: str) -> tuple[NDArray[Any], dict[int, str]]:
+    """Read those images that can be read, and say of the others, by number, what is wrong."""
+    rows, count = reader.room(len(items)), 0
+    problems: dict[int, str] = {}
+    for number, result in enumerate(reader.results(items, what)):
+        if isinstance(result, str):
+            where = getattr(items[number], "where", f"{what}, number {number + 1}")
+            problems[number] = f"{where}: {result}"
+        else:
+            rows[count] = result
+            count += 1
+    return rows[:count], problems
 
 
 def read_all(items: Items, reader: Reader, what: str = "images") -> NDArray[Any]:
@@ -112,73 +125,43 @@ def read_all(items: Items, reader: Reader, what: str = "images") -> NDArray[Any]
     rows, problems = reader.read(items, what)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise LearnerError(f"{problems[0]}{more}")
+        raise LearnerError(f"{next(iter(problems.values()))}{more}")
     return rows
 
 
-def read_images(items: Items, side: int, what: str = "images") -> Pixels:
-    """Read opened images as uint8 of shape (count, side, side, 3); refuse what is no image."""
-    return read_all(items, PixelReader(side), what)
-
-
-def read_usable(items: Items, side: int, what: str = "images") -> tuple[Pixels, list[str]]:
-    """Read those opened images that can be read, and say what is wrong with the others."""
-    if isinstance(items, np.ndarray):
-        return _resized(_as_bytes(items, what), side), []
-    images = np.empty((len(items), side, side, 3), np.uint8)
-    count, problems = 0, []
-    for number, one in enumerate(_results(items, side, what)):
-        if isinstance(one, str):
-            problems.append(problem(items, number, one, what))
-        else:
-            images[count] = one
-            count += 1
-    return images[:count], problems
-
-
-def problem(items: Items, number: int, reason: str, what: str) -> str:
-    """Say which image cannot be read, and why."""
-    item = items[number]
-    named = isinstance(item, ImageFile | VideoFrame)
-    where = item.where if named else f"{what}, number {number + 1}"
-    return f"{where}: {reason}"
-
-
-def _results(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
-    """Yield each image of a list as `decoded` does, and show the progress."""
-    with show_progress(f"decoding the {what}", len(items)) as progress:
-        for done, result in enumerate(decoded(items, side, what), 1):
-            yield result
-            if done % 100 == 0:
-                progress(done)
+def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
+    """Read opened images a chunk at a time, in order; the first chunk is empty."""
+    yield reader.room(0)
+    for start in range(0, len(items), CHUNK):
+        yield read_all(items[start : start + CHUNK], reader)
 
 
 def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
-    """Yield each image of a list, or the reason why there is none; files are decoded in threads."""
+    """Yield each image as a square, or the reason why there is none; threads decode files."""
     for kind, run in groupby(items, _kind_of):
-        yield from _decoded(kind, list(run), side, what)
+        if kind is ImageFile:
+            with closing(decode_files(list(run), side)) as results:
+                yield from results
+        elif isinstance(kind, Video):
+            yield from decode_frames(list(run), side)
+        else:
+            for item in run:
+                yield _decoded(item, side, what)
 
 
 def _kind_of(item: Any) -> Any:
     """Return what items have in common that are decoded together."""
-    return item.video if isinstance(item, VideoFrame) else type(item) is ImageFile
+    return item.video if isinstance(item, VideoFrame) else type(item)
 
 
-def _decoded(kind: Any, items: list[Any], side: int, what: str) -> Iterator[Pixels | str]:
-    """Yield the results of items of one kind."""
-    if kind is True:
-        with closing(decode_files(items, side)) as results:
-            yield from results
-    elif kind is False:
-        yield from (_one(item, side, what) for item in items)
-    else:
-        yield from decode_frames(items, side)
-
-
-def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
-    """Read opened images a chunk at a time, in order."""
-    for start in range(0, len(items), CHUNK):
-        yield read_all(items[start : start + CHUNK], reader)
+def _decoded(item: Any, side: int, what: str) -> Pixels | str:
+    if not isinstance(item, Image.Image):
+        pixels: Pixels = _resized(_as_bytes(item[None], what), side)[0]
+        return pixels
+    try:
+        return square(item.copy(), side)
+    except (BadImageError, OSError) as error:
+        return str(error)
 
 
 def natural_side(items: Items) -> int:
@@ -198,13 +181,8 @@ def _short_side(item: Any) -> int | None:
     return min(item.size if isinstance(item, Image.Image) else item.shape[:2])
 
 
-def is_folder(given: Any) -> bool:
-    """Tell whether a folder was given rather than images."""
-    return isinstance(given, str | Path) and Path(given).expanduser().is_dir()
-
-
 def is_special(path: Path) -> bool:
-    """Tell a pipe, a socket or a device, which may keep its reader waiting for ever."""
+    """Return whether this is a pipe, a socket or a device: its reader may wait for ever."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # opening it will say what is wrong with it
@@ -218,7 +196,11 @@ def file_at(path: Path) -> ImageFile:
     return file._replace(open=_refuse) if is_special(path) else file
 
 
-def files_below(folder: Path) -> list[ImageFile]:
+def _refuse() -> BinaryIO:
+    raise OSError(NO_FILE)
+
+
+def _files_below(folder: Path) -> list[ImageFile]:
     """Return all files below a folder, or refuse one of which a part cannot be read."""
     listing = list_files(folder)
     if listing.problems:
@@ -226,116 +208,108 @@ def files_below(folder: Path) -> list[ImageFile]:
     return [ImageFile.at(path) for path in listing.files]
 
 
-def _from_path(path: Path, what: str) -> list[ImageFile]:
-    path = path.expanduser()
-    if path.is_dir():
-        return files_below(path)
-    if not path.exists():
-        raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
-    return [file_at(path)]
+def is_array(given: Any) -> bool:
+    """Return whether this is an array of numbers, and not of paths or other objects."""
+    return isinstance(given, np.ndarray) and given.dtype.kind not in "OUS"
 
 
-def _refuse() -> BinaryIO:
-    raise OSError(NO_FILE)
+def array_of(given: Any, what: str) -> NDArray[Any]:
+    """Return an array or the values of a tensor, those of short floats (bfloat16) as float32."""
+    if not isinstance(given, torch.Tensor):
+        return np.asarray(given)
+    tensor = given
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        tensor = tensor.float()
+    try:
+        array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError):
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise LearnerError(
+            f"{what} must be dense tensors of numbers, not {kind} ones of {tensor.dtype} on "
+            f"{tensor.device}"
+        ) from None
+    return array
 
 
-def _item(one: Any, what: str) -> Any:
+def _opened(one: Any, what: str) -> Any:
     """Return one image of a list so that it can be read later."""
     if isinstance(one, str | Path):
         return file_at(Path(one).expanduser())
-    if isinstance(one, Image.Image | ImageFile):
+    if isinstance(one, Image.Image | ImageFile | VideoFrame):
         return one
-    if isinstance(one, torch.Tensor):
-        return _single(array_of(one, what), what, channels_first=True)
-    if isinstance(one, np.ndarray):
-        return _single(one, what, channels_first=False)
-    raise LearnerError(
-        f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
-    )
+    if not isinstance(one, np.ndarray | torch.Tensor):
+        raise LearnerError(
+            f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
+        )
+    array = array_of(one, what)
+    if array.ndim not in (2, 3):
+        raise _wrong_shape(what, array.shape)
+    whole = array[None] if array.ndim == 3 else array[None, ..., None]
+    image: NDArray[Any] = _channels_last(whole, what, isinstance(one, torch.Tensor))[0]
+    return image
 
 
-def _one(item: Any, side: int, what: str) -> Pixels | str:
-    if isinstance(item, ImageFile):
-        return decode_file(item, side)
-    if isinstance(item, Image.Image):
-        try:
-            return square(item.copy(), side)
-        except (BadImageError, OSError) as error:
-            return str(error)
-    pixels: Pixels = _resized(_as_bytes(item[None], what), side)[0]
-    return pixels
-
-
-def _batch(array: NDArray[Any], what: str, *, channels_first: bool) -> NDArray[Any]:
-    """Return an array of images as (count, height, width, channels)."""
-    if array.ndim == 3 and array.shape[2] == _COLOR:
+def _several(given: Any, what: str) -> NDArray[Any]:
+    """Return an array of images as (count, height, width, channels); vectors stay as they are."""
+    array = array_of(given, what)
+    if array.ndim == 3 and array.shape[2] == 3:
         raise LearnerError(
             f"{what} must be several, but came as one of shape {array.shape}; put it in a list"
         )
     if array.ndim == 2:
-        return array  # vectors of features, which only network 'identity' reads
+        return array
     if array.ndim not in (3, 4):
+        raise _wrong_shape(what, array.shape[1:])
+    whole = array if array.ndim == 4 else array[..., None]
+    return _channels_last(whole, what, isinstance(given, torch.Tensor))
+
+
+def _channels_last(array: NDArray[Any], what: str, channels_first: bool) -> NDArray[Any]:
+    """Return (count, height, width, channels); `channels_first` decides where both are possible."""
+    first, last = array.shape[1] in _CHANNELS, array.shape[3] in _CHANNELS
+    if not (first or last):
         raise LearnerError(
-            f"{what} must have the shape (count, height, width, 3), (count, 3, height, width) or "
-            f"(count, height, width), not {array.shape}"
+            f"{what} must have 1 or 3 channels (gray, or red, green and blue), not an array of "
+            f"shape {array.shape}"
         )
-    return _channels_last(array, array.ndim == 3, what, channels_first)
-
-
-def _single(array: NDArray[Any], what: str, *, channels_first: bool) -> NDArray[Any]:
-    if array.ndim not in (2, 3):
-        raise LearnerError(
-            f"{what} in a list must have the shape (height, width, 3), (3, height, width) or "
-            f"(height, width), not {array.shape}"
-        )
-    image: NDArray[Any] = _channels_last(array[None], array.ndim == 2, what, channels_first)[0]
-    return image
-
-
-def _channels_last(
-    array: NDArray[Any], gray: bool, what: str, channels_first: bool
-) -> NDArray[Any]:
-    if gray:
-        array = array[..., None]
-    else:
-        last, first = array.shape[3] in (_COLOR, _GRAY), array.shape[1] in (_COLOR, _GRAY)
-        if not (last or first):
-            raise LearnerError(
-                f"{what} must have 1 or 3 channels (gray, or red, green and blue), not an array of "
-                f"shape {array.shape}"
-            )
-        if first and (channels_first or not last):
-            array = array.transpose(0, 2, 3, 1)
+    if first and (channels_first or not last):
+        array = array.transpose(0, 2, 3, 1)
     if len(array) and not min(array.shape[1:3]):
         raise LearnerError(f"{what} must have pixels, not an array of shape {array.shape}")
     return array
+
+
+def _wrong_shape(what: str, shape: tuple[int, ...]) -> LearnerError:
+    return LearnerError(
+        f"{what} must each have the shape (height, width, 3), (3, height, width) or "
+        f"(height, width), not {shape}"
+    )
 
 
 def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
     """Return numbers as bytes, with three channels."""
     if array.ndim != 4:
         raise LearnerError(
-            f"{what} must have the shape (count, height, width, 3), (count, 3, height, width) or "
-            f"(count, height, width), not {array.shape}; for vectors of features, name network "
+            f"{_wrong_shape(what, array.shape[1:])}; for vectors of features, name network "
             "'identity'"
         )
+    if array.dtype.kind not in "iuf":
+        raise LearnerError(f"{what} must be whole numbers or floats, not {array.dtype}")
+    lowest, highest = array.min(initial=0), array.max(initial=0)
     if array.dtype.kind == "f":
-        if not (np.isfinite(array).all() and (array >= 0).all() and (array <= 1).all()):
-            hint = "; leave out what normalizes them" if array.min() < 0 else ""
+        if not (lowest >= 0 and highest <= 1):  # which NaN is not, either
+            hint = "; leave out what normalizes them" if lowest < 0 else ""
             raise LearnerError(
                 f"{what} of floats must have values from 0 to 1 and no NaN or inf, not "
-                f"{array.min():g} to {array.max():g}{hint}"
+                f"{lowest:g} to {highest:g}{hint}"
             )
         array = np.rint(array * 255)
-    elif array.dtype.kind not in "iu":
-        raise LearnerError(f"{what} must be whole numbers or floats, not {array.dtype}")
-    elif array.dtype != np.uint8 and array.size and (array.min() < 0 or array.max() > 255):
+    elif lowest < 0 or highest > 255:
         raise LearnerError(
-            f"{what} of whole numbers must have values from 0 to 255, not "
-            f"{array.min()} to {array.max()}"
+            f"{what} of whole numbers must have values from 0 to 255, not {lowest} to {highest}"
         )
     pixels = array.astype(np.uint8, copy=False)
-    return pixels if array.shape[3] == _COLOR else np.repeat(pixels, _COLOR, axis=3)
+    return pixels if array.shape[3] == 3 else np.repeat(pixels, 3, axis=3)
 
 
 def _resized(pixels: Pixels, side: int) -> Pixels:

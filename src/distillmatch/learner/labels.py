@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,17 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError
-from distillmatch.learner.environment import FOR_EXAMPLE, Environment
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import (
-    CHUNK,
-    Items,
-    Reader,
-    array_of,
-    is_folder,
-    open_images,
-    read_all,
-)
+from distillmatch.learner.inputs import Items, Reader, array_of, open_images, read_all, selected
 from distillmatch.sources.folder import find_classes
 from distillmatch.sources.images import ImageFile, problem_with
 from distillmatch.sources.walk import shown
@@ -53,19 +44,12 @@ class Labeled(NamedTuple):
     contents: tuple[str, ...] = ()
 
     def part(self, places: Sequence[int]) -> "Labeled":
-        """Return the images at some places, and nothing that was left out."""
-        if isinstance(self.items, np.ndarray):
-            items: Items = self.items[np.asarray(places, np.int64)]
-        else:
-            items = [self.items[place] for place in places]
-        contents = tuple(self.contents[place] for place in places) if self.contents else ()
-        labels = [self.labels[place] for place in places]
-        return Labeled(items, labels, self.found, contents=contents)
-
-    def where(self, kept: NDArray[np.bool_]) -> "Labeled":
-        """Return the images that are marked, and what was left out before."""
-        some = self.part(np.flatnonzero(kept).tolist())
-        return some._replace(problems=self.problems, hidden=self.hidden)
+        """Return the images at some places, and what was left out before."""
+        return self._replace(
+            items=selected(self.items, places),
+            labels=[self.labels[n] for n in places],
+            contents=tuple(self.contents[n] for n in places) if self.contents else (),
+        )
 
     def with_contents(self) -> "Labeled":
         """Return the same with the content of each image known, if all are files."""
@@ -84,17 +68,16 @@ def labeled_images(images: Any, labels: Any) -> Labeled:
     """Return opened images with a label each, of arrays or of a folder with a folder a class."""
     if isinstance(images, Labeled):
         return images
+    path = Path(images).expanduser() if isinstance(images, str | Path) else None
     if labels is None:
-        if isinstance(images, str | Path) and not Path(images).expanduser().exists():
-            return class_folders(Path(images).expanduser())
-        if not is_folder(images):
+        if path is None or path.is_file():
             raise LearnerError(
                 "labels must be given, unless images is a folder with one folder for each class"
             )
-        return class_folders(Path(images).expanduser())
-    if is_folder(images):
+        return class_folders(path)
+    if path is not None and path.is_dir():
         raise LearnerError("labels cannot be given beside a folder, whose folders name the classes")
-    items, found = open_images(images), _labels(labels)
+    items, found = open_images(images), labels_of(labels)
     if len(items) != len(found):
         raise LearnerError(f"there are {len(items)} images, but {len(found)} labels")
     return Labeled(items, found)
@@ -128,15 +111,17 @@ def class_folders(root: Path, *, may_lack: bool = False) -> Labeled:
             else:
                 strays.append(f"{file.where}: {problem}")
         if len(strays) == len(group.files) and not may_lack:
-            raise LearnerError(_no_image(shown(group.path), strays))
+            raise _no_image(shown(group.path), strays)
         problems += strays
     if not files:
-        raise LearnerError(_no_image(shown(root), problems))
+        raise _no_image(shown(root), problems)
     _refuse_unknown(labels)
     return Labeled(files, labels, True, tuple(problems), hidden)
 
 
-def read_labeled(given: Labeled, reader: Reader, what: str = "images") -> tuple[Any, Labeled]:
+def read_labeled(
+    given: Labeled, reader: Reader, what: str = "images"
+) -> tuple[NDArray[Any], Labeled]:
     """Return the rows of the images that can be read, and what is left of what was given.
 
     A class of which none can be read is refused.
@@ -144,40 +129,22 @@ def read_labeled(given: Labeled, reader: Reader, what: str = "images") -> tuple[
     if not given.found:
         return read_all(given.items, reader, what), given
     rows, problems = reader.read(given.items, what)
+    left = given.part([number for number in range(len(given.items)) if number not in problems])
+    for label in dict.fromkeys(given.labels):
+        if label not in left.labels:
+            wrong = [said for number, said in problems.items() if given.labels[number] == label]
+            raise _no_image(f"class '{label}'", wrong)
+    return rows, left._replace(problems=(*given.problems, *problems.values()))
+
+
+def _no_image(where: str, problems: Sequence[str]) -> LearnerError:
+    """Say that a place has no image that can be read."""
     if not problems:
-        return rows, given
-    # Which ones have none is not said, so each class is read alone.
-    parts, labels = [], []
-    for label, places in _places_by_label(given.labels):
-        some, wrong = reader.read([given.items[place] for place in places], what)
-        if not len(some):
-            raise LearnerError(_no_image(f"class '{label}'", wrong))
-        parts.append(some)
-        labels += [label] * len(some)
-    left = given._replace(labels=labels, problems=(*given.problems, *problems))
-    return np.concatenate(parts), left
-
-
-def read_labeled_chunks(
-    given: Labeled, reader: Reader
-) -> Iterator[tuple[NDArray[Any], list[Label]]]:
-    """Read labeled images a chunk at a time, those of one label beside each other."""
-    order = [place for _, places in _places_by_label(given.labels) for place in places]
-    for start in range(0, len(order), CHUNK):
-        rows, left = read_labeled(given.part(order[start : start + CHUNK]), reader)
-        yield rows, left.labels
-
-
-def left_out(labeled: Labeled, environment: Environment, again: int) -> dict[str, Any]:
-    """Return what was left out, as a task's record has it; so many images came `again`."""
-    problems = [*labeled.problems, *environment.problems]
-    return {
-        "labeled": len(labeled.problems),
-        "test": 0,
-        "hidden": labeled.hidden + environment.hidden,
-        "again": again,
-        "for_example": problems[:FOR_EXAMPLE],
-    }
+        return LearnerError(f"{where}: a class without images")
+    came = "one file" if len(problems) == 1 else f"{len(problems)} files"
+    return LearnerError(
+        f"{where}: expected an image, found {came} that cannot be read ({problems[0]})"
+    )
 
 
 def _content_of(file: ImageFile) -> str:
@@ -193,38 +160,13 @@ def _digest(label: Label, content: str) -> int:
     return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little", signed=True)
 
 
-def check_classes(classes: Any, labels: Sequence[Label]) -> None:
-    """Refuse labels that are not among the classes that were announced, if any were."""
-    if classes is None:
-        return
-    announced = set(_labels(classes))
-    strange = next((label for label in labels if label not in announced), None)
-    if strange is not None:
-        raise LearnerError(
-            f"labels must be among the classes that were given, but {strange!r} came"
-        )
-
-
-def _places_by_label(labels: Sequence[Label]) -> Iterator[tuple[Label, list[int]]]:
-    for label in dict.fromkeys(labels):
-        yield label, [place for place, one in enumerate(labels) if one == label]
-
-
-def _no_image(where: str, problems: Sequence[str]) -> str:
-    """Say that a place has no image that can be read."""
-    if not problems:
-        return f"{where}: a class without images"
-    came = "one file" if len(problems) == 1 else f"{len(problems)} files"
-    return f"{where}: expected an image, found {came} that cannot be read ({problems[0]})"
-
-
 def new_classes(known: Sequence[Label], labels: Sequence[Label]) -> list[Label]:
     """Return the labels that are not known yet, in order; refuse the other kind of label."""
-    kinds = {type(label) for label in (*known, *labels)}
-    if len(kinds) > 1:
+    first_of = {type(label): label for label in reversed((*known, *labels))}
+    if len(first_of) > 1:
         raise LearnerError(
             "labels must all be strings or all be whole numbers, in every task; here "
-            f"{_example(known, labels, str)} meets {_example(known, labels, int)}"
+            f"{first_of[str]!r} meets {first_of[int]!r}"
         )
     # One kind, so they can be ordered: the order of a task's images decides nothing.
     return sorted(set(labels) - set(known))
@@ -241,12 +183,12 @@ def label_array(labels: Sequence[Label]) -> NDArray[Any]:
     return np.array(labels, dtype=np.int64 if labels and isinstance(labels[0], int) else np.str_)
 
 
-def _labels(given: Any) -> list[Label]:
-    if isinstance(given, torch.Tensor):
-        given = array_of(given, "labels")
-    array = (
-        np.asarray(given, dtype=object) if isinstance(given, list | tuple) else np.asarray(given)
-    )
+def labels_of(given: Any) -> list[Label]:
+    """Return what was given as labels, one an image, or refuse what no label can be."""
+    if isinstance(given, list | tuple):
+        array = np.asarray(given, dtype=object)
+    else:
+        array = array_of(given, "labels")
     if array.ndim != 1:
         raise LearnerError(
             f"labels must be a list of one label an image, not {array.ndim}-dimensional"
@@ -257,7 +199,7 @@ def _labels(given: Any) -> list[Label]:
 
 
 def _label(one: Any) -> Label:
-    plain = one.item() if hasattr(one, "item") else one
+    plain = one.item() if isinstance(one, np.generic | torch.Tensor) else one
     if isinstance(plain, str):
         if _UNWRITABLE.search(plain):
             raise LearnerError(f"a label must be text that can be written down, not {plain!r:.60}")
@@ -278,7 +220,3 @@ def _label(one: Any) -> Label:
 def _refuse_unknown(labels: Sequence[Label]) -> None:
     if UNKNOWN in labels:
         raise LearnerError(f"no class may be called '{UNKNOWN}': it stands for images of no class")
-
-
-def _example(known: Sequence[Label], labels: Sequence[Label], kind: type) -> str:
-    return next(repr(label) for label in (*known, *labels) if type(label) is kind)

@@ -1,27 +1,23 @@
 """What scikit-learn expects of an estimator's parameters, without scikit-learn."""
 
-import inspect
 import sys
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from distillmatch.errors import LearnerError
 
 
+@dataclass(eq=False, repr=False)
 class Parameters:
-    """An estimator whose constructor only stores its arguments, under their own names."""
-
-    @classmethod
-    def parameter_names(cls) -> list[str]:
-        """Return the names of the constructor's arguments."""
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+    """An estimator whose parameters are its fields: its constructor only stores them."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return all parameters by name."""
-        return {name: getattr(self, name) for name in self.parameter_names()}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
         """Change some parameters; those that decide how learning goes count from the next task."""
-        names = self.parameter_names()
+        names = [field.name for field in fields(self)]
         for name in params:
             if name not in names:
                 raise LearnerError(
@@ -32,12 +28,8 @@ class Parameters:
         return self
 
     def __repr__(self) -> str:
-        defaults = inspect.signature(type(self).__init__).parameters
-        given = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value != defaults[name].default
-        ]
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        given = [f"{field.name}={value!r}" for field, value in values if value != field.default]
         return f"{type(self).__name__}({', '.join(given)})"
 
     def __sklearn_tags__(self) -> Any:

@@ -37,14 +37,8 @@ class Prediction:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class _Failure:
-    error: Trouble
-    reason: str
-
-
-Result = NDArray[Any] | _Failure
-"""What the learner's reader makes of an image, or why there is nothing."""
+_Read = tuple[list[NDArray[Any]], dict[int, Prediction]]
+"""Rows of the files that can be read, and what is to be said of the others, by their place."""
 
 
 def predict_files(
@@ -72,13 +66,13 @@ def _predictions(
     reader = learner.reader_for([])
     with warnings.catch_warnings(), without_progress(), ThreadPoolExecutor(1) as reading:
         warnings.simplefilter("ignore")  # what is wrong with a file is in its row
-        waiting: deque[tuple[list[str], Future[list[Result]]]] = deque()
+        waiting: deque[tuple[list[str], Future[_Read]]] = deque()
         for batch in _batches(names):
             if batch:
                 waiting.append((batch, reading.submit(_read, batch, reader)))
             while len(waiting) > (AHEAD if batch else 0):
                 done, future = waiting.popleft()
-                yield list(_predict(learner, done, future.result(), reject, accept))
+                yield _predict(learner, done, future.result(), reject, accept)
 
 
 def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
@@ -95,51 +89,51 @@ def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
 
 
 def _predict(
-    learner: "ContinualLearner",
-    names: list[str],
-    results: list[Result],
-    reject: bool,
-    accept: float | None,
-) -> Iterator[Prediction]:
-    rows = [result for result in results if not isinstance(result, _Failure)]
-    labels, best = iter(()), iter(())
+    learner: "ContinualLearner", names: list[str], read: _Read, reject: bool, accept: float | None
+) -> list[Prediction]:
+    rows, failed = read
+    answers: Iterator[tuple[Any, float]] = iter(())
     if rows:
-        answers, probabilities = learner.answer_rows(np.stack(rows), reject, accept)
-        labels, best = iter(answers), iter(probabilities.max(axis=1))
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, _Failure):
-            yield Prediction(name, error=result.error, reason=result.reason)
+        labels, probabilities = learner.answer_rows(np.stack(rows), reject, accept)
+        answers = zip(labels.tolist(), probabilities.max(axis=1).tolist(), strict=True)
+    found = []
+    for place, name in enumerate(names):
+        if place in failed:
+            found.append(failed[place])
         else:
-            yield Prediction(name, str(next(labels)), float(next(best)))
+            label, probability = next(answers)
+            found.append(Prediction(name, str(label), probability))
+    return found
 
 
-def _read(names: list[str], reader: Reader) -> list[Result]:
-    """Read what can be read of some files."""
-    checked = [_checked(name) for name in names]
-    found = iter(list(reader.results([file for file in checked if isinstance(file, ImageFile)])))
-    results: list[Result] = []
-    for file in checked:
-        if isinstance(file, _Failure):
-            results.append(file)
-            continue
-        result = next(found)
-        results.append(_Failure("unreadable", result) if isinstance(result, str) else result)
-    return results
+def _read(names: list[str], reader: Reader) -> _Read:
+    troubles = ((place, _trouble_with(name)) for place, name in enumerate(names))
+    failed = {place: trouble for place, trouble in troubles if trouble is not None}
+    places = [place for place in range(len(names)) if place not in failed]
+    rows: list[NDArray[Any]] = []
+    results = reader.results([ImageFile.at(names[place]) for place in places])
+    for place, result in zip(places, results, strict=True):
+        if isinstance(result, str):
+            failed[place] = Prediction(names[place], error="unreadable", reason=result)
+        else:
+            rows.append(result)
+    return rows, failed
 
 
-def _checked(name: str) -> ImageFile | _Failure:
-    """Return a file that can be opened, or why none can."""
+def _trouble_with(name: str) -> Prediction | None:
+    """Return what is to be said of a file that cannot be opened."""
     path = Path(name)
     try:
         if is_special(path):
-            return _Failure("unreadable", NO_FILE)
+            return Prediction(name, error="unreadable", reason=NO_FILE)
         with path.open("rb"):
-            return ImageFile.at(name)
+            return None
     except FileNotFoundError:
-        return _Failure("missing", "there is no such file")
+        return Prediction(name, error="missing", reason="there is no such file")
     except IsADirectoryError:
-        return _Failure("folder", "a folder, not an image")
+        return Prediction(name, error="folder", reason="a folder, not an image")
     except PermissionError:
-        return _Failure("forbidden", "this file may not be read")
+        return Prediction(name, error="forbidden", reason="this file may not be read")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        return _Failure("unreadable", str(getattr(error, "strerror", None) or error))
+        reason = str(getattr(error, "strerror", None) or error)
+        return Prediction(name, error="unreadable", reason=reason)

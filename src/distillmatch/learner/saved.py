@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,24 +19,25 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from distillmatch.config import RunConfig
 from distillmatch.engine import Placement
 from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.features import Featured
 from distillmatch.learner.learned import Learned
-from distillmatch.learner.schema import check_form
-from distillmatch.learner.settings import AUTO, completed, run_config
+from distillmatch.learner.schema import LearnerSchema
+from distillmatch.learner.settings import run_config
 from distillmatch.learner.trained import Trained
 from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.machine import versions
+from distillmatch.runs.schema import problems_of_form
 from distillmatch.sources.walk import shown
 from distillmatch.views import Normalization
 
 Tell = Callable[[str], None]
+Result = TypeVar("Result")
 HEAD = "learner.json"
 UNFINISHED = (".weights-", f".{HEAD}.", ".report.html.")
 """How the names of files begin of which a killed process wrote a part."""
@@ -83,103 +84,14 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> N
     Nobody else may write into the folder meanwhile.
     """
     own, tensors = learned.saved()
-    examples = [example.image for example in learned.explanation.examples]
-    side = learned.image_size
-    pictures = np.stack(examples) if examples else np.empty((0, side, side, 3), np.uint8)
-    tensors = {**tensors, "examples": torch.from_numpy(pictures)}
-    digest = checksum("", tensors)
-    weights = folder / f"weights-{digest}.safetensors"
+    explanation, side = learned.explanation, learned.image_size
+    pictures = [example.image for example in explanation.examples]
+    shown_images = np.stack(pictures) if pictures else np.empty((0, side, side, 3), np.uint8)
+    tensors = {**tensors, "examples": torch.from_numpy(shown_images)}
+    weights = folder / _name_of(tensors)
     with atomic_file(weights, "writing the learner") as file:
         file.write(to_safetensors(tensors))
-    # As it will be read again, so that its checksum will be the same: options may hold paths.
-    body = json.loads(json.dumps({**_body(settings, learned), **own}, default=str))
-    record = {
-        "format": FORMAT,
-        "version": VERSION,
-        "weights": weights.name,
-        "checksum": checksum(_canonical(body), {}),
-        "learner": body,
-    }
-    write_atomically(folder / HEAD, json.dumps(record, indent=1) + "\n", "writing the learner")
-    sweep(folder, weights.name)
-
-
-def sweep(folder: Path, kept: str) -> None:
-    """Remove weights that `learner.json` does not name, and what a killed process left."""
-    for path in folder.iterdir():
-        unfinished = path.name.startswith(UNFINISHED) and path.suffix == ".part"
-        if unfinished or (_WEIGHTS.fullmatch(path.name) and path.name != kept):
-            path.unlink(missing_ok=True)
-
-
-def read_head(folder: Path, *, again: bool = True) -> dict[str, Any]:
-    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
-    if not (folder / HEAD).exists():
-        half = folder.is_dir() and any(_WEIGHTS.fullmatch(path.name) for path in folder.iterdir())
-        found = "a half-written one" if half else "none"
-        raise LearnerError(f"{shown(folder)}: expected a learner there ({HEAD}), found {found}")
-    record = read_record(folder / HEAD, "learner", FORMAT, (OLD, VERSION), LearnerError)
-    with _wholeness(folder):
-        if checksum(_canonical(record["learner"]), {}) != record["checksum"]:
-            raise ValueError("its checksum differs")
-        if record["version"] == OLD:
-            upgrade(record["learner"])
-        check_form(record["learner"])
-        if not _WEIGHTS.fullmatch(record["weights"]):
-            raise ValueError("it names no file of weights")
-        if again and not (folder / record["weights"]).exists():
-            # Another process may have put a newer learner there just now.
-            return read_head(folder, again=False)
-        record["bytes"] = sum((folder / part).stat().st_size for part in (HEAD, record["weights"]))
-    return record
-
-
-def read_learned(
-    folder: Path, device: str, allow_import: Collection[str]
-) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and what was learned; import only code that the user allowed."""
-    record = read_head(folder)
-    with _wholeness(folder):
-        try:
-            tensors = _read_tensors(folder / record["weights"])
-        except FileNotFoundError:  # another process has just written a newer learner
-            record = read_head(folder)
-            tensors = _read_tensors(folder / record["weights"])
-        body = record["learner"]
-        settings = {**body["settings"], "device": device}
-        named = {**settings, "method": body["method"], "network": body["network"]}
-        for values in (settings, named):
-            refuse_code(values, shown(folder / HEAD), allow_import)
-        config = run_config(completed(named, left_to_us=settings["method"] == AUTO))
-        kind = Featured if body.get("features") else Trained
-        return settings, kind.restored(body, tensors, _common(body, config, tensors["examples"]))
-
-
-def _common(body: dict[str, Any], config: RunConfig, pictures: Tensor) -> dict[str, Any]:
-    """Return what all kinds of learners have."""
-    normalization = body["normalization"]
-    return {
-        "config": config,
-        "placement": Placement.of(config),
-        "labels": tuple(body["labels"]),
-        "sizes": tuple(body["sizes"]),
-        "image_size": body["image_size"],
-        "normalization": Normalization(tuple(normalization["mean"]), tuple(normalization["std"])),
-        "history": tuple(body["history"]),
-        "explanation": _explanation(body["explanation"], pictures),
-    }
-
-
-def upgrade(body: dict[str, Any]) -> None:
-    """Bring what version 1 wrote into the form of today."""
-    settings = body["settings"]
-    body["accept"] = settings["accept"] = settings.pop("known_rate")
-    body |= {"method": settings["method"], "network": settings["network"]}
-
-
-def _body(settings: dict[str, Any], learned: Learned) -> dict[str, Any]:
-    explanation = learned.explanation
-    return {
+    body = {
         "settings": settings,
         "method": learned.config.method,
         "network": learned.config.network,
@@ -196,35 +108,78 @@ def _body(settings: dict[str, Any], learned: Learned) -> dict[str, Any]:
             "examples": [[example.label, example.score] for example in explanation.examples],
         },
         "made_with": versions(),
+        **own,
     }
+    # As it will be read again, so that its checksum will be the same: options may hold paths.
+    body = json.loads(json.dumps(body, default=str))
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "weights": weights.name,
+        "checksum": _checksum_of(body),
+        "learner": body,
+    }
+    write_atomically(folder / HEAD, json.dumps(record, indent=1) + "\n", "writing the learner")
+    sweep(folder, weights.name)
 
 
-def _explanation(saved: dict[str, Any], pictures: Tensor) -> Explanation:
-    images = pictures.numpy()
-    return Explanation(
-        name=saved["name"],
-        seen=saved["seen"],
-        accepted=saved["accepted"],
-        by_class=dict(saved["by_class"]),
-        examples=[
-            Example(image, label, score)
-            for image, (label, score) in zip(images, saved["examples"], strict=True)
-        ],
-    )
+def sweep(folder: Path, kept: str) -> None:
+    """Remove weights that `learner.json` does not name, and what a killed process left."""
+    for path in folder.iterdir():
+        unfinished = path.name.startswith(UNFINISHED) and path.suffix == ".part"
+        if unfinished or (_WEIGHTS.fullmatch(path.name) and path.name != kept):
+            path.unlink(missing_ok=True)
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    _, tensors = read_safetensors(path)
-    if f"weights-{checksum('', tensors)}.safetensors" != path.name:
-        raise ValueError("the checksum of its weights differs")
-    return tensors
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
+    return _reading(folder, lambda head: head)
 
 
-@contextmanager
-def _wholeness(folder: Path) -> Iterator[None]:
-    """Say in one sentence that a folder's content is not as it was written, or cannot be read."""
+def read_learned(
+    folder: Path, device: str, allow_import: Collection[str]
+) -> tuple[dict[str, Any], Learned]:
+    """Return the parameters and what was learned; import only code that the user allowed."""
+
+    def read(head: dict[str, Any]) -> tuple[dict[str, Any], Learned]:
+        _, tensors = read_safetensors(folder / head["weights"])
+        if _name_of(tensors) != head["weights"]:
+            raise ValueError("the checksum of its weights differs")
+        body = head["learner"]
+        settings = {**body["settings"], "device": device}
+        named = {"method": body["method"], "network": body["network"]}
+        for values in (settings, named):
+            refuse_code(values, shown(folder / HEAD), allow_import)
+        config, normalization = run_config(settings, named), body["normalization"]
+        common = {
+            "config": config,
+            "placement": Placement.of(config),
+            "labels": tuple(body["labels"]),
+            "sizes": tuple(body["sizes"]),
+            "image_size": body["image_size"],
+            "normalization": Normalization(
+                tuple(normalization["mean"]), tuple(normalization["std"])
+            ),
+            "history": tuple(body["history"]),
+            "explanation": _explanation(body["explanation"], tensors["examples"]),
+        }
+        kind = Featured if body.get("features") else Trained
+        return settings, kind.restored(body, tensors, common)
+
+    return _reading(folder, read)
+
+
+def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
+    """Return what is read of a learner, given its checked head.
+
+    Another process may put a newer learner there meanwhile: then that one is read. What is not as
+    it was written, or cannot be read, is refused in a sentence.
+    """
     try:
-        yield
+        try:
+            return read(_head_of(folder))
+        except FileNotFoundError:
+            return read(_head_of(folder))
     except DistillMatchError:
         raise
     except _DAMAGE as error:
@@ -236,5 +191,42 @@ def _wholeness(folder: Path) -> Iterator[None]:
         raise LearnerError(f"{shown(where)}: {reason} while reading the learner") from None
 
 
-def _canonical(body: Any) -> str:
-    return json.dumps(body, sort_keys=True)
+def _head_of(folder: Path) -> dict[str, Any]:
+    if not (folder / HEAD).exists():
+        half = folder.is_dir() and any(_WEIGHTS.fullmatch(path.name) for path in folder.iterdir())
+        found = "a half-written one" if half else "none"
+        raise LearnerError(f"{shown(folder)}: expected a learner there ({HEAD}), found {found}")
+    head = read_record(folder / HEAD, "learner", FORMAT, (OLD, VERSION), LearnerError)
+    body = head["learner"]
+    if _checksum_of(body) != head["checksum"]:
+        raise ValueError("its checksum differs")
+    if head["version"] == OLD:
+        settings = body["settings"]
+        body["accept"] = settings["accept"] = settings.pop("known_rate")
+        body |= {"method": settings["method"], "network": settings["network"]}
+    for problem in problems_of_form(body, LearnerSchema):
+        raise ValueError(problem)
+    if not _WEIGHTS.fullmatch(head["weights"]):
+        raise ValueError("it names no file of weights")
+    head["bytes"] = sum((folder / name).stat().st_size for name in (HEAD, head["weights"]))
+    return head
+
+
+def _explanation(saved: dict[str, Any], pictures: Tensor) -> Explanation:
+    pairs = zip(pictures.numpy(), saved["examples"], strict=True)
+    return Explanation(
+        name=saved["name"],
+        seen=saved["seen"],
+        accepted=saved["accepted"],
+        by_class=dict(saved["by_class"]),
+        examples=[Example(image, label, score) for image, (label, score) in pairs],
+    )
+
+
+def _name_of(tensors: dict[str, Tensor]) -> str:
+    """Return the name of the file of weights, which is made of their content."""
+    return f"weights-{checksum('', tensors)}.safetensors"
+
+
+def _checksum_of(body: Any) -> str:
+    return checksum(json.dumps(body, sort_keys=True), {})

@@ -2,15 +2,21 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from distillmatch.runs.schema import Count, Number, SnapshotSchema, Text, Truth
 
 LabelValue = Annotated[int, Field(strict=True)] | Text
 Percent = Number | None
+Counts = dict[str, Count]
+"""By label, or what else is counted."""
 
 
-class _Test(BaseModel):
+class Test(BaseModel):
+    """What was measured after a task, in percent or points; None where nothing could be."""
+
+    __test__ = False  # not one of pytest's
+
     on: Text
     images: Count
     all: Percent
@@ -19,13 +25,19 @@ class _Test(BaseModel):
     old_before: Percent
     forgotten: Percent
     accepted: Percent = None
+    """Images of known classes that `reject` accepts."""
     nearest_mean: Percent = None
+    """The accuracy of the nearest class mean on the same features."""
     by_class: dict[str, Number]
-    answers: dict[str, dict[str, Count]] = {}
-    unknown: dict[str, Count]
+    answers: dict[str, Counts] = {}
+    """What the images of each class were taken for."""
+    unknown: Counts
+    """Images of labels that the learner never saw."""
 
 
-class _LeftOut(BaseModel):
+class LeftOut(BaseModel):
+    """Files that are no image, files that were ignored, and images that came before."""
+
     labeled: Count = 0
     test: Count = 0
     hidden: Count = 0
@@ -33,34 +45,45 @@ class _LeftOut(BaseModel):
     for_example: list[Text] = []
 
 
-class _Record(BaseModel):
-    """A task, as `distillmatch.learner.state` describes it."""
+class Record(BaseModel):
+    """A task, as `learn` returns it and the history lists it. Entries with a default are newer."""
 
     name: Text
     number: Count
+    """From 1."""
     added: list[LabelValue]
     returned: list[LabelValue]
     labeled: Count
-    labeled_by_class: dict[str, Count]
+    """Images that were learned under their labels."""
+    labeled_by_class: Counts
     seen: Count
+    """Unlabeled images; `kept` of them could be used, and `unreadable` are no image."""
     kept: Count
     unreadable: Count
     accepted: Count | None
-    accepted_by_class: dict[str, Count]
+    """Unlabeled images taken for a class, or None where none was judged."""
+    accepted_by_class: Counts
     unlabeled_in: list[Text] = []
+    """The trainings that used unlabeled images."""
     fingerprint: Text = ""
+    """Of the folders that the task was learned from, where it was not learned from Python."""
     seconds: dict[str, Number]
     losses: dict[str, Number]
+    """The last mean of each training."""
     values: dict[str, Number]
     stored: Count
+    """Images in the coreset."""
     stored_bytes: Count
     weights_bytes: Count
     statistics_bytes: Count | None = None
+    """Of method 'features'."""
     accept: Number | None = None
+    """Share of known images to accept; `known_threshold` is the familiarity that it needs."""
     rejected: Count | None = None
+    """Unlabeled images that look like no class, or None where that is not known."""
     known_threshold: Number | None
-    test: _Test | None
-    left_out: _LeftOut = _LeftOut()
+    test: Test | None
+    left_out: LeftOut = LeftOut()
 
 
 class _Normalization(BaseModel):
@@ -114,7 +137,7 @@ class LearnerSchema(BaseModel):
     normalization: _Normalization
     known_threshold: Number | None = None
     accept: Number | None = None
-    history: Annotated[list[_Record], Field(min_length=1)]
+    history: Annotated[list[Record], Field(min_length=1)]
     explanation: _Explanation
     snapshot: SnapshotSchema | None = None
     features: _Features | None = None
@@ -131,12 +154,3 @@ class LearnerSchema(BaseModel):
         if self.snapshot is not None and len(self.snapshot.coreset) != len(self.labels):
             raise ValueError("snapshot.coreset must fit the labels")
         return self
-
-
-def check_form(body: object) -> None:
-    """Raise `ValueError` with one sentence if a learner's file has another form."""
-    try:
-        LearnerSchema.model_validate(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None

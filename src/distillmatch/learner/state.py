@@ -1,45 +1,23 @@
-"""The folder in which a person's learner lives.
-
-A task's record, which `learn` returns and `history` lists, has these entries (lists hold labels as
-they are; the keys of mappings are strings):
-
-    name, number (from 1), added, returned (lists of labels), labeled (images trained on),
-    labeled_by_class,
-    seen, kept, unreadable (unlabeled images), accepted (of them, or None where none was judged),
-    accepted_by_class, unlabeled_in (the trainings that used them; absent in old records),
-    fingerprint (of the folders the task was learned from; "" where it came from Python),
-    seconds (by training), losses (last mean of each training), values (epsilon, threshold),
-    stored, stored_bytes (coreset), weights_bytes, statistics_bytes (of method 'features'),
-    accept (share of known images to accept), known_threshold (of `reject`, or None),
-    rejected (unlabeled images that look like no class, or None where that is not known),
-    test: None, or {on: "test" | "held-out", images, all, old, new, old_before, forgotten,
-          accepted (images of known classes that `reject` accepts), nearest_mean (the accuracy of
-          the nearest class mean on the same features)
-          (percent, or points, or None where nothing could be measured), by_class,
-          answers: {class: {what its images were taken for: images}},
-          unknown: {label the learner never saw: images}}
-    left_out: {labeled, test (files that are no image), hidden (files that were ignored),
-          again (labeled images that an earlier task brought, too), for_example: sentences about
-          some of the files, of unlabeled ones too}
-"""
+"""The folder in which a person's learner lives: `learn` feeds it, `read_state` looks into it."""
 
 import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from distillmatch.engine import Progress, Snapshot
 from distillmatch.errors import LearnerError
 from distillmatch.learner.accuracy import On, TestImages, accuracy_by_class, hold_out, measure
+from distillmatch.learner.environment import Place, paths_at, roots_of
 from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
 from distillmatch.learner.inputs import Reader
 from distillmatch.learner.labels import Labeled, class_folders, read_labeled
-from distillmatch.learner.places import Place, paths_at, roots_of
 from distillmatch.learner.saved import HEAD, UNFINISHED, Tell, alone_in, read_head, sweep
 from distillmatch.learner.video import Camera, Video
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
@@ -75,7 +53,7 @@ def learn(
     Accuracy is measured on the folder `test`, else on a share `held_out` of each class in
     `labeled` (a tenth where not given), which is not kept. A task that was interrupted is continued
     by the same call, or, with `drop_unfinished`, begun anew. Whatever fails, the state is as it
-    was. Returns the record.
+    was. Returns the record of the task, with the entries of `distillmatch.learner.schema.Record`.
 
     Folders that were learned already are not learned a second time: their record is returned. Other
     images under the name of a learned task are refused. `again` learns them in both cases.
@@ -96,18 +74,16 @@ def learn(
         learner = _open(state, settings or {}, allow_import)
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
-        name = name or task_name(labeled)
+        name = shown(name or _task_name(labeled))
         images = class_folders(labeled.expanduser()).with_contents()
-        contents = _contents(images)
-        fingerprint = _fingerprint(contents, unlabeled)
+        fingerprint = _fingerprint(images, unlabeled)
         if not again and (done := _learned_before(learner, name, fingerprint)):
             tell(
                 f"task '{shown(done['name'])}' is learned already (number {done['number']}); "
                 "nothing was changed"
             )
             return done
-        if sentence := _labeled_twice(contents):
-            tell(sentence)
+        _tell_of_twins(images, tell)
         checkpoints = Checkpoints(state, LearnerCheckpoint)
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
@@ -122,7 +98,7 @@ def learn(
             learner.partial_fit(
                 images,
                 unlabeled=list(unlabeled),
-                name=shown(name),
+                name=name,
                 progress=progress,
                 checkpoint=keeper,
             )
@@ -144,48 +120,39 @@ def read_state(state: Path) -> dict[str, Any]:
     order), image_size, history, bytes (on the disk), unfinished (a task can be continued) and busy
     (a process works in the folder).
     """
-    record = read_head(state)
-    body = record["learner"]
+    head = read_head(state)
+    body = head["learner"]
     return {
-        "format_version": record["version"],
+        "format_version": head["version"],
         "settings": {**body["settings"], "method": body["method"], "network": body["network"]},
         "labels": body["labels"],
         "image_size": body["image_size"],
         "history": body["history"],
-        "bytes": record["bytes"],
+        "bytes": head["bytes"],
         "unfinished": any((state / "checkpoints").glob("*.safetensors")),
         "busy": is_held(state),
     }
 
 
+@dataclass
 class _StateKeeper:
-    """Keeps the snapshots of a task in the state's folder, and stops the task when asked to."""
+    """Keeps the snapshots of a task in the state's folder, and stops the task when asked to.
 
-    def __init__(
-        self,
-        state: Path,
-        checkpoints: Checkpoints,
-        seconds: float,
-        stop: StopRequest,
-        tell: Tell,
-        drop: bool,
-        begin: Callable[[], None],
-    ) -> None:
-        self.state = state
-        self.checkpoints = checkpoints
-        self.seconds = seconds
-        self.stop = stop
-        self.tell = tell
-        self.drop = drop
-        self.begin = begin
-        self.fingerprint = ""
-        self.saved_at = time.monotonic()
+    `begin` is called once all images are read: from then on a signal waits for a snapshot.
+    """
+
+    state: Path
+    checkpoints: Checkpoints
+    seconds: float
+    stop: StopRequest
+    tell: Tell
+    drop: bool
+    begin: Callable[[], None]
+    fingerprint: str = ""
+    saved_at: float = field(default_factory=time.monotonic)
 
     def found(self, fingerprint: str) -> Snapshot | None:
-        """Return where the task stands; refuse a checkpoint of a task with other images.
-
-        All images are read now, and what is learned from here on is kept when a signal comes.
-        """
+        """Return where the task stands; refuse a checkpoint of a task with other images."""
         self.begin()
         self.fingerprint = fingerprint
         if self.drop:
@@ -201,9 +168,8 @@ class _StateKeeper:
                 "give the same to continue it, or drop it (drop_unfinished=True, "
                 "--drop-unfinished)"
             )
-        snapshot = Snapshot(checkpoint.values["engine"], checkpoint.tensors)
         self.tell(f"continuing the unfinished task in {shown(self.state)}")
-        return snapshot
+        return Snapshot(checkpoint.values["engine"], checkpoint.tensors)
 
     def pause(self, take: Callable[[], Snapshot]) -> None:
         """Write a checkpoint if one is due, or if the task is to stop."""
@@ -221,46 +187,40 @@ def _as_before(state: Path) -> str:
     return f"{shown(state)} is as it was before it, and the same command continues"
 
 
-def task_name(labeled: Path) -> str:
+def _task_name(labeled: Path) -> str:
     """Return what a task is called by its folder: `march` for `march/labeled`, too."""
     folder = labeled.expanduser().absolute()
     return folder.parent.name if folder.name in GENERIC and folder.parent.name else folder.name
 
 
-class _Content(NamedTuple):
-    """What is in a labeled file."""
-
-    where: str
-    label: Label
-    digest: str
-
-
-def _contents(images: Labeled) -> list[_Content]:
-    """Return what is in each labeled file, in the order of their names."""
+def _contents(images: Labeled) -> list[tuple[str, Label, str]]:
+    """Return the name, the label, and the hash of the content of each labeled file, in order."""
     files = (file.where for file in images.items)
-    return sorted(map(_Content, files, images.labels, images.contents))
+    return sorted(zip(files, images.labels, images.contents, strict=True))
 
 
-def _labeled_twice(contents: Sequence[_Content]) -> str:
+def _tell_of_twins(images: Labeled, tell: Tell) -> None:
     """Say which image came in the folders of two classes, if any did."""
-    first: dict[str, _Content] = {}
-    pairs = [(first.setdefault(one.digest, one), one) for one in contents]
-    found = [(one, other) for one, other in pairs if one.label != other.label]
-    if not found:
-        return ""
-    one, other = found[0]
-    more = f" (and {len(found) - 1:,} more such images)" if len(found) > 1 else ""
-    return (
-        f"the same image is labeled '{shown(str(one.label))}' and '{shown(str(other.label))}': "
-        f"{shown(one.where)} and {shown(other.where)}{more}; both labels are learned"
-    )
+    first: dict[str, tuple[str, Label]] = {}
+    twins = []
+    for where, label, content in _contents(images):
+        other = first.setdefault(content, (where, label))
+        if label != other[1]:
+            twins.append((other[1], label, other[0], where))
+    if twins:
+        label, other_label, where, other_where = (shown(str(part)) for part in twins[0])
+        more = f" (and {len(twins) - 1:,} more such images)" if len(twins) > 1 else ""
+        tell(
+            f"the same image is labeled '{label}' and '{other_label}': {where} and "
+            f"{other_where}{more}; both labels are learned"
+        )
 
 
-def _fingerprint(contents: Sequence[_Content], unlabeled: Sequence[Place | Camera]) -> str:
+def _fingerprint(images: Labeled, unlabeled: Sequence[Place | Camera]) -> str:
     """Return what identifies a task: labeled files by content, unlabeled ones by name and size."""
     digest = hashlib.sha256()
-    for one in contents:
-        digest.update(repr((one.label, one.digest)).encode("utf-8", "surrogateescape"))
+    for _, label, content in _contents(images):
+        digest.update(repr((label, content)).encode("utf-8", "surrogateescape"))
     for place in unlabeled:
         digest.update(repr(_named(place)).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
@@ -285,9 +245,9 @@ def _learned_before(
     for record in history:
         if record.get("fingerprint") == fingerprint:
             return record
-    if any(record.get("fingerprint") and record["name"] == shown(name) for record in history):
+    if any(record.get("fingerprint") and record["name"] == name for record in history):
         raise LearnerError(
-            f"a task '{shown(name)}' was learned from other images; give this one a name of its "
+            f"a task '{name}' was learned from other images; give this one a name of its "
             "own (--name), or learn it under the same name (--again, in Python again=True)"
         )
     return None
@@ -339,8 +299,10 @@ def _read_folders(
         found = class_folders(test.expanduser(), may_lack=True)
         return images, _tests("test", found, reader)
     held = hold_out(list(images.items), images.labels, held_out)
-    tested = images.part(np.flatnonzero(held & ~learner.learned_before(images)).tolist())
-    return images.where(~held), _tests("held-out", tested, reader) if tested.labels else None
+    new = held & ~learner.learned_before(images)
+    tested = images.part(np.flatnonzero(new).tolist())._replace(problems=(), hidden=0)
+    kept = images.part(np.flatnonzero(~held).tolist())
+    return kept, _tests("held-out", tested, reader) if tested.labels else None
 
 
 def _tests(on: On, given: Labeled, reader: Reader) -> TestImages:

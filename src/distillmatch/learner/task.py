@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
 from distillmatch.engine import Snapshot
-from distillmatch.learner.environment import Environment
+from distillmatch.learner.environment import FOR_EXAMPLE, Environment
 from distillmatch.learner.explanation import Explanation, Label
-from distillmatch.learner.labels import new_classes
+from distillmatch.learner.labels import Labeled, new_classes
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.recognition import Judged
 
 
 class Keeper(Protocol):
-    """Keeps a task's snapshots, so that it can be continued; `tell` is for the user."""
+    """Keeps a task's snapshots, so that it can be continued."""
 
-    tell: Callable[[str], None]
+    def tell(self, sentence: str, /) -> None:
+        """Say something to the user."""
 
     def found(self, fingerprint: str) -> Snapshot | None:
         """Return where the task with this fingerprint stands, or refuse another's."""
@@ -35,18 +36,28 @@ class Given:
     """What a task brings; images and the environment's are rows, as the learner's reader made them.
 
     `accept` is the share of known images that are to be recognized as such; at most so many
-    `examples` of accepted images are kept. Reading it all took so many `seconds`. `digests` tell
-    labeled image files of a learner of features from others, with their labels.
+    `examples` of accepted images are kept. Reading it all took so many `seconds`. So many labeled
+    images came `again` and were left out.
     """
 
     name: str
     images: NDArray[Any]
-    labels: Sequence[Label]
+    labeled: Labeled
     environment: Environment
     accept: float
     examples: int
-    seconds: float = 0.0
-    digests: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    seconds: float
+    again: int
+
+    @property
+    def labels(self) -> Sequence[Label]:
+        """The label of each image."""
+        return self.labeled.labels
+
+    @property
+    def digests(self) -> NDArray[np.int64]:
+        """What tells labeled image files with their labels from others."""
+        return self.labeled.digests()
 
     def fingerprint(self, config: RunConfig, tasks: int) -> str:
         """Return what tells this task from another one on the same learner."""
@@ -105,4 +116,11 @@ def record_of(given: Given, classes: Classes, explanation: Explanation) -> dict[
         "accept": given.accept,
         "rejected": None,
         "test": None,
+        "left_out": {
+            "labeled": len(given.labeled.problems),
+            "test": 0,
+            "hidden": given.labeled.hidden + environment.hidden,
+            "again": given.again,
+            "for_example": [*given.labeled.problems, *environment.problems][:FOR_EXAMPLE],
+        },
     }

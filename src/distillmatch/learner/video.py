@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ SEEK_SECONDS = 20.0
 """Frames further apart than this are jumped to; those in between need not be decoded."""
 DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
 """The format and the name of the camera with a number, by platform; elsewhere it is named."""
+_EARLY = 1e-6
+"""Seconds by which a frame may come before its time."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,15 @@ class Video:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path).expanduser())
         _check_positive("every", self.every)
+
+    def frames(self) -> list["VideoFrame"]:
+        """Return the frames that are used, none of them decoded yet."""
+        if not self.path.is_file():
+            raise LearnerError(f"{shown(self.path)}: expected a video there, found nothing")
+        with _opened(str(self.path), None, what=shown(self.path)) as (container, stream):
+            seconds = _length(container, stream)
+        count = max(1, math.ceil(seconds / self.every - _EARLY))
+        return [VideoFrame(self, number * self.every) for number in range(count)]
 
 
 class VideoFrame(NamedTuple):
@@ -76,8 +86,7 @@ class Camera:
     def __iter__(self) -> Iterator[Image.Image]:
         """Yield a frame every so many seconds; those in between are thrown away."""
         with _opened(*self._source(), what=f"the camera {self.name}") as (container, stream):
-            began = monotonic()
-            due = began
+            due = began = monotonic()
             for frame in container.decode(stream):
                 now = monotonic()
                 if now - began >= 60 * self.minutes:
@@ -89,78 +98,58 @@ class Camera:
     def _source(self) -> tuple[str, str | None]:
         if self.name.startswith(STREAMS):
             return self.name, None
-        number = self.name.removeprefix(CAMERA)
         format_name, place = DEVICES.get(sys.platform, ("dshow", "video={}"))
-        return place.format(number), format_name
+        return place.format(self.name.removeprefix(CAMERA)), format_name
 
 
 def is_video(path: Path) -> bool:
-    """Tell whether a file's name is that of a video."""
+    """Return whether a file's name is that of a video."""
     return path.suffix.lower() in SUFFIXES
 
 
 def is_camera(name: str) -> bool:
-    """Tell whether this names a camera rather than a place on the disk."""
+    """Return whether this names a camera rather than a place on the disk."""
     return name.startswith((CAMERA, *STREAMS))
 
 
 def has_reader() -> bool:
-    """Tell whether videos can be read here."""
+    """Return whether videos can be read here."""
     return find_spec("av") is not None
-
-
-def frames_of(video: Video) -> list[VideoFrame]:
-    """Return the frames of a video that are used, none of them decoded yet."""
-    if not video.path.is_file():
-        raise LearnerError(f"{shown(video.path)}: expected a video there, found nothing")
-    with _opened(str(video.path), None, what=shown(video.path)) as (container, stream):
-        seconds = _length(container, stream)
-    count = max(1, math.ceil(seconds / video.every - 1e-6))
-    return [VideoFrame(video, number * video.every) for number in range(count)]
 
 
 def decode_frames(frames: Sequence[VideoFrame], side: int) -> Iterator[NDArray[np.uint8] | str]:
     """Yield frames of one video, in the order of time, as squares, or the reason why not."""
-    waiting, video = deque(frames), frames[0].video
-    reason = "the video ends before"
+    video, reason, done = frames[0].video, "the video ends before", 0
     try:
         with _opened(str(video.path), None, what=shown(video.path)) as (container, stream):
-            for frame in _visited(container, stream, waiting):
-                while waiting and waiting[0].at <= frame[0]:
-                    waiting.popleft()
-                    yield _squared(frame[1], side)
+            for image in _images_at(container, stream, frames):
+                done += 1
+                yield _squared(image, side)
     except (LearnerError, OSError) as error:
         reason = f"the video is damaged ({error})"
-    yield from [reason] * len(waiting)
+    yield from [reason] * (len(frames) - done)
 
 
-def _visited(
-    container: Any, stream: Any, waiting: "deque[VideoFrame]"
-) -> Iterator[tuple[float, Image.Image]]:
-    """Yield the frames that are waited for with their times; jump over long waits.
+def _images_at(container: Any, stream: Any, frames: Sequence[VideoFrame]) -> Iterator[Image.Image]:
+    """Yield what a video shows at the times of some frames, as far as it goes.
 
-    The last frame stands for whatever is still waited for shortly after it.
+    Its last picture stands for what is shown shortly after it. Long stretches are jumped over.
     """
     start = float((stream.start_time or 0) * stream.time_base)
-    last, jumped = None, False
-    while waiting:
-        for frame in container.decode(stream):
-            at = 0.0 if frame.time is None else frame.time - start
-            last = frame
-            if at >= waiting[0].at - 1e-6:
-                yield at + 1e-6, _upright(frame)
-                jumped = False
-            if not waiting:
-                return
-            if not jumped and waiting[0].at - at > SEEK_SECONDS:
-                target = (waiting[0].at + start) / stream.time_base
-                container.seek(int(target), stream=stream)
-                jumped = True
+    pictures, picture, at = container.decode(stream), None, 0.0
+    for video, time in frames:
+        if picture is not None and time - at > SEEK_SECONDS:
+            container.seek(int((time + start) / stream.time_base), stream=stream)
+            pictures = container.decode(stream)
+        while picture is None or at < time - _EARLY:
+            following = next(pictures, None)
+            if following is None:
+                if picture is None or at + video.every < time:
+                    return
                 break
-        else:
-            if last is not None and last.time is not None:
-                yield last.time - start + waiting[0].video.every, _upright(last)
-            return
+            picture = following
+            at = 0.0 if picture.time is None else picture.time - start
+        yield _upright(picture)
 
 
 def _length(container: Any, stream: Any) -> float:

@@ -1,6 +1,6 @@
 """What is to be said of a learner, in words and in tables of the terminal; the page says the same.
 
-A record is one of `distillmatch.learner.state`, and a summary what it reads; old ones lack entries.
+A record is `distillmatch.learner.schema.Record`, and a summary what `read_state` returns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner import ContinualLearner
+from distillmatch.learner.environment import paths_at, roots_of
 from distillmatch.learner.labels import UNKNOWN
-from distillmatch.learner.places import paths_at, roots_of
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
