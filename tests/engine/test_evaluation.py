@@ -46,7 +46,6 @@ def test_test_images_of_all_tasks_fill_pieces_of_one_size(
     assert outputs.familiarity is not None
     np.testing.assert_allclose(outputs.familiarity, pixels[:, 0] / np.float32(255), rtol=1e-6)
     assert outputs.labels.tolist() == [label for part in parts for label in part.labels]
-    assert outputs.seen == len(parts[0]) + len(parts[1])
 
 
 def test_a_method_without_scores_has_none() -> None:

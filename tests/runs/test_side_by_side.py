@@ -141,7 +141,7 @@ def test_data_are_loaded_once_and_shared(tmp_path: Path, monkeypatch: pytest.Mon
         return {}
 
     monkeypatch.setattr(side_by_side, "load_source", counted_load)
-    monkeypatch.setattr("distillmatch.runs.runner.run", looked_at)
+    monkeypatch.setattr(side_by_side, "run", looked_at)
     ours = [small(source="shapes", seed=seed, method=m) for seed in (1, 2) for m in ("dm", "base")]
     theirs = [small(seed=1), small(seed=2)]
     do([Job(str(n), c, tmp_path / str(n)) for n, c in enumerate([*ours, *theirs])], 3)

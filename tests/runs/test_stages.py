@@ -1,6 +1,7 @@
 """Independent tasks learned side by side give the result of tasks learned one after another."""
 
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -24,8 +25,8 @@ from distillmatch.methods import find_method, method_names
 from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
-from distillmatch.runs.session import StageSession
-from distillmatch.runs.side_by_side import CONTINUED
+from distillmatch.runs.session import Session
+from distillmatch.runs.threads import CONTINUED
 
 Result = dict[str, Any]
 
@@ -95,32 +96,31 @@ def test_stages_killed_again_and_again_get_on_and_end_in_the_same_result(
     pytest.fail("sessions get no further")
 
 
-def test_what_is_finished_from_the_first_stage_on_is_a_result_and_not_learned_again(
+def test_a_finished_stage_is_not_learned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    between_epochs = StageSession._between_epochs
+    between_epochs = Session._between_epochs
 
-    def die_in_the_last_once_two_are_finished(stage: StageSession) -> None:
+    def die_in_the_last_once_two_are_finished(stage: Session) -> None:
         end = time.monotonic() + 300
-        while stage.engine.underway.task == 2:
-            if (tmp_path / "result.json").exists() and len(read_result(tmp_path)["tasks"]) == 2:
+        while stage.only == 2:
+            checkpoints = [
+                Checkpoints(tmp_path / "stages" / name).load()[0] for name in ("01", "02")
+            ]
+            if all(one is not None and one.values["row"] for one in checkpoints):
                 raise Killed
             assert time.monotonic() < end, "the first two stages did not end"
-            time.sleep(0.005)
+            time.sleep(0.01)
         between_epochs(stage)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(StageSession, "_between_epochs", die_in_the_last_once_two_are_finished)
+        patched.setattr(Session, "_between_epochs", die_in_the_last_once_two_are_finished)
         learn(tmp_path, 3)
-    part, whole = read_result(tmp_path), learn(None, None)
-    assert not part["complete"]
-    assert [t["losses"] for t in part["tasks"]] == [t["losses"] for t in whole["tasks"][:2]]
-    assert part["R"] == [row[:2] for row in whole["R"][:2]]
     watching = Watching()
     # One at once too goes on with the stages that are there.
     result = learn(tmp_path, 1, watching, resume="must")
     assert watching.tasks == {3} and watching.done == watching.total
-    assert without_times(result) == without_times(whole)
+    assert without_times(result) == without_times(learn(None, None))
     assert not (tmp_path / "stages").exists()
 
 
@@ -201,11 +201,11 @@ def test_a_signal_stops_all_stages_and_the_same_command_continues_them(
     assert process.wait() == 143, process.said()
     # No checkpoint was due: those that are there, the signal has had written.
     kept = list(tmp_path.glob("stages/*/checkpoints/*.safetensors"))
-    finished = list(tmp_path.glob("stages/*/stage.json"))
-    assert kept and len(kept) + len(finished) == 3
-    assert process.said()[-1].startswith(f"distillmatch: stopped by SIGTERM with {len(kept)} under")
+    assert len(kept) == 3
+    stopped = re.match(r"distillmatch: stopped by SIGTERM with (\d) under", process.said()[-1])
+    assert stopped is not None
     assert not list(tmp_path.glob("**/run.lock"))
     last = start(words)
     assert last.wait() == 0, last.said()
-    assert sum("continuing in task" in line for line in last.said()) == len(kept)
+    assert sum("continuing in task" in line for line in last.said()) == int(stopped[1])
     assert without_times(read_result(tmp_path)) == never_killed(**options)

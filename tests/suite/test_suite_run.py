@@ -25,7 +25,8 @@ from distillmatch.errors import SourceError, TrainingError
 from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
-from distillmatch.runs.side_by_side import Job, SharedProgress
+from distillmatch.runs.side_by_side import Job
+from distillmatch.runs.threads import SharedProgress
 from distillmatch.suite.engine import work_off
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import LocalWorkers, Worker, on_gpus
@@ -160,11 +161,11 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
 
 def test_work_that_was_found_done_is_told_apart() -> None:
     events: list[Event] = []
-    progress = SharedProgress(ReportedProgress("bound", events.append, seconds=0.0), parts=2)
-    progress.start(100.0, 20.0)
-    part = progress.part()
-    part.start(80.0, 30.0)
-    part.advance(5.0, "stage 2")
+    whole = ReportedProgress("bound", events.append, seconds=0.0)
+    whole.start(100.0, 20.0)
+    progress = SharedProgress(whole)
+    progress.start(80.0, 30.0)
+    progress.advance(5.0, "stage 2")
     assert [event.details for event in events] == [(0.2, 0.2), (0.5, 0.5), (0.55, 0.5)]
 
 

@@ -137,8 +137,8 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     """Run all seeds and print how they compare; the failure of one leaves the others alone."""
     from distillmatch.report.comparison import comparison_table
     from distillmatch.runs import Job, run_side_by_side
-    from distillmatch.runs.side_by_side import SharedProgress
     from distillmatch.runs.tensorboard import TensorBoard
+    from distillmatch.runs.threads import SharedProgress
 
     out, stream = arguments.out, arguments.stream
     jobs = []
@@ -160,7 +160,7 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
             arguments.runs_per_gpu or 1,
             finished=lambda job, result: results.update({job.name: result}),
             failed=lambda job, error: failures.update({job.name: error}),
-            progress=None if shared is None else lambda job: shared.part(),
+            progress=None if shared is None else lambda job: shared,
             checkpoint_seconds=arguments.checkpoint_seconds,
             resume=arguments.resume,
             tell=tell,

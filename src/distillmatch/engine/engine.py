@@ -11,11 +11,8 @@ from distillmatch.engine.data import Labeled, TaskData, stored_in_batch
 from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.engine.outcome import Progress, TaskOutcome, Underway
 from distillmatch.engine.outputs import evaluate
-from distillmatch.engine.snapshot import (
-    Snapshot,
-    restored_coreset,
-)
-from distillmatch.engine.trainer import Trainer
+from distillmatch.engine.snapshot import Snapshot, restored_coreset
+from distillmatch.engine.trainer import EpochDone, Trainer
 from distillmatch.methods import TaskInfo, make_method
 from distillmatch.methods.contract import trainings_of
 from distillmatch.sources import Dataset
@@ -34,8 +31,8 @@ class Engine:
     """Runs one configuration on one stream.
 
     Its trainer calls `pause` wherever a snapshot can be taken, and an engine that is given one by
-    `resume` goes on from there as if nothing had happened. With `only`, of a method whose tasks are
-    independent, that one task is learned.
+    `resume` goes on from there as if nothing had happened; `epoch_done` is as for the trainer. With
+    `only`, of a method whose tasks are independent, that one task is learned.
     """
 
     def __init__(
@@ -46,6 +43,7 @@ class Engine:
         progress: Progress | None = None,
         pause: Callable[[], None] | None = None,
         only: int | None = None,
+        epoch_done: EpochDone = lambda training, epoch: None,
     ) -> None:
         self.config = config
         self.dataset = dataset
@@ -58,7 +56,7 @@ class Engine:
         self.coreset = Coreset(config.coreset, dataset.image_size)
         self.tasks = range(len(stream)) if only is None else range(only, only + 1)
         self.trainer = Trainer(
-            config, self.method, self.placement, progress, pause, self.tasks.start
+            config, self.method, self.placement, progress, pause, self.tasks.start, epoch_done
         )
 
     @property
@@ -111,10 +109,11 @@ class Engine:
                 self.method, task, self.dataset, self.stream, self.normalization, self.placement
             )
         self.trainer.underway = Underway(task.number + 1)
+        learned = outputs.labels < task.seen
         return TaskOutcome(
             task=task,
-            logits=outputs.logits[: outputs.seen],
-            labels=outputs.labels[: outputs.seen],
+            logits=outputs.logits[learned],
+            labels=outputs.labels[learned],
             familiarity=outputs.familiarity,
             familiarity_labels=outputs.labels,
             judgement=underway.judgement,

@@ -1,7 +1,7 @@
 """Optimizers as a captured step can take them, and the average of weights over the steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from distillmatch.config import RunConfig
+from distillmatch.methods import Training
 from distillmatch.networks.acceleration import descend
 
 BETAS = (0.9, 0.999)
@@ -207,8 +209,24 @@ class WeightAverage:
         """Return all that the average depends on, by name."""
         return {"total": self.total, **{f"of {n}": value for n, value in self.averaged.items()}}
 
-    @torch.no_grad()
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back, in place, what `tensors` gave."""
-        for name, value in self.tensors().items():
-            value.copy_(tensors[name])
+
+def make_optimizer(training: Training, config: RunConfig, device: torch.device) -> Optimizer:
+    """Return a fresh optimizer over the parameters that a training changes."""
+    changed, lars = training.network, training.optimizer
+    if training.parameters == "head":
+        changed = changed.get_submodule("head")
+    rate = torch.tensor(training.schedule.learning_rate, device=device)
+    given = list(changed.parameters()), rate
+    if lars is not None:
+        return LayerwiseDescent(
+            *given,
+            lars.weight_decay,
+            training.clip,
+            momentum=config.momentum,
+            trust=lars.trust,
+            head=list(training.network.get_submodule("head").parameters()),
+            head_rate=lars.head_rate,
+        )
+    if config.optimizer == "adamw":
+        return AdamW(*given, config.weight_decay, training.clip)
+    return Descent(*given, config.weight_decay, training.clip, config.momentum)

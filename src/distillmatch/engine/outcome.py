@@ -1,7 +1,7 @@
 """How far a run is, and the outcome of a task: losses, outputs, times, pseudo-labels."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,10 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distillmatch.engine.optimizer import Optimizer
 from distillmatch.errors import TrainingError
 from distillmatch.methods import TaskInfo
-from distillmatch.methods.schedule import Schedule
 
 Losses = dict[str, dict[str, list[float]]]
 """By training: the mean of each epoch of the loss, and of its terms by name."""
@@ -79,8 +77,7 @@ class Clock:
 class Underway:
     """How far a task is, and what has come of it so far.
 
-    `trainings` are finished, and `epochs` of the one after them. `schedules` are those of the
-    trainings that this process has begun, and `optimizer` is the one at work.
+    `trainings` are finished, and `epochs` of the one after them.
     """
 
     task: int
@@ -89,8 +86,6 @@ class Underway:
     losses: Losses = field(default_factory=dict)
     judgement: Judgement | None = None
     clock: Clock = field(default_factory=Clock)
-    schedules: dict[str, Schedule] = field(default_factory=dict)
-    optimizer: Optimizer | None = None
 
     @property
     def begun(self) -> bool:
@@ -102,18 +97,25 @@ class LossMeans:
     """Appends the mean loss of each epoch, and of its terms, to `means`, one epoch late.
 
     If the losses of an epoch were read at its end, the device would have nothing to do until the
-    host has queued the next one's steps. So they are copied when they are there, and looked at
-    after those steps are queued. `where` names the training in an error.
+    host has queued the next one's steps. So they are copied when they are there, and read after
+    those steps are queued. `known` is called then with the number of the epoch, counted from 0.
+    `where` names the training in an error.
     """
 
-    def __init__(self, means: dict[str, list[float]], where: str) -> None:
+    def __init__(
+        self,
+        means: dict[str, list[float]],
+        where: str,
+        known: Callable[[int], None] = lambda epoch: None,
+    ) -> None:
         self.means = means
         self.where = where
+        self.known = known
         self._names: tuple[str, ...] = ()
         self._unread: tuple[Tensor, torch.cuda.Event | None] | None = None
 
     def add(self, losses: Tensor, names: tuple[str, ...]) -> None:
-        """Take the losses of an epoch's steps, a row each; look at those of the epoch before."""
+        """Take the losses of an epoch's steps, a row each; read those of the epoch before."""
         self.settle()
         self._names = names
         copied = losses.float()
@@ -125,22 +127,23 @@ class LossMeans:
         self._unread = kept, torch.cuda.current_stream().record_event()
 
     def settle(self) -> None:
-        """Look at the losses that were taken last, or say where they stopped being numbers."""
+        """Read the losses that were taken last, or say where they stopped being numbers."""
         if self._unread is None:
             return
         (losses, copied), self._unread = self._unread, None
         if copied is not None:
             copied.synchronize()
         values = losses.numpy()
+        epoch = len(self.means.get("loss", ()))
         wrong = np.flatnonzero(~np.isfinite(values[:, 0]))
         if len(wrong):
-            epoch = len(self.means.get("loss", ())) + 1
             raise TrainingError(
-                f"the loss became {values[wrong[0], 0]} in {self.where}, epoch {epoch}, "
+                f"the loss became {values[wrong[0], 0]} in {self.where}, epoch {epoch + 1}, "
                 f"step {wrong[0] + 1}; a lower learning_rate may help"
             )
         for name, column in zip(self._names, values.T, strict=True):
             self.means.setdefault(name, []).append(float(column.mean()))
+        self.known(epoch)
 
 
 class Progress(Protocol):

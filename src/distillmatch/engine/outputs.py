@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -151,14 +150,12 @@ class CapturedOutputs:
         return True
 
 
-@dataclass(frozen=True, eq=False)
-class Outputs:
-    """Outputs for the test images of all tasks in order, of which the first `seen` are learned."""
+class Outputs(NamedTuple):
+    """A method's outputs for the test images of all tasks, in order; scores if it gives any."""
 
     logits: NDArray[np.float32]
     labels: NDArray[np.int64]
     familiarity: NDArray[np.float32] | None
-    seen: int
 
 
 def evaluate(
@@ -181,10 +178,9 @@ def evaluate(
         if score is not None:
             scores.append(score.float())
     return Outputs(
-        logits=torch.cat(outputs).cpu().numpy(),
-        labels=np.concatenate([part.labels for part in parts]),
-        familiarity=torch.cat(scores).cpu().numpy() if scores else None,
-        seen=sum(map(len, parts[: task.number + 1])),
+        torch.cat(outputs).cpu().numpy(),
+        np.concatenate([part.labels for part in parts]),
+        torch.cat(scores).cpu().numpy() if scores else None,
     )
 
 

@@ -4,6 +4,7 @@ There is no state of a random generator among it, because there is no generator:
 function of the seed, the task, the training and the epoch (see `distillmatch.randomness`).
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distillmatch.engine.optimizer import Optimizer, WeightAverage
-from distillmatch.engine.outcome import Clock, Judgement, Losses, Underway
+from distillmatch.engine.outcome import Clock, Judgement, Underway
+from distillmatch.engine.steps import Step
 from distillmatch.errors import SnapshotError
 from distillmatch.methods import Method
 from distillmatch.streams import Coreset
@@ -31,12 +32,12 @@ def take_snapshot(
     method: Method,
     coreset: Coreset,
     underway: Underway,
-    work: float,
-    average: WeightAverage | None = None,
+    work: float = 0.0,
+    step: Step | None = None,
 ) -> Snapshot:
-    """Copy everything that the rest of the run depends on; `work` is what progress has counted.
+    """Copy everything that the rest of the run depends on.
 
-    `average` is that of the training at work, where it has one.
+    `work` is what progress has counted, and `step` is that of the training at work.
     """
     tensors = {
         f"network/{name}/{key}": value
@@ -44,12 +45,7 @@ def take_snapshot(
         for key, value in network.state_dict().items()
     }
     tensors |= {f"tensor/{name}": value for name, value in method.tensors.items()}
-    if underway.optimizer is not None:
-        tensors |= {
-            f"optimizer/{number}": state for number, state in enumerate(underway.optimizer.state)
-        }
-    if average is not None:
-        tensors |= {f"average/{name}": value for name, value in average.tensors().items()}
+    tensors |= {} if step is None else step.state
     tensors["coreset"] = torch.from_numpy(coreset.images)
     if underway.judgement is not None:
         tensors["judgement/pseudo_labels"] = torch.from_numpy(underway.judgement.pseudo_labels)
@@ -58,7 +54,7 @@ def take_snapshot(
         "task": underway.task,
         "trainings": underway.trainings,
         "epochs": underway.epochs,
-        "losses": copied_losses(underway.losses),
+        "losses": deepcopy(underway.losses),
         "seconds": underway.clock.so_far(),
         "work": work,
         "values": {name: float(value) for name, value in method.values.items()},
@@ -81,7 +77,7 @@ def restored_underway(snapshot: Snapshot, truth: np.ndarray[Any, np.dtype[np.int
         task=values["task"],
         trainings=values["trainings"],
         epochs=values["epochs"],
-        losses=copied_losses(values["losses"]),
+        losses=deepcopy(values["losses"]),
         judgement=judgement,
         clock=Clock(values["seconds"]),
     )
@@ -119,31 +115,20 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
             raise SnapshotError(f"the checkpoint's network '{name}' has another shape") from None
 
 
-def restore_optimizer(snapshot: Snapshot, optimizer: Optimizer) -> None:
-    """Restore an optimizer's state in place: a captured step reads it there."""
-    found = _below("optimizer/", snapshot)
-    if not found and not snapshot.values["epochs"]:
-        return
-    state = {str(number): tensor for number, tensor in enumerate(optimizer.state)}
-    if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in state.items()}:
-        raise SnapshotError("the state of the optimizer in the checkpoint has another shape")
-    for number, tensor in state.items():
-        tensor.copy_(found[number])
-
-
-def restore_average(snapshot: Snapshot, average: WeightAverage) -> None:
-    """Put an average of weights back, if the snapshot was taken while it was made."""
-    tensors = _below("average/", snapshot)
-    if tensors:
-        average.restore(tensors)
-
-
-def copied_losses(losses: Losses) -> Losses:
-    """Return a copy of the losses that later epochs do not change."""
-    return {
-        training: {name: list(means) for name, means in by_name.items()}
-        for training, by_name in losses.items()
+def restore_step(snapshot: Snapshot, step: Step) -> None:
+    """Restore the state of a training in place: a captured step reads it there."""
+    saved = {
+        name: tensor
+        for name, tensor in snapshot.tensors.items()
+        if name.startswith(("optimizer/", "average/"))
     }
+    if not saved and not snapshot.values["epochs"]:
+        return
+    state = step.state
+    if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in state.items()}:
+        raise SnapshotError("the state of the optimizer in the checkpoint has another shape")
+    for name, tensor in state.items():
+        tensor.copy_(saved[name])
 
 
 def _below(prefix: str, snapshot: Snapshot) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import accumulate
 from operator import add
@@ -16,13 +15,7 @@ from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, captured_or_none
-from distillmatch.engine.optimizer import (
-    AdamW,
-    Descent,
-    LayerwiseDescent,
-    Optimizer,
-    WeightAverage,
-)
+from distillmatch.engine.optimizer import WeightAverage, make_optimizer
 from distillmatch.errors import ConfigError
 from distillmatch.methods import Batch, TaskInfo, Training
 from distillmatch.methods.contract import map_batch, tensors_of, terms_of
@@ -38,80 +31,44 @@ LABELED = ("images", "labels", "strong_images", "labeled_outputs")
 """Fields of a batch with a row for each labeled image; the others are about unlabeled ones."""
 
 
-@dataclass(frozen=True)
-class Optimization:
-    """The optimizer of one training, and the average of its weights over the steps, if any."""
-
-    optimizer: Optimizer
-    average: WeightAverage | None = None
-
-    @classmethod
-    def of(cls, training: Training, placement: Placement, config: RunConfig) -> "Optimization":
-        """Make a fresh optimizer over the parameters that the training changes."""
-        changed = training.network
-        if training.parameters == "head":
-            changed = changed.get_submodule("head")
-        rate = torch.tensor(training.schedule.learning_rate, device=placement.device)
-        given = list(changed.parameters()), rate
-        optimizer: Optimizer
-        lars = training.optimizer
-        if lars is not None:
-            optimizer = LayerwiseDescent(
-                *given,
-                lars.weight_decay,
-                training.clip,
-                momentum=config.momentum,
-                trust=lars.trust,
-                head=list(training.network.get_submodule("head").parameters()),
-                head_rate=lars.head_rate,
-            )
-        elif config.optimizer == "adamw":
-            optimizer = AdamW(*given, config.weight_decay, training.clip)
-        else:
-            optimizer = Descent(*given, config.weight_decay, training.clip, config.momentum)
-        decay = training.average_decay
-        return cls(optimizer, None if decay is None else WeightAverage(training.network, decay))
-
-
 class Step:
-    """The step of one training: loss, gradient, update, average.
+    """The step of one training: loss, gradient, update, average, with a fresh optimizer.
 
     `names` are those of the numbers that a step returns: the loss, and its terms if it has several.
     """
 
     def __init__(
-        self, training: Training, optimization: Optimization, placement: Placement, task: TaskInfo
+        self, training: Training, task: TaskInfo, placement: Placement, config: RunConfig
     ) -> None:
         self.training = training
         self.task = task
-        self.names: tuple[str, ...] = ()
-        self.optimization = optimization
         self.placement = placement
+        self.names: tuple[str, ...] = ()
+        self.optimizer = make_optimizer(training, config, placement.device)
+        decay = training.average_decay
+        self.average = None if decay is None else WeightAverage(training.network, decay)
 
     def __call__(self, batch: Batch) -> Tensor:
         """Take one step and return its loss, followed by the terms of it."""
-        optimizer = self.optimization.optimizer
         with self.placement.autocast():
             terms = terms_of(self.training, batch, self.task)
             loss = reduce(add, terms.values())
         self._note(terms)
-        optimizer.forget_gradients()
+        self.optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if self.optimization.average is not None:
-            self.optimization.average.update()
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         numbers = [loss, *terms.values()] if len(terms) > 1 else [loss]
         return torch.stack([one.detach().float() for one in numbers])
 
     @property
-    def changed(self) -> list[Tensor]:
-        """All that a step changes, where it is changed."""
-        average = self.optimization.average
-        return [
-            *self.training.network.state_dict().values(),
-            *self.optimization.optimizer.state,
-            *([] if average is None else average.tensors().values()),
-        ]
+    def state(self) -> dict[str, Tensor]:
+        """All that steps change beside the network, by the names that snapshots give it."""
+        state = {f"optimizer/{number}": one for number, one in enumerate(self.optimizer.state)}
+        if self.average is not None:
+            state |= {f"average/{name}": one for name, one in self.average.tensors().items()}
+        return state
 
     def _note(self, terms: dict[str, Tensor]) -> None:
         """Keep the names of the terms, which must be the same in every step."""
@@ -132,7 +89,7 @@ class CapturedStep:
         self.batch = map_batch(
             lambda _, rows: rows.clone(memory_format=torch.preserve_format), example
         )
-        changed = step.changed
+        changed = [*step.training.network.state_dict().values(), *step.state.values()]
         before = [one.clone() for one in changed]
         self.captured = CapturedWork(
             lambda: step(self.batch),

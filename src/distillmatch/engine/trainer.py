@@ -1,6 +1,7 @@
 """Training: takes a method through one task, from epoch to epoch, and can be continued anywhere."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,15 @@ from distillmatch.config import RunConfig
 from distillmatch.engine.data import TaskData
 from distillmatch.engine.device import Placement
 from distillmatch.engine.epochs import Epochs
-from distillmatch.engine.optimizer import WeightAverage
 from distillmatch.engine.outcome import Judgement, LossMeans, NoProgress, Progress, Underway
 from distillmatch.engine.snapshot import (
     Snapshot,
-    restore_average,
     restore_method,
-    restore_optimizer,
+    restore_step,
     restored_underway,
     take_snapshot,
 )
-from distillmatch.engine.steps import EpochSteps, Optimization, Step, training_mode
+from distillmatch.engine.steps import EpochSteps, Step, training_mode
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Method, TaskInfo, Training
 from distillmatch.methods.contract import trainings_of
@@ -31,6 +30,8 @@ from distillmatch.streams import Coreset
 from distillmatch.views import plain_views
 
 Truth = Callable[[], NDArray[np.int64]]
+EpochDone = Callable[[Training, int], None]
+"""Called with a training and the number of an epoch, from 0, once its losses are known."""
 
 
 class Trainer:
@@ -48,6 +49,7 @@ class Trainer:
         progress: Progress | None = None,
         pause: Callable[[], None] | None = None,
         first_task: int = 0,
+        epoch_done: EpochDone = lambda training, epoch: None,
     ) -> None:
         self.config = config
         self.method = method
@@ -55,8 +57,8 @@ class Trainer:
         self.progress = progress or NoProgress()
         self.underway = Underway(first_task)
         self.work_done = 0.0
-        self._average: WeightAverage | None = None
-        self._means: LossMeans | None = None
+        self.epoch_done = epoch_done
+        self._at_work: tuple[Step, LossMeans] | None = None
         self._pause = pause or (lambda: None)
         self._resumed: Snapshot | None = None
 
@@ -67,9 +69,11 @@ class Trainer:
 
     def snapshot(self, coreset: Coreset) -> Snapshot:
         """Return all that the rest of the work depends on, as it is now."""
-        if self._means is not None:
-            self._means.settle()
-        return take_snapshot(self.method, coreset, self.underway, self.work_done, self._average)
+        step = None
+        if self._at_work is not None:
+            step, means = self._at_work
+            means.settle()
+        return take_snapshot(self.method, coreset, self.underway, self.work_done, step)
 
     def begin(self, total: float) -> None:
         """Show progress towards a total of work, as counted by `work_of`."""
@@ -116,16 +120,9 @@ class Trainer:
         """Return the images that a training of a task will see in so many steps an epoch."""
         return training.epochs * self._epoch_work(training, task, steps)
 
-    def steps_of(
-        self, training: Training, task: TaskInfo, resumed: Snapshot | None = None
-    ) -> EpochSteps:
+    def steps_of(self, training: Training, task: TaskInfo) -> EpochSteps:
         """Return what takes a training's steps, with a fresh optimizer."""
-        optimization = Optimization.of(training, self.placement, self.config)
-        if resumed is not None:
-            restore_optimizer(resumed, optimization.optimizer)
-            if optimization.average is not None:
-                restore_average(resumed, optimization.average)
-        return EpochSteps(Step(training, optimization, self.placement, task))
+        return EpochSteps(Step(training, task, self.placement, self.config))
 
     def _train(
         self, training: Training, data: TaskData, task: TaskInfo, truth: Truth, doing: str
@@ -138,29 +135,33 @@ class Trainer:
         if judges and training.frozen_unlabeled is not None and underway.judgement is None:
             outputs = data.run(training.frozen_unlabeled, "unlabeled", by_batch=training.by_batch)
             underway.judgement = self._judged(outputs, task, data, truth)
-        resumed, self._resumed = self._resumed, None
-        steps = self.steps_of(training, task, resumed)
-        optimization = steps.step.optimization
-        underway.optimizer, self._average = optimization.optimizer, optimization.average
-        underway.schedules[training.name] = training.schedule
-        where = f"task {task.number + 1}, {training.name}"
-        self._means = LossMeans(underway.losses.setdefault(training.name, {}), where)
+        steps = self.steps_of(training, task)
+        step = steps.step
+        if self._resumed is not None:
+            restore_step(self._resumed, step)
+            self._resumed = None
+        means = LossMeans(
+            underway.losses.setdefault(training.name, {}),
+            f"task {task.number + 1}, {training.name}",
+            partial(self.epoch_done, training),
+        )
+        self._at_work = step, means
         epochs = Epochs(data, training)
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
-                optimization.optimizer.rate.fill_(training.schedule.rate(number))
+                step.optimizer.rate.fill_(training.schedule.rate(number))
                 losses = []
                 for part in epochs.parts(number):
                     losses.append(steps.run(part))
                     work = self._epoch_work(training, task, part.steps)
                     self._advance(work, f"{doing} {training.name}")
-                self._means.add(torch.cat(losses), steps.step.names)
+                means.add(torch.cat(losses), step.names)
                 underway.epochs = number + 1
                 self._pause()
-        self._means.settle()
-        if self._average is not None:
-            self._average.put_in_place()
-        underway.optimizer, self._average, self._means = None, None, None
+        means.settle()
+        if step.average is not None:
+            step.average.put_in_place()
+        self._at_work = None
         self._refuse_ruin(training, data, task)
         if training.after is not None:
             training.after(data, task)

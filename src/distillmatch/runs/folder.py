@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.errors import ResultError, RunFolderError
-from distillmatch.files import is_other_json, read_record
+from distillmatch.errors import ResultError, RunFolderError, explain_disk_errors
+from distillmatch.files import is_other_json
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
@@ -22,15 +22,11 @@ from distillmatch.runs.result import (
     read_result,
     recorded_config,
 )
-from distillmatch.runs.schema import Stage, problems_of_form
 
 Resume = Literal["no", "auto", "must"]
 Record = dict[str, Any]
 RESULT = "result.json"
 STAGES = "stages"
-STAGE = "stage.json"
-STAGE_FORMAT = "distillmatch stage"
-STAGE_VERSION = 1
 OTHERWISE = "choose another folder, or resume 'no' to start over"
 
 
@@ -39,7 +35,7 @@ class Found:
     """What a folder has of a run: its whole result, or what it is resumed from, or nothing.
 
     A run is resumed from a checkpoint or, of tasks learned side by side, from `stages/`, or both.
-    `stages` are the records of finished tasks by their numbers, and what checkpoints say of others.
+    `stages` are the values of the stages' checkpoints by the numbers of their tasks.
     """
 
     result: Record | None = None
@@ -61,9 +57,6 @@ class RunFolder:
     def __enter__(self) -> Self:
         self._made = not self.path.exists()
         self._lock = FolderLock(self.path, self.tell)
-        self.checkpoints.sweep()
-        for path in self.path.glob(f".{RESULT}.*.part"):
-            path.unlink(missing_ok=True)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -90,13 +83,14 @@ class RunFolder:
 
         `fingerprint` and `weights` are the hashes of the data and of the pretrained weights.
         """
+        self.checkpoints.sweep()
+        for path in self.path.glob(f".{RESULT}.*.part"):
+            path.unlink(missing_ok=True)
         if resume == "no":
             self.clear()
             (self.path / RESULT).unlink(missing_ok=True)
             return Found()
-        result = self._read(
-            self.path / RESULT, read_result, (FORMAT, VERSIONS), "it is passed over"
-        )
+        result = self._result()
         if result is not None and result["version"] != VERSION:
             raise RunFolderError(
                 f"{self.path} holds the result of an earlier version, which cannot be resumed; "
@@ -126,39 +120,33 @@ class RunFolder:
         self.checkpoints.clear()
         shutil.rmtree(self.path / STAGES, ignore_errors=True)
 
-    def stage(self, number: int) -> Path:
-        """Return the folder of a task that is learned side by side with others."""
-        return self.path / STAGES / f"{number + 1:02d}"
+    def stage(self, number: int) -> "RunFolder":
+        """Return the folder of a task that is learned beside others, under this folder's lock."""
+        path = self.path / STAGES / f"{number + 1:02d}"
+        with explain_disk_errors("making a folder", path):
+            path.mkdir(parents=True, exist_ok=True)
+        return RunFolder(path, self.tell)
 
-    def _read(
-        self,
-        path: Path,
-        read: Callable[[Path], Record],
-        form: tuple[str, Sequence[int]],
-        instead: str,
-    ) -> Record | None:
-        """Read a record; a damaged one is passed over, as checkpoints are, another's refused."""
+    def _result(self) -> Record | None:
+        """Return the result; a damaged one is passed over, as checkpoints are, another refused."""
+        path = self.path / RESULT
         if not path.exists():
             return None
         try:
-            return read(path)
+            return read_result(path)
         except ResultError as error:
-            if is_other_json(path, *form):
+            if is_other_json(path, FORMAT, VERSIONS):
                 raise
-            self.tell(f"{error}; {instead}")
+            self.tell(f"{error}; it is passed over")
             return None
 
     def _stages(self) -> dict[int, Record]:
-        """Return the stages that were begun: by their numbers, their records or checkpoints."""
+        """Return the values of the checkpoints of the stages that were begun, by their numbers."""
         found = {}
         for path in sorted((self.path / STAGES).glob("[0-9][0-9]*")):
-            if path.name.isdecimal():
-                form, again = (STAGE_FORMAT, [STAGE_VERSION]), "the stage is learned again"
-                record = self._read(path / STAGE, _read_stage, form, again)
-                if record is None and (checkpoint := Checkpoints(path).load()[0]) is not None:
-                    record = checkpoint.values
-                if record is not None:
-                    found[int(path.name) - 1] = record
+            checkpoint, _ = Checkpoints(path).load()
+            if checkpoint is not None and path.name.isdecimal():
+                found[int(path.name) - 1] = checkpoint.values
         return found
 
     def _check_same_run(
@@ -177,15 +165,6 @@ class RunFolder:
             other = f"holds a run from other weights: {config.pretrained} has changed"
         if other is not None:
             raise RunFolderError(f"{self.path} {other}; {OTHERWISE}")
-
-
-def _read_stage(path: Path) -> Record:
-    record = read_record(path, "finished stage", STAGE_FORMAT, STAGE_VERSION, ResultError)
-    for problem in problems_of_form(record, Stage):
-        raise ResultError(f"{path}: {problem}")
-    if {len(record["row"][name]) for name in "RAP"} != {int(path.parent.name)}:
-        raise ResultError(f"{path}: expected accuracies of {int(path.parent.name)} tasks")
-    return record
 
 
 def differing_keys(recorded: Record, config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -2,20 +2,16 @@
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from distillmatch.engine.outcome import Underway
 from distillmatch.errors import explain_disk_errors
 from distillmatch.files import read_bytes
 
 LOG = "log.jsonl"
 Entry = dict[str, Any]
-Finished = Sequence[Mapping[str, Any]]
-"""The records of finished tasks."""
 
 
 class RunLog:
@@ -37,44 +33,14 @@ class RunLog:
             file.write(text.encode(errors="replace"))
 
 
-class EpochNotes:
-    """Notes every epoch once: the losses that are new since the last call."""
-
-    def __init__(self, log: RunLog, steps: dict[str, int]) -> None:
-        self.log = log
-        self._noted, self._last = dict(steps), time.perf_counter()
-
-    def update(self, underway: Underway, finished: Finished) -> None:
-        """Note new epochs."""
-        for name, losses in underway.losses.items():
-            before = _epochs(name, finished)
-            for number in range(self._noted.get(name, 0) - before, len(losses.get("loss", ()))):
-                self._noted[name] = before + number + 1
-                terms, now = {term: means[number] for term, means in losses.items()}, self._last
-                self._last = time.perf_counter()
-                schedule = underway.schedules.get(name)
-                self.log.note(
-                    "epoch",
-                    task=underway.task + 1,
-                    training=name,
-                    epoch=number + 1,
-                    step=self._noted[name],
-                    loss=terms.pop("loss"),
-                    terms=terms,
-                    # Asking the optimizer would wait for the device.
-                    learning_rate=schedule and float(f"{schedule.rate(number):.6g}"),
-                    seconds=round(self._last - now, 4),
-                )
-
-
-def steps_so_far(underway: Underway, finished: Finished) -> dict[str, int]:
-    """Return the number of epochs of each training over all tasks."""
-    every = [*finished, {"losses": underway.losses}]
-    return {name: _epochs(name, every) for task in every for name in task["losses"]}
-
-
-def _epochs(training: str, tasks: Finished) -> int:
+def epochs_of(training: str, tasks: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many epochs a training had in some tasks, by their records."""
     return sum(len(task["losses"].get(training, {}).get("loss", ())) for task in tasks)
+
+
+def steps_of(tasks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many epochs each training had in some tasks."""
+    return {name: epochs_of(name, tasks) for task in tasks for name in task["losses"]}
 
 
 def read_log(path: Path) -> list[Entry]:

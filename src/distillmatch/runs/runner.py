@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,10 +16,13 @@ from distillmatch.runs.folder import Found, Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.machine import AtOnce
 from distillmatch.runs.result import Bound, Tally, describe_stream, write_result
-from distillmatch.runs.session import Session, StagedSession
-from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE
+from distillmatch.runs.session import Session
+from distillmatch.runs.stages import learn_stages
+from distillmatch.runs.threads import MOST_AT_ONCE
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream, check_fingerprint
+
+CHECKPOINT_SECONDS = 60.0
 
 
 def run(
@@ -96,24 +98,25 @@ def run(
         if found.result is not None:
             return _finished(found.result, bound, stream, folder)
         count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-        kind: Any = Session
-        if found_method.independent_tasks and (count > 1 or found.stages):
-            kind = partial(StagedSession, at_once=min(count, MOST_AT_ONCE))
         with AtOnce() as runs:
-            session: Session = kind(
+            session = Session(
                 config,
                 dataset,
                 stream,
                 described,
                 start,
                 checkpoint_seconds,
+                runs,
                 folder=folder,
                 bound=bound,
                 progress=progress,
                 stop=stop,
-                runs=runs,
             )
-            return session.run_from(found)
+            if found_method.independent_tasks and (count > 1 or found.stages):
+                learn_stages(session, found, min(count, MOST_AT_ONCE))
+            else:
+                session.learn(found)
+            return session.end()
 
 
 def _check_options(

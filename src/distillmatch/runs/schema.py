@@ -135,7 +135,7 @@ class SnapshotSchema(_Form):
 
 LearnerCheckpoint = _form(fingerprint=Text, engine=SnapshotSchema)
 """The plain values of the checkpoint of a learner's task."""
-_RUN = _form(
+RunCheckpoint = _form(
     BaseModel,
     config=dict[str, Any],
     stream=_form(_Open, fingerprint=Text),
@@ -143,10 +143,15 @@ _RUN = _form(
     seconds=Number,
     peak_device_bytes=Whole | None,
     runs_at_once=(Whole, 1),
+    made_with=dict[str, Any],
+    results=_Results,
+    row=(_form(**dict.fromkeys("RAP", list[Number]), task=_TASK_OF_ROW) | None, None),
+    engine=SnapshotSchema,
 )
-"""Of which run a checkpoint or a finished stage is, and what it has used so far."""
-RunCheckpoint = _form(_RUN, made_with=dict[str, Any], results=_Results, engine=SnapshotSchema)
-Stage = _form(_RUN, row=_form(**dict.fromkeys("RAP", list[Number]), task=_TASK_OF_ROW))
+"""Which run a checkpoint is of, what that has used and finished, and where it stands.
+
+`row` is that of a task that was learned alone, once it is finished.
+"""
 
 
 def upgraded(result: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from typing import Any, BinaryIO
 
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted
-from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, MOST_AT_ONCE, Job, run_side_by_side
+from distillmatch.runs.runner import CHECKPOINT_SECONDS
+from distillmatch.runs.side_by_side import Job, run_side_by_side
+from distillmatch.runs.threads import MOST_AT_ONCE
 from distillmatch.suite.queue import Event, ReportedProgress, failure
 
 LOG = "workers.log"

@@ -18,7 +18,8 @@ from distillmatch.methods import with_options
 from distillmatch.runs import read_result
 from distillmatch.runs.folder import RESULT, differing_keys
 from distillmatch.runs.lock import is_held
-from distillmatch.runs.side_by_side import CONTINUED, Job, source_key
+from distillmatch.runs.side_by_side import Job, source_key
+from distillmatch.runs.threads import CONTINUED
 from distillmatch.sources import check_images_available
 from distillmatch.suite.ledger import Ledger
 

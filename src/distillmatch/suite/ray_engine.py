@@ -16,7 +16,8 @@ from typing import Any
 
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted
-from distillmatch.runs.side_by_side import CHECKPOINT_SECONDS, Job, run_side_by_side
+from distillmatch.runs.runner import CHECKPOINT_SECONDS
+from distillmatch.runs.side_by_side import Job, run_side_by_side
 from distillmatch.suite.local import ENVIRONMENT
 from distillmatch.suite.queue import Event, ReportedProgress, failure
 
