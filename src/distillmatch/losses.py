@@ -244,6 +244,51 @@ def _by_task(logits: Tensor, task_sizes: Sequence[int]) -> Tensor:
     return torch.stack(parts, dim=1)
 
 
+def soft_nearest_neighbors(
+    queries: Tensor,
+    supports: Tensor,
+    labels: Tensor,
+    classes: range,
+    temperature: float,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """Return the probabilities of some classes by the labeled images nearest in feature space.
+
+    SNN(q) = Σ_s softmax_s( cos(q, s) / τ ) · y_s, over the supports s of these classes,
+
+    with y_s the label of s, smoothed: 1 - ε + ε / K for its class and ε / K for the other K - 1.
+    Supports of other classes do not count; of these classes there must be one at least.
+    """
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    with torch.autocast(queries.device.type, enabled=False):  # τ magnifies what is rounded
+        queries, supports = (functional.normalize(rows.to(wide)) for rows in (queries, supports))
+        slots = torch.arange(classes.start, classes.stop, device=labels.device)
+        is_of = labels.unsqueeze(1) == slots
+        cosines = (queries @ supports.T).masked_fill(~is_of.any(dim=1), -torch.inf)
+        targets = is_of.to(wide) * (1 - smoothing) + smoothing / len(classes)
+        return (cosines / temperature).softmax(dim=1) @ targets
+
+
+def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
+    """Return ρ(p)_k = p_k^(1/T) / Σ_j p_j^(1/T)."""
+    powers = probabilities.pow(1 / temperature)
+    return powers / powers.sum(dim=1, keepdim=True)
+
+
+def soft_cross_entropy(targets: Tensor, probabilities: Tensor) -> Tensor:
+    """Return - mean_b Σ_k t_b,k log p_b,k, for targets that are probabilities themselves."""
+    return -(targets.detach() * probabilities.log()).sum() / max(1, len(probabilities))
+
+
+def distance_from_uniform(probabilities: Tensor) -> Tensor:
+    """Return log K - H(p̄), the divergence of the mean prediction p̄ over a batch from uniform.
+
+    To minimize it is to maximize the entropy of the mean prediction.
+    """
+    mean = probabilities.mean(dim=0)
+    return log(probabilities.shape[1]) + (mean * mean.log()).sum()
+
+
 def max_similarity(similarities: Tensor, seen: int) -> Tensor:
     """Return the detector's score S(x) = max_k h_k(x) over the seen classes."""
     return similarities[:, :seen].amax(dim=1)

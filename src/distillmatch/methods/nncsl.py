@@ -1,0 +1,168 @@
+"""CSL and NNCSL (Kang et al. 2023): soft nearest neighbors among labeled images, the supports.
+
+The equations are the publication's; what it leaves open is decided here, and said in the docs.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distillmatch.config import AS_WRITTEN, MethodOptions, Recipe, RunConfig
+from distillmatch.config.base import NotNegative, Switch
+from distillmatch.errors import ConfigError
+from distillmatch.losses import (
+    distance_from_uniform,
+    sharpened,
+    soft_cross_entropy,
+    soft_nearest_neighbors,
+)
+from distillmatch.methods.forward import Batch, feature_groups
+from distillmatch.methods.method import Lars, Method, NetworkBuilder, TaskInfo, Training
+from distillmatch.methods.schedule import Schedule
+
+PER_CLASS = 3
+"""Supports of each class in a step; of each there are two views."""
+SMOOTHING = 0.1
+TEMPERATURE = 0.1
+"""Of the softmax over supports."""
+SHARPENING = 0.25
+"""Temperature by which the target of a view is sharpened."""
+HEAD_WEIGHT = 0.005
+"""Weight of the head's cross entropy."""
+RATE, FIRST_RATE, LAST_RATE = 1.2, 0.08, 0.032
+LARS = Lars(weight_decay=1e-5, head_rate=0.1)
+"""The head's rate rises to 0.12."""
+WARM_UP = 0.04
+"""Share of the epochs in which the rate rises: 10 of 250."""
+RUN_OPTIONS = ("optimizer", "schedule", "weight_decay")
+"""Options of the run that LARS stands in for."""
+
+
+class Views(NamedTuple):
+    """Features of a step's images, of both views of each, and the labels of the supports."""
+
+    supports: Tensor
+    labels: Tensor
+    queries: Tensor
+    """Weak views of unlabeled images, and then strong views of the same."""
+
+    def neighbors(self, classes: range) -> Tensor:
+        """Return SNN(q) of each query over the supports of some classes."""
+        given = self.queries, self.supports, self.labels
+        return soft_nearest_neighbors(*given, classes, TEMPERATURE, SMOOTHING)
+
+
+class SoftNearestNeighbors(Method):
+    """CSL: two views of an unlabeled image agree on which supports of new classes are nearest.
+
+    A linear head over all seen classes learns from the supports beside this, and predicts.
+    """
+
+    class Options(MethodOptions):
+        """CSL's own options."""
+
+        lars: Switch = Field(
+            True,
+            description="LARS with warm-up and a cosine, as published; false: the run's optimizer, "
+            "schedule and weight decay",
+        )
+
+    strong_views: ClassVar[bool] = True
+
+    def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
+        super().__init__(config, build)
+        for key in RUN_OPTIONS if self.options.lars else ():
+            if getattr(config, key) != RunConfig.model_fields[key].default:
+                raise ConfigError(
+                    f"{key} is {getattr(config, key)!r}, and method '{config.method}' brings its "
+                    "own with LARS: add --lars false"
+                )
+
+    @classmethod
+    def recipe_of(cls, config: RunConfig) -> Recipe:
+        """Return the initial weights and whole batches of later papers, whatever the recipe."""
+        return AS_WRITTEN
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the classifier by epochs over the unlabeled images, with two views of all."""
+        lars: dict[str, Any] = {"schedule": self.schedule, "optimizer": LARS}
+        return [
+            self.training(
+                task,
+                per_class=PER_CLASS,
+                epoch_of="unlabeled",
+                strong_labeled=True,
+                frozen_labeled=None,
+                frozen_unlabeled=None,
+                **(lars if self.options.lars else {}),
+            )
+        ]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The published rates, in proportion to the epochs and to another rate if one is given."""
+        epochs, scale = self.config.epochs, (self.config.learning_rate or RATE) / RATE
+        return Schedule(
+            epochs,
+            RATE * scale,
+            cosine=True,
+            warm_up=round(WARM_UP * epochs),
+            first_rate=FIRST_RATE * scale,
+            last_rate=LAST_RATE * scale,
+        )
+
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return the head's cross entropy, and how far views are from agreeing and from varied."""
+        return self.terms(views_of(self.classifier, batch), task)
+
+    def terms(self, views: Views, task: TaskInfo) -> dict[str, Tensor]:
+        """Return the terms of the loss from the features of a step's images."""
+        classifier: Any = self.classifier
+        logits = classifier.classify(views.supports)[:, : task.seen]
+        terms = {"labels": HEAD_WEIGHT * functional.cross_entropy(logits, views.labels)}
+        if task.new and len(views.queries):
+            found = views.neighbors(range(task.past, task.seen))
+            sharp = sharpened(found, SHARPENING)
+            of_other_view = sharp.roll(len(sharp) // 2, 0)
+            terms["agreement"] = soft_cross_entropy(of_other_view, found)
+            terms["entropy"] = distance_from_uniform(sharp)
+        return terms
+
+
+class DistilledNearestNeighbors(SoftNearestNeighbors):
+    """NNCSL: CSL, and the past network's nearest supports of past classes are kept."""
+
+    class Options(SoftNearestNeighbors.Options):
+        """NNCSL's own options."""
+
+        distillation_weight: NotNegative = Field(
+            0.2, description="weight of the nearest supports by the past network"
+        )
+
+    keeps_past: ClassVar[bool] = True
+
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return CSL's terms and, where images are stored, the distillation."""
+        views = views_of(self.classifier, batch)
+        terms = self.terms(views, task)
+        if task.coreset and len(views.queries):
+            past = range(task.past)
+            with torch.no_grad():
+                before = views_of(self.networks["past"], batch).neighbors(past)
+            kept = soft_cross_entropy(before, views.neighbors(past))
+            terms["distillation"] = self.options.distillation_weight * kept
+        return terms
+
+
+def views_of(network: nn.Module, batch: Batch) -> Views:
+    """Return a network's features; weak views share batch statistics, and strong views theirs."""
+    groups = [batch.images, batch.unlabeled], [batch.strong_images, batch.strong]
+    made, labeled = feature_groups(network, groups, updating=1), len(batch.images)
+    return Views(
+        supports=torch.cat([rows[:labeled] for rows in made]),
+        labels=torch.cat([batch.labels, batch.labels]),
+        queries=torch.cat([rows[labeled:] for rows in made]),
+    )
