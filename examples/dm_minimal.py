@@ -15,7 +15,6 @@ from distillmatch.methods.detector import EPSILONS, perturbed_scores
 from distillmatch.methods.forward import forward_groups
 from distillmatch.networks import build_network, by_batch_statistics, named_generator
 from distillmatch.randomness import permutation
-from distillmatch.streams import experience
 from distillmatch.views import Normalization, strong_views, view_key, weak_views
 
 TPR, CONFIDENT, TEMPERATURE, CLIP = 0.5, 0.85, 2.0, 1.0
@@ -35,7 +34,7 @@ class DistillMatch:
 
     def learn(self, number):
         """Learn a task and return the mean loss of each epoch of θ and of φ."""
-        given = experience(self.dataset, self.stream, number)
+        given = self.stream.experience(number)
         self.number, self.sizes, self.seen = number, given.task_sizes, given.seen
         pixels = torch.from_numpy(given.images[:]), torch.from_numpy(given.unlabeled[:])
         self.images, self.unlabeled = (one.permute(0, 3, 1, 2) for one in pixels)

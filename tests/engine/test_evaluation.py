@@ -12,7 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import outputs as evaluation
 from distillmatch.engine.device import Placement
 from distillmatch.methods import TaskInfo
-from distillmatch.streams import build_stream, evaluation_part
+from distillmatch.streams import build_stream
 from distillmatch.views import Normalization
 
 NEUTRAL = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -38,9 +38,9 @@ def test_test_images_of_all_tasks_fill_pieces_of_one_size(
     size: int, shown: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "piece_size", lambda batch, side: size)
-    outputs, dataset, stream, method = evaluated(scores=True)
+    outputs, _, stream, method = evaluated(scores=True)
     assert method.shown == shown
-    parts = [evaluation_part(dataset, stream, number) for number in range(3)]
+    parts = [stream.evaluation_part(number) for number in range(3)]
     pixels = np.concatenate([part.images[:, 0, 0] for part in parts])
     np.testing.assert_allclose(outputs.logits, pixels / np.float32(255), rtol=1e-6)
     assert outputs.familiarity is not None

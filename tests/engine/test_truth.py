@@ -19,7 +19,7 @@ from distillmatch.engine.data import TaskData
 from distillmatch.methods import Batch, TaskInfo, Training, method_names
 from distillmatch.runs import run
 from distillmatch.sources import Dataset, Part
-from distillmatch.streams import Stream, build_stream, true_slots_of_unlabeled
+from distillmatch.streams import Stream, build_stream
 
 LEADS_TO_TRUTH = (Dataset, Part, Stream, Engine, Judgement, TaskOutcome)
 ORACLE: dict[str, Any] = {"method": "worldmatch", "options": {"accept": "truth"}}
@@ -99,7 +99,7 @@ class Watched:
     def truths(self) -> Iterator[NDArray[np.int64]]:
         """The true labels of the tasks' unlabeled images, as slots and as the source has them."""
         for number, task in enumerate(self.stream.tasks):
-            yield true_slots_of_unlabeled(self.dataset, self.stream, number)
+            yield self.stream.true_slots_of_unlabeled(number)
             yield self.dataset.train.labels[task.unlabeled]
         yield self.dataset.train.labels
 
@@ -186,7 +186,7 @@ def test_the_walk_finds_the_truth_that_the_oracle_is_given() -> None:
     handed = [thing for thing in watched.given if isinstance(thing, TaskData)]
     assert {data.info.number for data in handed} == {0, 1, 2}
     for data in handed:
-        expected = true_slots_of_unlabeled(watched.dataset, watched.stream, data.info.number)
+        expected = watched.stream.true_slots_of_unlabeled(data.info.number)
         assert data.truth is not None and data.truth.tolist() == expected.tolist()
     assert any(way.endswith("> Tensor") for way in ways_to_the_truth(watched))
     assert run(config_of(**ORACLE, epochs=1), dataset=six_classes())["uses_truth"]

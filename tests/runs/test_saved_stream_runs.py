@@ -17,7 +17,7 @@ TINY = RunConfig(method="base", network="wrn-10-1", epochs=1, tasks=4, device="c
 
 def test_folds_are_learned_and_evaluated_on_what_they_hold_out(tmp_path: Path) -> None:
     dataset = make_dataset(noise=True)
-    folds = validation_folds(dataset, build_stream(dataset, TINY))
+    folds = validation_folds(build_stream(dataset, TINY))
     results = [
         run(TINY, tmp_path / str(number), dataset=dataset, stream=fold)
         for number, fold in enumerate(folds)

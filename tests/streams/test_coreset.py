@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distillmatch.config import StreamConfig
-from distillmatch.streams import Coreset, build_stream, experience, quotas, stored_sizes
+from distillmatch.streams import Coreset, build_stream, quotas, stored_sizes
 
 
 @given(st.integers(0, 500), st.integers(1, 60))
@@ -31,7 +31,7 @@ def test_a_coreset_keeps_the_rule_from_task_to_task(
     before: set[bytes] = set()
     accounted = []
     for number in range(tasks):
-        learned = experience(dataset, stream, number)
+        learned = stream.experience(number)
         coreset = coreset.after(learned, seed)
         each, left = divmod(capacity, learned.seen)
         expected = []
@@ -53,13 +53,13 @@ def test_a_coreset_keeps_the_rule_from_task_to_task(
         assert coreset.bytes == sum(len(image) for image in stored)
         accounted.append((len(coreset), coreset.bytes))
 
-    assert stored_sizes(dataset, stream) == accounted
+    assert stored_sizes(stream) == accounted
 
 
 def test_which_images_are_kept_is_decided_by_the_seed() -> None:
     dataset = make_dataset(per_class=20)
     stream = build_stream(dataset, StreamConfig(tasks=2, labels_per_class=15))
-    learned = experience(dataset, stream, 0)
+    learned = stream.experience(0)
     kept = [Coreset(12, 8).after(learned, seed).images for seed in (1, 1, 2)]
     assert np.array_equal(kept[0], kept[1])
     assert not np.array_equal(kept[0], kept[2])

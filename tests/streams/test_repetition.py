@@ -19,9 +19,7 @@ from distillmatch.streams import (
     Coreset,
     Stream,
     build_stream,
-    experience,
     stored_sizes,
-    true_slots_of_unlabeled,
     validation_folds,
 )
 
@@ -79,7 +77,7 @@ def test_labels_are_divided_over_the_tasks_in_which_a_class_appears(
             returning == [c for c in stream.class_order if c in expected[number]][: len(returning)]
         )
         assert set(expected[number]) == {*returning, *task.classes}
-        given_to_method = experience(dataset, stream, number)
+        given_to_method = stream.experience(number)
         assert given_to_method.seen == sum(sizes[: number + 1])
         assert set(given_to_method.labels) <= set(range(given_to_method.seen))
 
@@ -106,7 +104,7 @@ def test_repetition_divides_the_same_labels_and_distractors_take_away_those_of_t
         if config.unlabeled == "task":
             labeled = set(counts_of(dataset, task.labeled))
             assert set(task.unlabeled_classes) == labeled | distractors
-        truth = true_slots_of_unlabeled(dataset, stream, number)
+        truth = stream.true_slots_of_unlabeled(number)
         of_distractors = np.isin(dataset.train.labels[task.unlabeled], list(distractors))
         assert np.array_equal(truth >= len(stream.class_order), of_distractors)
     if config.unlabeled == "uniform":
@@ -122,8 +120,8 @@ def test_a_coreset_and_validation_folds_hold_classes_that_came_back(
     dataset, config = case
     stream, coreset = build_stream(dataset, config), Coreset(config.coreset, 8)
     given_so_far: Counter[bytes] = Counter()
-    for number, stored in enumerate(stored_sizes(dataset, stream)):
-        learned, before = experience(dataset, stream, number), coreset.labels.tolist()
+    for number, stored in enumerate(stored_sizes(stream)):
+        learned, before = stream.experience(number), coreset.labels.tolist()
         coreset = coreset.after(learned, config.seed)
         there = Counter([*before, *learned.labels.tolist()])
         each, left = divmod(config.coreset, learned.seen)
@@ -135,7 +133,7 @@ def test_a_coreset_and_validation_folds_hold_classes_that_came_back(
         assert not Counter(image.tobytes() for image in coreset.images) - given_so_far
         assert stored == (len(coreset), coreset.bytes)
     if (config.labels_per_class or 0) >= 2 * len(stream):
-        for fold in validation_folds(dataset, stream, 2):
+        for fold in validation_folds(stream, 2):
             for task, whole in zip(fold.tasks, stream.tasks, strict=False):
                 assert set(dataset.train.labels[task.test]) == set(task.classes)
                 assert set(task.labeled) | set(task.test) == set(whole.labeled)
@@ -145,7 +143,7 @@ def test_a_class_that_came_back_is_stored_by_old_and_new_images() -> None:
     dataset = make_dataset(per_class=20)
     config = StreamConfig(tasks=2, labels_per_class=20, repetition=1.0, unlabeled="none")
     stream, coreset = build_stream(dataset, config), Coreset(12 * 8, 8)
-    first, second = experience(dataset, stream, 0), experience(dataset, stream, 1)
+    first, second = stream.experience(0), stream.experience(1)
     coreset = coreset.after(first, 1).after(second, 1)
     old = {image.tobytes() for image in first.images}
     stored = [image.tobytes() in old for image in coreset.images[coreset.labels < 6]]

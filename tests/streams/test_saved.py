@@ -17,7 +17,7 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import DistillMatchError, StreamError
 from distillmatch.sources.dataset import MappedRows
-from distillmatch.streams import Coreset, build_stream, evaluation_part, experience
+from distillmatch.streams import Coreset, build_stream
 from distillmatch.streams import validation_folds as folds_of
 
 
@@ -38,7 +38,7 @@ def test_runs_and_validation_folds_save_what_describes_the_stream(tmp_path: Path
     built = build_stream(dataset, RunConfig(tasks=4, method="gd", epochs=3))
     built.save(tmp_path / "stream.json")
     assert Stream.load(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
-    folds_of(dataset, built)[0].save(tmp_path / "fold.json")
+    folds_of(built)[0].save(tmp_path / "fold.json")
     assert Stream.load(tmp_path / "fold.json", dataset).evaluated_on == "train"
 
 
@@ -49,7 +49,7 @@ def test_a_stream_is_refused_against_other_data(tmp_path: Path) -> None:
     with pytest.raises(StreamError, match="fingerprint"):
         Stream.load(tmp_path / "stream.json", other)
     with pytest.raises(StreamError, match="fingerprint"):
-        experience(other, stream, 0)
+        stream.check_fingerprint(other)
 
 
 def test_one_changed_pixel_changes_the_fingerprint() -> None:
@@ -144,7 +144,7 @@ def test_a_file_that_is_wrong_in_form_or_meaning_is_refused_in_one_sentence(
 
 def test_a_fold_that_tests_on_images_that_are_learned_is_refused(tmp_path: Path) -> None:
     dataset, path = make_dataset(), tmp_path / "fold.json"
-    folds_of(dataset, build_stream(dataset, StreamConfig(tasks=4)))[0].save(path)
+    folds_of(build_stream(dataset, StreamConfig(tasks=4)))[0].save(path)
     content = json.loads(path.read_text())
     extend(0, "test", 0, "labeled")(content)
     path.write_text(json.dumps(content))
@@ -217,7 +217,7 @@ def test_a_stream_loads_its_data_set_and_no_repr_prints_pixels(tmp_path: Path) -
     part = stream.dataset.train
     for thing in (
         *(stream, stream.dataset, part, stream.tasks[0], learned),
-        evaluation_part(stream.dataset, stream, 0),
+        stream.evaluation_part(0),
         Coreset(30, 16).after(learned, 1),
         MappedRows(part.images, stream.tasks[0].labeled),
     ):

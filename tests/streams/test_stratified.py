@@ -15,7 +15,7 @@ from test_authors import real_cifar100
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, StreamError
 from distillmatch.streams import build_stream
-from distillmatch.streams.stratified import label_orders
+from distillmatch.streams.splits import stratified_labels
 
 SHARES = {"0.8": 0.008, "5": 0.05, "25": 0.25}
 
@@ -32,7 +32,7 @@ def test_labels_are_those_of_scikit_learn(sizes: list[int], share: float, random
     random.shuffle(labels)  # type: ignore[attr-defined]
     by_class = [np.flatnonzero(labels == c) for c in range(len(sizes))]
     try:
-        orders, counts = label_orders(by_class, share)
+        orders, counts = stratified_labels(by_class, share)
     except StreamError:
         return
     found = {int(i) for order, count in zip(orders, counts, strict=True) for i in order[:count]}
@@ -76,6 +76,6 @@ def test_a_share_that_leaves_a_class_without_label_is_refused() -> None:
         build_stream(make_dataset(per_class=10), StreamConfig(splits="stratified", tasks=3,
             label_fraction=0.05))  # fmt: skip
     with pytest.raises(StreamError, match="the smallest class of 2 images without a label"):
-        label_orders([np.arange(90), np.arange(90, 92)], 0.1)
+        stratified_labels([np.arange(90), np.arange(90, 92)], 0.1)
     with pytest.raises(ConfigError, match="labels_per_class goes with other splits"):
         StreamConfig(splits="stratified", labels_per_class=5)

@@ -19,9 +19,6 @@ from distillmatch.sources import UNKNOWN, Dataset, Part
 from distillmatch.streams import (
     Stream,
     build_stream,
-    evaluation_part,
-    experience,
-    true_slots_of_unlabeled,
     validation_folds,
 )
 
@@ -280,8 +277,8 @@ def reachable(start: object) -> list[object]:
 def test_the_truth_of_unlabeled_images_cannot_be_reached_from_what_a_method_is_given() -> None:
     dataset = make_dataset()
     stream = build_stream(dataset, StreamConfig(tasks=3))
-    given_to_method = experience(dataset, stream, 1)
-    truth = true_slots_of_unlabeled(dataset, stream, 1)
+    given_to_method = stream.experience(1)
+    truth = stream.true_slots_of_unlabeled(1)
     assert len(truth) == len(given_to_method.unlabeled) > 0
     arrays = [thing for thing in reachable(given_to_method) if isinstance(thing, np.ndarray)]
     assert any(array is given_to_method.labels for array in arrays)
@@ -298,13 +295,13 @@ def test_an_experience_holds_the_tasks_images_with_labels_in_learning_order() ->
     dataset = make_dataset()
     stream = build_stream(dataset, StreamConfig(tasks=3))
     for number, task in enumerate(stream.tasks):
-        given_to_method = experience(dataset, stream, number)
+        given_to_method = stream.experience(number)
         assert np.array_equal(given_to_method.images, dataset.train.images[task.labeled])
         assert np.array_equal(given_to_method.unlabeled, dataset.train.images[task.unlabeled])
         expected = [stream.class_order.index(c) for c in dataset.train.labels[task.labeled]]
         assert given_to_method.labels.tolist() == expected
         assert given_to_method.past == 4 * number and given_to_method.seen == 4 * (number + 1)
-        test = evaluation_part(dataset, stream, number)
+        test = stream.evaluation_part(number)
         assert set(test.labels) == set(range(4 * number, 4 * number + 4))
 
 
@@ -318,9 +315,9 @@ def test_validation_folds_hold_out_training_data_of_the_first_tasks_only(
     first = max(1, len(stream) // 2)
     if (config.labels_per_class or 0) < folds:
         with pytest.raises(StreamError, match="too few for"):
-            validation_folds(dataset, stream, folds)
+            validation_folds(stream, folds)
         return
-    parts = validation_folds(dataset, stream, folds)
+    parts = validation_folds(stream, folds)
     assert [len(part) for part in parts] == [first] * folds
     for number in range(first):
         held_out = [part.tasks[number].test for part in parts]
@@ -332,7 +329,7 @@ def test_validation_folds_hold_out_training_data_of_the_first_tasks_only(
             assert not set(task.labeled) & set(task.test)
             assert len(task.labeled) + len(task.test) == len(stream.tasks[number].labeled)
             assert np.array_equal(task.unlabeled, stream.tasks[number].unlabeled)
-            shown = evaluation_part(dataset, part, number)
+            shown = part.evaluation_part(number)
             assert np.array_equal(shown.images, dataset.train.images[task.test])
         sizes = [
             Counter(dataset.train.labels[images].tolist())[c]

@@ -103,7 +103,7 @@ def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path)
     record = tune(tmp_path, Here(dataset), search="grid")
     trials = record["trials"]
     assert len(trials) == 6
-    folds = validation_folds(dataset, build_stream(dataset, TINY))
+    folds = validation_folds(build_stream(dataset, TINY))
     for trial in trials[:4]:
         config = TINY.replace(**trial["values"])
         figures = [run(config, dataset=dataset, stream=fold)["metrics"]["A_N"] for fold in folds]

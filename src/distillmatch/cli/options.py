@@ -24,7 +24,7 @@ from distillmatch.config import (
 )
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import CODE_KEYS, METHODS, plugin_names, refuse_code, refuse_unknown
-from distillmatch.streams import read_stream_config, saved_task_count
+from distillmatch.streams import SavedStream
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -238,10 +238,11 @@ def config_beside(
     Values that contradict the stream are refused, except those in `free` and where files lie.
     """
     values = given_values(arguments, config)
-    saved = read_stream_config(path, allowed_imports(arguments)).model_dump()
+    stream = SavedStream.read(path)
+    saved = stream.config(allowed_imports(arguments)).model_dump()
     own = {key for key in (*LOCATION_KEYS, *free) if key in values}
     for key in (key for key in saved if key in values and key not in own):
-        there = saved_task_count(path) if key == "tasks" else saved[key]
+        there = len(stream) if key == "tasks" else saved[key]
         there, came = (list(one) if isinstance(one, tuple) else one for one in (there, values[key]))
         if came != there:
             raise ConfigError(f"{key} is {there!r} in {path}, not {came!r}")

@@ -20,9 +20,7 @@ from distillmatch.streams import (
     Coreset,
     Experience,
     Stream,
-    experience,
     stored_sizes,
-    true_slots_of_unlabeled,
 )
 from distillmatch.views import Normalization
 
@@ -130,19 +128,17 @@ class Engine:
         return self._task_data(task, self._given(task))
 
     def _truth(self, number: int) -> NDArray[np.int64]:
-        return true_slots_of_unlabeled(self.dataset, self.stream, number)
+        return self.stream.true_slots_of_unlabeled(number)
 
     def _given(self, task: TaskInfo) -> list[Experience]:
         """Return what the method is given: the task's experience, or all of them up to it."""
         first = 0 if self.method.memory == "everything" else task.number
-        return [experience(self.dataset, self.stream, n) for n in range(first, task.number + 1)]
+        return [self.stream.experience(n) for n in range(first, task.number + 1)]
 
     def _task_data(self, task: TaskInfo, given: list[Experience]) -> TaskData:
         truth = None
         if self.method.needs_truth:
-            truth = np.concatenate(
-                [true_slots_of_unlabeled(self.dataset, self.stream, one.task) for one in given]
-            )
+            truth = np.concatenate([self._truth(one.task) for one in given])
         stored: Labeled = (self.coreset.images, self.coreset.labels)
         earlier = given[:-1]
         if earlier:
@@ -163,7 +159,7 @@ class Engine:
     def work_of(self, tasks: Iterable[int]) -> float:
         """Return the images that all trainings of some tasks will see, for the time left."""
         total = 0.0
-        in_coreset = [0, *(images for images, _ in stored_sizes(self.dataset, self.stream))]
+        in_coreset = [0, *(images for images, _ in stored_sizes(self.stream))]
         for number in tasks:
             info = self.task_info(number)
             stored = in_coreset[number]

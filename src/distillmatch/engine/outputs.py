@@ -17,7 +17,7 @@ from distillmatch.methods import Frozen, Method, TaskInfo
 from distillmatch.methods.contract import logits_of, map_outputs, outputs_of
 from distillmatch.networks import by_batch_statistics
 from distillmatch.sources import Dataset
-from distillmatch.streams import EvaluationPart, Stream, evaluation_part
+from distillmatch.streams import EvaluationPart, Stream
 from distillmatch.views import Normalization, plain_views
 
 LARGE_SIDE = 64
@@ -168,7 +168,7 @@ def evaluate(
 ) -> Outputs:
     """Return a method's outputs for all test images, computed in large batches."""
     outputs, scores = [], []
-    parts = [evaluation_part(dataset, stream, number) for number in range(len(stream))]
+    parts = [stream.evaluation_part(number) for number in range(len(stream))]
     for piece in _pieces(parts, piece_size(placement.scoring_batch, dataset.image_size)):
         pixels = placement.tensor(piece).permute(0, 3, 1, 2)
         images = plain_views(pixels, normalization, dtype=placement.dtype)

@@ -50,9 +50,10 @@ def draw_stream(dataset: Dataset, stream: Stream, path: Path) -> None:
         names = ", ".join(dataset.class_names[c] for c in task.classes)
         sheet.line()
         sheet.words(f"task {number}: {given} of {len(task.unlabeled_classes)} classes", size=14)
-        again = ", ".join(learned[slot] for slot in stream.returning(number - 1))
-        names += f"; again: {again}" if again else ""
         sheet.words((f"{len(task.classes)} classes: {names}", MUTED), size=12)
+        if returning := stream.returning(number - 1):
+            names = ", ".join(learned[slot] for slot in returning)
+            sheet.words((f"{len(returning)} come back: {names}", MUTED), size=12)
         for images in (task.labeled, task.unlabeled):
             places = stream.slots(train.labels[images])
             chosen = _examples(places)

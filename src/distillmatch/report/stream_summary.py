@@ -16,7 +16,7 @@ KINDS = ("past", "now", "later", "never")
 def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:
     """Return a stream's description, with counts per task."""
     train = dataset.train.labels
-    stored = stored_sizes(dataset, stream)
+    stored = stored_sizes(stream)
     learned = [dataset.class_names[c] for c in stream.class_order]
     return {
         "source": dataset.name,

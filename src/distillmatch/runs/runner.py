@@ -20,7 +20,7 @@ from distillmatch.runs.session import Session
 from distillmatch.runs.stages import learn_stages
 from distillmatch.runs.threads import MOST_AT_ONCE
 from distillmatch.sources import Dataset, load_source, verify
-from distillmatch.streams import Stream, build_stream, check_fingerprint
+from distillmatch.streams import Stream, build_stream
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -87,7 +87,7 @@ def run(
         if stream is None:
             stream = build_stream(dataset, config)
         else:
-            check_fingerprint(dataset, stream)
+            stream.check_fingerprint(dataset)
             identity = f"{identity}/{stream.digest}"
         _check_test_images(dataset, stream)
         described = describe_stream(config, identity, len(stream))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from distillmatch.config.stream import DEFAULT_TASKS
 from distillmatch.errors import StreamError
 from distillmatch.randomness import random_integers, shuffled
 from distillmatch.sources.dataset import ClassTree, Dataset
-from distillmatch.streams import authors
+from distillmatch.streams.splits import learning_order
 
 Tasks = Sequence[tuple[int, ...]]
 """Class numbers, a tuple for each task."""
@@ -24,11 +25,8 @@ def classes_of_tasks(dataset: Dataset, config: StreamConfig) -> Tasks:
         tasks = _one_task_per_parent(dataset, config)
         return [tuple(c for c in task if c not in distractors) for task in tasks]
     order = [c for c in _class_order(dataset, config) if c not in distractors]
-    tasks, start = [], 0
-    for size in _task_sizes(len(order), config):
-        tasks.append(tuple(order[start : start + size]))
-        start += size
-    return tasks
+    ends = accumulate(_task_sizes(len(order), config), initial=0)
+    return [tuple(order[start:end]) for start, end in pairwise(ends)]
 
 
 def distractors_of(dataset: Dataset, config: StreamConfig) -> tuple[int, ...]:
@@ -102,22 +100,13 @@ def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
             f"tasks must be {parents} with order 'parent' (one for each parent class of source "
             f"'{dataset.name}'), not {config.tasks}"
         )
-    if config.splits == "authors":
-        order = authors.parent_order(range(parents), config.seed)
-    elif config.splits == "stratified":
-        order = list(range(parents))
-    else:
-        order = shuffled(range(parents), config.seed, "parent order")
+    order = learning_order("parent", parents, config)
     return [tree.classes_of_parent(parent) for parent in order]
 
 
 def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
-    if config.class_order is None and config.splits == "authors":
-        return authors.class_order(len(dataset.class_names), config.seed)
-    if config.class_order is None and config.splits == "stratified":
-        return list(range(len(dataset.class_names)))
     if config.class_order is None:
-        return shuffled(range(len(dataset.class_names)), config.seed, "class order")
+        return learning_order("class", len(dataset.class_names), config)
     number = {name: i for i, name in enumerate(dataset.class_names)}
     unknown = [name for name in config.class_order if name not in number]
     if unknown:
@@ -175,27 +164,29 @@ def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig
     its own; a task gets the group of its parent.
     """
     tree = _required_tree(dataset, config)
-    parents = [tree.parent_of_class[task[0]] for task in tasks]
-    if config.unlabeled == "positive":
-        return [tree.classes_of_super_class(tree.super_class_of_parent[p]) for p in parents]
-    count = len(tree.super_class_names)
-    if RECIPES[config.recipe].negative_stream == "regrouped":
-        largest, held = Counter(tree.super_class_of_parent).most_common(1)[0]
-        if 2 * held > len(tree.parent_names):
-            raise StreamError(
-                "unlabeled 'negative' needs super-classes of at most half of the "
-                f"{len(tree.parent_names)} parents, but '{tree.super_class_names[largest]}' has "
-                f"{held}"
-            )
-        groups = deal_again(tree.super_class_of_parent, config.seed)
-        return [
-            tuple(c for c, p in enumerate(tree.parent_of_class) if groups[p] == groups[parent])
-            for parent in parents
-        ]
-    if count < 2:
-        raise StreamError("unlabeled 'negative' needs at least two super-classes, not 1")
-    other = derangement(count, config.seed)
-    return [tree.classes_of_super_class(other[tree.super_class_of_parent[p]]) for p in parents]
+    groups: Sequence[int] = tree.super_class_of_parent
+    shown = groups  # the group that a task of each parent shows
+    regrouped = RECIPES[config.recipe].negative_stream == "regrouped"
+    if config.unlabeled == "negative" and regrouped:
+        _check_groups(tree)
+        groups = shown = deal_again(groups, config.seed)
+    elif config.unlabeled == "negative":
+        if len(tree.super_class_names) < 2:
+            raise StreamError("unlabeled 'negative' needs at least two super-classes, not 1")
+        other = derangement(len(tree.super_class_names), config.seed)
+        shown = [other[group] for group in groups]
+    wanted = [shown[tree.parent_of_class[task[0]]] for task in tasks]
+    group_of_class = [groups[parent] for parent in tree.parent_of_class]
+    return [tuple(c for c, of in enumerate(group_of_class) if of == group) for group in wanted]
+
+
+def _check_groups(tree: ClassTree) -> None:
+    largest, held = Counter(tree.super_class_of_parent).most_common(1)[0]
+    if 2 * held > len(tree.parent_names):
+        raise StreamError(
+            "unlabeled 'negative' needs super-classes of at most half of the "
+            f"{len(tree.parent_names)} parents, but '{tree.super_class_names[largest]}' has {held}"
+        )
 
 
 def derangement(count: int, seed: int) -> list[int]:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.randomness import permutation
-from distillmatch.sources.dataset import Dataset
 from distillmatch.streams.stream import Experience, Stream
 
 
@@ -69,15 +68,15 @@ class Coreset:
         return sum(images.nbytes for images in self.by_class)
 
 
-def stored_sizes(dataset: Dataset, stream: Stream) -> list[tuple[int, int]]:
+def stored_sizes(stream: Stream) -> list[tuple[int, int]]:
     """Return (images, bytes) that the stream's coreset holds after each task."""
     counts = np.zeros(0, np.int64)
     sizes = []
     for task, seen in zip(stream.tasks, accumulate(stream.task_sizes), strict=True):
-        labels = stream.slots(dataset.train.labels[task.labeled])
+        labels = stream.slots(stream.dataset.train.labels[task.labeled])
         stored = np.pad(counts, (0, seen - len(counts)))
         given = stored + np.bincount(labels, minlength=seen)
         counts = np.minimum(given, quotas(stream.config.coreset, seen))
         images = int(counts.sum())
-        sizes.append((images, images * dataset.image_bytes))
+        sizes.append((images, images * stream.dataset.image_bytes))
     return sizes

@@ -64,6 +64,9 @@ class SavedStream:
             found = repr(came)[:40] if isinstance(came, str | int | float) else kind_of(came)
             raise StreamError(f"{path}: {place}: {first['msg'].lower()}, not {found}") from None
 
+    def __len__(self) -> int:
+        return len(self.content.tasks)
+
     def config(self, allow_import: Collection[str] = ()) -> StreamConfig:
         """Return the configuration; your own source must be in `allow_import`."""
         try:
@@ -161,13 +164,3 @@ def _label_problems(
 
 def _repeats_or_exceeds(classes: Sequence[int], count: int) -> bool:
     return len(set(classes)) < len(classes) or max(classes, default=0) >= count
-
-
-def read_stream_config(path: Path, allow_import: Collection[str] = ()) -> StreamConfig:
-    """Return the configuration that a saved stream was made with."""
-    return SavedStream.read(path).config(allow_import)
-
-
-def saved_task_count(path: Path) -> int:
-    """Return the number of tasks of a saved stream, which its configuration need not name."""
-    return len(SavedStream.read(path).content.tasks)

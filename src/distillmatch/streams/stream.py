@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
-from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, choose_rows
+from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, Part, choose_rows
 from distillmatch.sources.registry import load_source
-from distillmatch.streams.saved import SavedStream, read_stream_config, write_stream
+from distillmatch.streams.saved import SavedStream, write_stream
 from distillmatch.streams.tasks import Task, build_tasks
 
 
@@ -127,11 +127,10 @@ class Stream:
             dataset: the data set the stream was made from, instead of loading its source.
             allow_import: sources of your own (`module:name`) that the file may name.
         """
-        path = Path(path)
+        saved = SavedStream.read(Path(path))
         if dataset is None:
             allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
-            dataset = load_source(read_stream_config(path, allowed))
-        saved = SavedStream.read(path)
+            dataset = load_source(saved.config(allowed))
         config, tasks = saved.config_and_tasks(dataset)
         return cls(config, dataset, tasks, saved.content.evaluated_on)
 
@@ -145,7 +144,7 @@ class Stream:
         return len(self.tasks)
 
     def __iter__(self) -> Iterator[Experience]:
-        return (experience(self.dataset, self, task) for task in range(len(self)))
+        return map(self.experience, range(len(self)))
 
     def __repr__(self) -> str:
         labeled, unlabeled = (
@@ -186,6 +185,37 @@ class Stream:
         """The number of classes that each task is the first to label."""
         return tuple(len(task.classes) for task in self.tasks)
 
+    def experience(self, task: int) -> Experience:
+        """Return a task, numbered from 0, as a learner sees it; mapped images stay on disk."""
+        chosen, sizes = self.tasks[task], self.task_sizes[: task + 1]
+        train = self.dataset.train
+        return Experience(
+            task=task,
+            task_sizes=sizes,
+            images=choose_rows(train.images, chosen.labeled),
+            labels=self.slots(train.labels[chosen.labeled]),
+            unlabeled=choose_rows(train.images, chosen.unlabeled),
+            class_names=tuple(self.class_names[c] for c in self.class_order[: sum(sizes)]),
+        )
+
+    def evaluation_part(self, task: int) -> EvaluationPart:
+        """Return a task's test images."""
+        part: Part = getattr(self.dataset, self.evaluated_on)
+        chosen = self.tasks[task].test
+        return EvaluationPart(choose_rows(part.images, chosen), self.slots(part.labels[chosen]))
+
+    def true_slots_of_unlabeled(self, task: int) -> NDArray[np.int64]:
+        """Return the true slots of a task's unlabeled images, for diagnostics only."""
+        return self.slots(self.dataset.train.labels[self.tasks[task].unlabeled])
+
+    def check_fingerprint(self, dataset: Dataset) -> None:
+        """Refuse a data set other than the one the stream was made from."""
+        if dataset is not self.dataset and dataset.fingerprint != self.fingerprint:
+            raise StreamError(
+                f"the stream was made from data with fingerprint {self.fingerprint}, "
+                f"but source '{dataset.name}' here has {dataset.fingerprint}"
+            )
+
     def slots(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """Translate the source's class numbers into slots; classes never learned come last."""
         return self._slot_of_class[labels]
@@ -207,40 +237,3 @@ class Stream:
 def build_stream(dataset: Dataset, config: StreamConfig) -> Stream:
     """Build the stream that a configuration describes over a data set."""
     return Stream.build(config, dataset)
-
-
-def experience(dataset: Dataset, stream: Stream, task: int) -> Experience:
-    """Return one task (numbered from 0) as a learner sees it; mapped images stay on disk."""
-    check_fingerprint(dataset, stream)
-    chosen, sizes = stream.tasks[task], stream.task_sizes[: task + 1]
-    return Experience(
-        task=task,
-        task_sizes=sizes,
-        images=choose_rows(dataset.train.images, chosen.labeled),
-        labels=stream.slots(dataset.train.labels[chosen.labeled]),
-        unlabeled=choose_rows(dataset.train.images, chosen.unlabeled),
-        class_names=tuple(stream.class_names[c] for c in stream.class_order[: sum(sizes)]),
-    )
-
-
-def evaluation_part(dataset: Dataset, stream: Stream, task: int) -> EvaluationPart:
-    """Return one task's test images."""
-    check_fingerprint(dataset, stream)
-    part = dataset.test if stream.evaluated_on == "test" else dataset.train
-    chosen = stream.tasks[task].test
-    return EvaluationPart(choose_rows(part.images, chosen), stream.slots(part.labels[chosen]))
-
-
-def true_slots_of_unlabeled(dataset: Dataset, stream: Stream, task: int) -> NDArray[np.int64]:
-    """Return the true slots of a task's unlabeled images, for diagnostics only."""
-    check_fingerprint(dataset, stream)
-    return stream.slots(dataset.train.labels[stream.tasks[task].unlabeled])
-
-
-def check_fingerprint(dataset: Dataset, stream: Stream) -> None:
-    """Refuse a data set other than the one the stream was made from."""
-    if dataset is not stream.dataset and dataset.fingerprint != stream.fingerprint:
-        raise StreamError(
-            f"the stream was made from data with fingerprint {stream.fingerprint}, "
-            f"but source '{dataset.name}' here has {dataset.fingerprint}"
-        )

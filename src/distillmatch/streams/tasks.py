@@ -1,5 +1,6 @@
 """The tasks of a stream as index lists of labeled, unlabeled, and test images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +11,6 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset
-from distillmatch.streams import authors, stratified
 from distillmatch.streams.classes import (
     Tasks,
     classes_of_tasks,
@@ -18,6 +18,7 @@ from distillmatch.streams.classes import (
     classes_that_return,
     distractors_of,
 )
+from distillmatch.streams.splits import label_orders, unlabeled_orders
 
 Indices = NDArray[np.int64]
 
@@ -52,14 +53,23 @@ class Task:
 def build_tasks(dataset: Dataset, config: StreamConfig) -> tuple[Task, ...]:
     """Return the tasks that a configuration describes; the same seed gives the same tasks."""
     tasks = classes_of_tasks(dataset, config)
-    images, rest = _split(dataset, config)
-    labeled = _labeled_by_task(images, tasks, config)
+    distractors = distractors_of(dataset, config)
+    order = np.argsort(dataset.train.labels, kind="stable")
+    bounds = np.searchsorted(dataset.train.labels[order], np.arange(len(dataset.class_names) + 1))
+    by_class = [order[start:end] for start, end in pairwise(bounds)]
+    by_class, counts = label_orders(dataset, by_class, config)
+    for c in distractors:
+        counts[c] = 0
+    labeled = _labeled(
+        [images[:n] for images, n in zip(by_class, counts, strict=True)], tasks, config
+    )
     shown = classes_of_unlabeled(dataset, tasks, [tuple(of_task) for of_task in labeled], config)
-    if config.splits == "authors":
-        order = [c for task in (*tasks, distractors_of(dataset, config)) for c in task]
-        dealt = authors.unlabeled_orders({c: rest[c] for c in order}, config.seed)
-        rest = [dealt[c] for c in range(len(rest))]
-    unlabeled = _divide(dataset, rest, shown, config)
+    rest = unlabeled_orders(
+        [images[n:] for images, n in zip(by_class, counts, strict=True)],
+        [c for classes in (*tasks, distractors) for c in classes],
+        config,
+    )
+    unlabeled = _unlabeled(dataset, rest, shown, config)
     return tuple(
         Task(
             classes=classes,
@@ -72,33 +82,8 @@ def build_tasks(dataset: Dataset, config: StreamConfig) -> tuple[Task, ...]:
     )
 
 
-def _split(dataset: Dataset, config: StreamConfig) -> tuple[list[Indices], list[Indices]]:
-    """Split each class's training images into a labeled part and the rest, in random order."""
-    order = np.argsort(dataset.train.labels, kind="stable")
-    bounds = np.searchsorted(dataset.train.labels[order], np.arange(len(dataset.class_names) + 1))
-    by_class = [order[start:end] for start, end in pairwise(bounds)]
-    counts = [
-        _labels_of_class(dataset, config, name, len(images))
-        for name, images in zip(dataset.class_names, by_class, strict=True)
-    ]
-    if config.splits == "stratified":
-        share = config.label_fraction or dataset.label_fraction
-        by_class, counts = stratified.label_orders(by_class, share)
-    elif config.splits == "authors":
-        by_class = [authors.label_order(images, config.seed) for images in by_class]
-    else:
-        by_class = [
-            images[permutation(len(images), config.seed, "labels", name)]
-            for images, name in zip(by_class, dataset.class_names, strict=True)
-        ]
-    for c in distractors_of(dataset, config):
-        counts[c] = 0
-    pairs = list(zip(by_class, counts, strict=True))
-    return [images[:n] for images, n in pairs], [images[n:] for images, n in pairs]
-
-
-def _labeled_by_task(
-    labeled: list[Indices], tasks: Tasks, config: StreamConfig
+def _labeled(
+    by_class: Sequence[Indices], tasks: Tasks, config: StreamConfig
 ) -> list[dict[int, Indices]]:
     """Divide each class's labeled images equally over the tasks in which it appears.
 
@@ -109,33 +94,19 @@ def _labeled_by_task(
     for first, classes in enumerate(tasks):
         for c in classes:
             appears = [first, *(i for i, back in enumerate(returning) if c in back)]
-            shares = np.array_split(labeled[c], min(len(appears), len(labeled[c])))
+            shares = np.array_split(by_class[c], min(len(appears), len(by_class[c])))
             for i, share in zip(appears, shares, strict=False):
                 received[i][c] = share
     return received
 
 
-def _labels_of_class(dataset: Dataset, config: StreamConfig, name: str, images: int) -> int:
-    """Return how many of a class's images are labeled, or say that there are too few."""
-    if images == 0:
-        raise StreamError(f"class '{name}' of source '{dataset.name}' has no training image")
-    if config.labels_per_class is None:
-        return max(1, round(images * (config.label_fraction or dataset.label_fraction)))
-    if config.labels_per_class > images:
-        raise StreamError(
-            f"labels_per_class is {config.labels_per_class}, but class '{name}' of source "
-            f"'{dataset.name}' has only {images} training images"
-        )
-    return config.labels_per_class
-
-
-def _divide(
-    dataset: Dataset, rest: list[Indices], shown: Tasks, config: StreamConfig
+def _unlabeled(
+    dataset: Dataset, by_class: Sequence[Indices], shown: Tasks, config: StreamConfig
 ) -> list[Indices]:
     """Divide the unlabeled images over the tasks; no image goes to two tasks."""
-    received: list[list[Indices]] = [[] for _ in shown]
+    received: list[list[Indices]] = [[np.empty(0, np.int64)] for _ in shown]
     dealt = 0
-    for c, images in enumerate(rest):
+    for c, images in enumerate(by_class):
         holders = [i for i, classes in enumerate(shown) if c in classes]
         for i, share in zip(holders, _shares(images, len(holders), dealt), strict=True):
             received[i].append(share)
@@ -152,10 +123,7 @@ def _divide(
         order = permutation(len(without_class), config.seed, "unlabelled folders")
         for i, share in enumerate(_shares(without_class[order], len(shown))):
             received[i].append(share)
-    return [
-        _limited(np.concatenate([*images, np.empty(0, np.int64)]), i, config)
-        for i, images in enumerate(received)
-    ]
+    return [_limited(np.concatenate(images), i, config) for i, images in enumerate(received)]
 
 
 def _shares(images: Indices, holders: int, first: int = 0) -> list[Indices]:

@@ -134,7 +134,7 @@ class Tuning:
         values = self.config.model_dump(include=set(StreamConfig.model_fields))
         stream = build_stream(dataset, StreamConfig(**values))
         chosen, folds = self.selection, list[Fold]()
-        streams = validation_folds(dataset, stream, chosen.folds, chosen.tasks)
+        streams = validation_folds(stream, chosen.folds, chosen.tasks)
         if chosen.metric != "A_N" and len(streams[0]) < 2:
             raise ConfigError(f"metric '{chosen.metric}' needs at least two validation tasks")
         for number, fold in enumerate(streams, 1):
