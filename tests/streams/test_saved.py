@@ -21,12 +21,15 @@ from distillmatch.streams import Coreset, build_stream
 from distillmatch.streams import validation_folds as folds_of
 
 
-def test_a_saved_stream_is_read_back_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{"unlabeled": "negative"}, {"tasks": 5, "repetition": 0.5, "distractors": 2}]
+)
+def test_a_saved_stream_is_read_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
     dataset = make_dataset()
-    built = build_stream(dataset, StreamConfig(unlabeled="negative", seed=4, coreset=7))
+    built = build_stream(dataset, StreamConfig(seed=4, coreset=7, **options))
     built.save(tmp_path / "stream.json")
     read = Stream.load(tmp_path / "stream.json", dataset)
-    assert read.config == built.config
+    assert read.config == built.config and read.digest == built.digest
     for one, other in zip(built.tasks, read.tasks, strict=True):
         assert one.classes == other.classes and one.unlabeled_classes == other.unlabeled_classes
         for name in ("labeled", "unlabeled", "test"):
@@ -123,8 +126,8 @@ def remove_labels_of_a_class(content: dict[str, Any]) -> None:
         (extend(1, "unlabeled", 0, "unlabeled"), "a training image is used twice"),
         (extend(1, "unlabeled", 1, "labeled"), "a training image is used twice"),
         (extend(1, "test", 1, "test"), "a test image is used twice"),
-        (swap("labeled"), "task 1: labeled images are not all of the task's classes"),
-        (swap("classes"), "task 1: labeled images are not all of the task's classes"),
+        (swap("labeled"), "task 1: labeled images are not all of the task's classes or earlier"),
+        (swap("classes"), "task 1: labeled images are not all of the task's classes or earlier"),
         (swap("test"), "task 1: test images are not all of the task's classes"),
         (remove_labels_of_a_class, "task 1: class 'class .*' has no labeled image"),
     ],

@@ -1,6 +1,7 @@
 """The setting: what the protocol says of streams, shown on generated cases."""
 
 import gc
+import hashlib
 import random
 import types
 from collections import Counter
@@ -16,17 +17,14 @@ from hypothesis import strategies as st
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.sources import UNKNOWN, Dataset, Part
-from distillmatch.streams import (
-    Stream,
-    build_stream,
-    validation_folds,
-)
+from distillmatch.streams import Stream, build_stream, validation_folds
 
 KINDS = ("uniform", "positive", "negative", "random", "task", "none")
+Case = tuple[Dataset, StreamConfig]
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Dataset, StreamConfig]:
+def cases(draw: st.DrawFn) -> Case:
     per_parent = draw(st.integers(1, 4))
     super_classes = draw(st.integers(2, 4))
     parents = super_classes * draw(st.integers(1, 3))
@@ -34,15 +32,20 @@ def cases(draw: st.DrawFn) -> tuple[Dataset, StreamConfig]:
     per_class = draw(st.integers(4, 25))
     dataset = make_dataset(classes, per_class, 2, parents, super_classes)
     kind = draw(st.sampled_from(KINDS))
-    options: dict[str, object] = {"unlabeled": kind, "seed": draw(st.integers(0, 10**6))}
+    options: dict[str, Any] = {"unlabeled": kind, "seed": draw(st.integers(0, 10**6))}
     options["splits"] = draw(st.sampled_from(["hashed", "authors"]))
     # In the groups of recipe `paper` a task may see its own super-class; see test_classes.py.
     options["recipe"] = "as-written"
     options["labels_per_class"] = draw(st.integers(1, per_class))
+    options["repetition"] = draw(st.sampled_from([0.0, 0.0, 0.3, 0.7, 1.0]))
+    options["coreset"] = draw(st.integers(0, 40))
     if kind in ("positive", "negative") or draw(st.booleans()):
         options["order"] = "parent"
+        options["distractors"] = draw(st.sampled_from([0, classes - parents]))
     else:
-        options["tasks"] = draw(st.sampled_from([t for t in range(1, 9) if classes % t == 0]))
+        options["distractors"] = draw(st.integers(0, classes - 1) | st.just(0))
+        left = classes - options["distractors"]
+        options["tasks"] = draw(st.sampled_from([t for t in range(1, 9) if left % t == 0]))
     if kind == "random":
         options["random_classes"] = draw(st.integers(1, classes))
     if draw(st.booleans()):
@@ -50,41 +53,74 @@ def cases(draw: st.DrawFn) -> tuple[Dataset, StreamConfig]:
     return dataset, StreamConfig(**options)
 
 
-@settings(max_examples=150, deadline=None)
+def classes_of(dataset: Dataset, images: np.ndarray) -> Counter[int]:
+    return Counter(dataset.train.labels[images].tolist())
+
+
+def comes_back(config: StreamConfig, task: int, place: int) -> bool:
+    """Whether the class at a place of the learning order returns, by the hash's own integer."""
+    raw = hashlib.shake_256(f"{config.seed}/repetition/{task}".encode()).digest(8 * (place + 1))
+    return (int.from_bytes(raw[-8:], "little") >> 11) / 2**53 < config.repetition
+
+
+def labels_by_rule(stream: Stream) -> list[dict[int, int]]:
+    """How many labels of which classes each task has: those of a class are dealt in turn."""
+    expected: list[dict[int, int]] = [{} for _ in stream.tasks]
+    for place, c in enumerate(stream.class_order):
+        first = next(i for i, task in enumerate(stream.tasks) if c in task.classes)
+        later = range(first + 1, len(stream))
+        appears = [first, *(i for i in later if comes_back(stream.config, i, place))]
+        for label in range(stream.config.labels_per_class or 0):
+            task = expected[appears[label % len(appears)]]
+            task[c] = task.get(c, 0) + 1
+    return expected
+
+
+@settings(max_examples=200, deadline=None)
 @given(cases())
-def test_every_stream_keeps_the_rules_of_the_setting(case: tuple[Dataset, StreamConfig]) -> None:
+def test_every_stream_keeps_the_rules_of_the_setting(case: Case) -> None:
     dataset, config = case
     stream = build_stream(dataset, config)
-    labels = dataset.train.labels
-    classes = [c for task in stream.tasks for c in task.classes]
-    assert sorted(classes) == list(range(len(dataset.class_names)))
-    labeled = np.concatenate([task.labeled for task in stream.tasks])
-    unlabeled = np.concatenate([task.unlabeled for task in stream.tasks])
-    assert len(np.unique(labeled)) == len(labeled)
-    assert len(np.unique(unlabeled)) == len(unlabeled), "no unlabeled image in two tasks"
-    assert not set(labeled) & set(unlabeled)
-    for task in stream.tasks:
-        counts = Counter(labels[task.labeled].tolist())
-        assert counts == dict.fromkeys(task.classes, config.labels_per_class)
-        assert set(labels[task.unlabeled]) <= set(task.unlabeled_classes)
+    everything = set(range(len(dataset.class_names)))
+    distractors = everything - set(stream.class_order)
+    assert len(stream.class_order) == len(everything) - config.distractors
+    assert len(distractors) == config.distractors
+    used = np.concatenate([i for task in stream.tasks for i in (task.labeled, task.unlabeled)])
+    assert len(np.unique(used)) == len(used), "no image is labeled twice, or seen in two tasks"
+    for number, (task, expected) in enumerate(
+        zip(stream.tasks, labels_by_rule(stream), strict=True)
+    ):
+        assert classes_of(dataset, task.labeled) == expected
+        returning = {stream.class_order[slot] for slot in stream.returning(number)}
+        assert returning | set(task.classes) == set(expected)
+        assert not returning & set(task.classes)
+        assert set(dataset.train.labels[task.unlabeled]) <= set(task.unlabeled_classes)
+        truth = stream.true_slots_of_unlabeled(number)
+        assert all(
+            (slot >= len(stream.class_order)) == (c in distractors)
+            for slot, c in zip(truth, dataset.train.labels[task.unlabeled], strict=True)
+        )
         assert set(dataset.test.labels[task.test]) == set(task.classes)
         if config.unlabeled_per_task is not None:
             assert len(task.unlabeled) <= config.unlabeled_per_task
-    assert sum(len(task.test) for task in stream.tasks) == len(dataset.test)
+    assert sum(len(task.test) for task in stream.tasks) == 2 * len(stream.class_order)
+    without = {"repetition": 0.0, "distractors": 0, "tasks": config.tasks and 1}
+    plain = build_stream(dataset, config.replace(**without))
+    labeled, before = (np.concatenate([t.labeled for t in one.tasks]) for one in (stream, plain))
+    kept = before[~np.isin(dataset.train.labels[before], list(distractors))]
+    assert np.array_equal(np.sort(labeled), np.sort(kept)), "the same images as without both"
 
 
 @settings(max_examples=100, deadline=None)
 @given(cases())
-def test_a_class_is_divided_equally_over_the_tasks_that_show_it(
-    case: tuple[Dataset, StreamConfig],
-) -> None:
+def test_a_class_is_divided_equally_over_the_tasks_that_show_it(case: Case) -> None:
     dataset, config = case
-    config = config.replace(unlabeled_per_task=None)
-    stream = build_stream(dataset, config)
+    stream = build_stream(dataset, config.replace(unlabeled_per_task=None))
     for c in range(len(dataset.class_names)):
-        of_class = int((dataset.train.labels == c).sum()) - (config.labels_per_class or 0)
+        labels = (config.labels_per_class or 0) * (c in stream.class_order)
+        of_class = int((dataset.train.labels == c).sum()) - labels
         shown_in = [task for task in stream.tasks if c in task.unlabeled_classes]
-        shown = [int((dataset.train.labels[task.unlabeled] == c).sum()) for task in shown_in]
+        shown = [classes_of(dataset, task.unlabeled)[c] for task in shown_in]
         if of_class < len(shown_in):
             assert sorted(shown) == [0] * (len(shown_in) - of_class) + [1] * of_class
         elif shown_in:
@@ -121,14 +157,12 @@ def test_classes_of_fewer_images_than_tasks_are_dealt_to_all_tasks_in_turn() -> 
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_each_kind_shows_the_classes_that_the_protocol_names(
-    case: tuple[Dataset, StreamConfig],
-) -> None:
+def test_each_kind_shows_the_classes_that_the_protocol_names(case: Case) -> None:
     dataset, config = case
-    stream = build_stream(dataset, config)
-    tree = dataset.tree
+    stream, tree = build_stream(dataset, config), dataset.tree
     assert tree is not None
     everything = set(range(len(dataset.class_names)))
+    learned = set(stream.class_order)
     mapped: dict[int, set[int]] = {}
     for task in stream.tasks:
         shown = set(task.unlabeled_classes)
@@ -141,7 +175,7 @@ def test_each_kind_shows_the_classes_that_the_protocol_names(
         if config.unlabeled == "uniform":
             assert shown == everything
         elif config.unlabeled == "task":
-            assert shown == set(task.classes)
+            assert shown == set(classes_of(dataset, task.labeled)) | everything - learned
         elif config.unlabeled == "none":
             assert not shown and not len(task.unlabeled)
         elif config.unlabeled == "positive":
@@ -152,7 +186,7 @@ def test_each_kind_shows_the_classes_that_the_protocol_names(
         else:
             assert len(task.unlabeled_classes) == len(shown) == config.random_classes
         if config.order == "parent":
-            assert set(task.classes) == {c for c in everything if tree.parent_of_class[c] == parent}
+            assert set(task.classes) == {c for c in learned if tree.parent_of_class[c] == parent}
     if config.unlabeled == "negative":
         images = [next(iter(s)) for s in mapped.values()]
         assert len(set(images)) == len(images), "a derangement uses each super-class once"
@@ -217,8 +251,29 @@ def test_given_shares_sizes_and_class_orders_are_followed() -> None:
         assert [len(task.labeled) for task in tasks] == [labeled] * 3
     names = ("class 2", "class 0", "class 3", "class 1")
     config = StreamConfig(task_sizes=(1, 3), class_order=names)
-    tasks = build_stream(make_dataset(classes=4, parents=None), config).tasks
-    assert [task.classes for task in tasks] == [(2,), (0, 3, 1)]
+    for classes, distractors in ((4, 0), (9, 5)):
+        other = make_dataset(classes, parents=None)
+        tasks = build_stream(other, config.replace(distractors=distractors)).tasks
+        assert [task.classes for task in tasks] == [(2,), (0, 3, 1)]
+
+
+def test_a_larger_probability_lets_the_same_classes_return_and_more() -> None:
+    returning = []
+    for probability in (0.2, 0.5, 1.0):
+        stream = build_stream(cifar_shaped(), StreamConfig(repetition=probability))
+        returning.append({(i, slot) for i in range(10) for slot in stream.returning(i)})
+    assert returning[0] < returning[1] < returning[2]
+    assert [len(found) / 450 for found in returning] == pytest.approx([0.2, 0.5, 1.0], abs=0.06)
+
+
+def test_distractors_are_drawn_by_the_seed_and_each_parent_keeps_a_class() -> None:
+    learned = set()
+    for seed in range(20):
+        config = StreamConfig(order="parent", distractors=6, seed=seed)
+        stream = build_stream(make_dataset(), config)
+        assert stream.task_sizes == (1,) * 6
+        learned.add(frozenset(stream.class_order))
+    assert len(learned) > 10
 
 
 def test_images_of_unlabeled_folders_are_divided_over_the_tasks() -> None:
@@ -242,6 +297,11 @@ def test_images_of_unlabeled_folders_are_divided_over_the_tasks() -> None:
         ({"class_order": ("class 1",)}, "each of the 12 classes"),
         ({"tasks": 3, "unlabeled": "random", "random_classes": 13}, "at most the 12 classes"),
         ({"tasks": 10**12}, "tasks must be at most the 12 classes"),
+        ({"distractors": 12}, "must leave a class to learn: at most 11 of the 12 classes"),
+        ({"order": "parent", "distractors": 7}, "leave a class of each parent to learn: at most 6"),
+        ({"tasks": 4, "distractors": 2}, "of the source without 2 distractors .*1, 2, 5, 10"),
+        ({"task_sizes": (6, 6), "distractors": 2}, "add up to the 10 classes of .*, not to 12"),
+        ({"class_order": ("class 1",), "distractors": 2}, "must name 10 of the 12 classes"),
         ({"tasks": 3, "labels_per_class": 10**30}, "only 20 training images"),
     ],
 )
@@ -291,49 +351,48 @@ def test_the_truth_of_unlabeled_images_cannot_be_reached_from_what_a_method_is_g
         assert not isinstance(thing, Dataset | Stream | Part)
 
 
-def test_an_experience_holds_the_tasks_images_with_labels_in_learning_order() -> None:
-    dataset = make_dataset()
-    stream = build_stream(dataset, StreamConfig(tasks=3))
-    for number, task in enumerate(stream.tasks):
-        given_to_method = stream.experience(number)
-        assert np.array_equal(given_to_method.images, dataset.train.images[task.labeled])
-        assert np.array_equal(given_to_method.unlabeled, dataset.train.images[task.unlabeled])
-        expected = [stream.class_order.index(c) for c in dataset.train.labels[task.labeled]]
-        assert given_to_method.labels.tolist() == expected
-        assert given_to_method.past == 4 * number and given_to_method.seen == 4 * (number + 1)
-        test = stream.evaluation_part(number)
-        assert set(test.labels) == set(range(4 * number, 4 * number + 4))
-
-
 @settings(max_examples=40, deadline=None)
+@given(cases())
+def test_an_experience_holds_the_tasks_images_with_labels_in_learning_order(case: Case) -> None:
+    dataset, config = case
+    stream, seen = build_stream(dataset, config), 0
+    for number, (task, learned) in enumerate(zip(stream.tasks, stream, strict=True)):
+        assert np.array_equal(learned.images, dataset.train.images[task.labeled])
+        assert np.array_equal(learned.unlabeled, dataset.train.images[task.unlabeled])
+        expected = [stream.class_order.index(c) for c in dataset.train.labels[task.labeled]]
+        assert learned.labels.tolist() == expected
+        past, seen = seen, seen + len(task.classes)
+        assert (learned.past, learned.seen) == (past, seen)
+        assert set(stream.evaluation_part(number).labels) == set(range(past, seen))
+
+
+@settings(max_examples=60, deadline=None)
 @given(cases(), st.integers(2, 4))
 def test_validation_folds_hold_out_training_data_of_the_first_tasks_only(
-    case: tuple[Dataset, StreamConfig], folds: int
+    case: Case, folds: int
 ) -> None:
-    dataset, config = case
-    stream = build_stream(dataset, config)
-    first = max(1, len(stream) // 2)
-    if (config.labels_per_class or 0) < folds:
+    stream = build_stream(*case)
+    labels, first = stream.dataset.train.labels, stream.tasks[: max(1, len(stream) // 2)]
+    fewest = min(
+        classes_of(stream.dataset, task.labeled)[c] for task in first for c in task.classes
+    )
+    if fewest < folds:
         with pytest.raises(StreamError, match="too few for"):
             validation_folds(stream, folds)
         return
     parts = validation_folds(stream, folds)
-    assert [len(part) for part in parts] == [first] * folds
-    for number in range(first):
+    assert [len(part) for part in parts] == [len(first)] * folds
+    for number, whole in enumerate(first):
+        own = whole.labeled[np.isin(labels[whole.labeled], whole.classes)]
         held_out = [part.tasks[number].test for part in parts]
-        together = np.sort(np.concatenate(held_out))
-        assert np.array_equal(together, np.sort(stream.tasks[number].labeled))
+        assert np.array_equal(np.sort(np.concatenate(held_out)), np.sort(own))
         for part in parts:
             task = part.tasks[number]
             assert part.evaluated_on == "train"
-            assert not set(task.labeled) & set(task.test)
-            assert len(task.labeled) + len(task.test) == len(stream.tasks[number].labeled)
-            assert np.array_equal(task.unlabeled, stream.tasks[number].unlabeled)
+            assert np.array_equal(task.labeled, np.setdiff1d(whole.labeled, task.test))
+            assert np.array_equal(task.unlabeled, whole.unlabeled)
             shown = part.evaluation_part(number)
-            assert np.array_equal(shown.images, dataset.train.images[task.test])
-        sizes = [
-            Counter(dataset.train.labels[images].tolist())[c]
-            for images in held_out
-            for c in stream.tasks[number].classes
-        ]
-        assert max(sizes) - min(sizes) <= 1
+            assert np.array_equal(shown.images, stream.dataset.train.images[task.test])
+        for c in whole.classes:
+            sizes = [(labels[images] == c).sum() for images in held_out]
+            assert max(sizes) - min(sizes) <= 1
