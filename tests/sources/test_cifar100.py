@@ -87,18 +87,13 @@ def test_the_same_data_set_comes_from_each_place_it_may_lie(
     assert len(fingerprints) == 1
 
 
-def test_pixels_are_rows_of_red_green_blue(files: dict[str, bytes], tmp_path: Path) -> None:
+def test_pixels_and_parents_are_those_of_the_files(files: dict[str, bytes], tmp_path: Path) -> None:
     dataset = load(extract(files, tmp_path / "data"))
     stored = pickle.loads(files["train"])[b"data"]
     for image, row, column, channel in [(0, 0, 0, 0), (3, 5, 7, 1), (99, 31, 30, 2)]:
         pixel = dataset.train.images[image, row, column, channel]
         assert pixel == stored[image, channel * 1024 + row * 32 + column]
-
-
-def test_the_tree_has_the_parents_of_the_files_and_eight_super_classes(
-    files: dict[str, bytes], tmp_path: Path
-) -> None:
-    tree = load(extract(files, tmp_path / "data")).tree
+    tree = dataset.tree
     assert tree is not None
     assert tree.parent_of_class == tuple(label // 5 for label in range(100))
     assert len(tree.super_class_names) == 8
@@ -113,7 +108,6 @@ def test_what_is_missing_is_downloaded_and_unpacked_once(
 
     def download(url: str, path: Path, md5: str) -> None:
         assert (url, md5) == (cifar100.URL, cifar100.ARCHIVE_MD5)
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(archive.read_bytes())
         places.append(path)
 
@@ -156,15 +150,9 @@ def test_a_file_with_another_md5_is_not_unpickled(
         load(place)
 
 
-def test_another_archive_than_the_published_one_is_not_unpacked(
-    files: dict[str, bytes], tmp_path: Path
-) -> None:
-    archive = pack(files, tmp_path / "a.tar.gz")
+def test_another_archive_or_image_size_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"with md5 {cifar100.ARCHIVE_MD5}, found md5"):
-        load(archive)
-
-
-def test_another_image_size_is_refused() -> None:
+        load(pack(files, tmp_path / "a.tar.gz"))
     with pytest.raises(ConfigError, match="image_size must be 32 with source 'cifar100', not 64"):
         cifar100.load(StreamConfig(source="cifar100", image_size=64))
 
@@ -259,7 +247,6 @@ def test_the_real_files_load() -> None:
     assert dataset.train.images.shape == (50_000, 32, 32, 3)
     assert dataset.test.images.shape == (10_000, 32, 32, 3)
     assert np.bincount(dataset.train.labels).tolist() == [500] * 100
-    assert dataset.class_names[:3] == ("apple", "aquarium_fish", "baby")
     assert dataset.tree is not None
     fish = dataset.tree.parent_names.index("fish")
     names = {dataset.class_names[label] for label in dataset.tree.classes_of_parent(fish)}

@@ -1,18 +1,22 @@
-"""Own images: what is found, how it is divided, and when it is decoded again."""
+"""Own images: what is found, how it is divided, what cannot be used, when it is decoded again."""
 
 import os
+import sys
+import unicodedata
 from collections.abc import Callable
+from errno import EACCES
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from folder_images import colors, load, save
+from PIL import Image
 
 from distillmatch.cli import main
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
 from distillmatch.sources import UNKNOWN, folder
-from distillmatch.sources.dataset import fingerprint
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -28,10 +32,8 @@ def test_each_folder_is_a_class_and_a_fifth_of_it_is_held_out(data: Path) -> Non
     red = np.array([10, 100, 200])
     for part in (dataset.train, dataset.test):
         assert np.array_equal(part.images[:, 5, 5, 0], red[part.labels])
-    everything = colors(dataset.train.images) + colors(dataset.test.images)
-    assert len(set(everything)) == 30
-    assert dataset.label_fraction == 0.2
-    assert dataset.problems == ()
+    assert len({*colors(dataset.train.images), *colors(dataset.test.images)}) == 30
+    assert (dataset.label_fraction, dataset.problems) == (0.2, ())
     assert (dataset.image_size, load(data, image_size=48).image_size) == (32, 48)
 
 
@@ -39,9 +41,8 @@ def test_what_is_held_out_stays_held_out_when_images_are_added(data: Path) -> No
     before = set(colors(load(data).test.images))
     save(data / "cat" / "kittens" / "new.png", (10, 77, 0))
     dataset = load(data)
-    after = set(colors(dataset.test.images))
     assert len(dataset.train) + len(dataset.test) == 31
-    assert len(before - after) <= 1
+    assert len(before - set(colors(dataset.test.images))) <= 1
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(1, 0), (2, 1), (7, 1), (8, 2), (10, 2)])
@@ -52,6 +53,18 @@ def test_small_classes_keep_something_to_learn_from(
         save(tmp_path / "data" / "only" / f"{number}.png", (number, 0, 0))
     dataset = load(tmp_path / "data")
     assert (len(dataset.train), len(dataset.test)) == (count - held_out, held_out)
+
+
+def test_a_task_without_a_test_image_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in {"carp": 6, "eel": 1}.items():
+        for number in range(count):
+            save(tmp_path / "data" / name / f"{number}.png", (number, 0, 0))
+    words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "data"), "--tasks", "2"]
+    assert main([*words, "--method", "base", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("(eel) of source 'folder' has no test image to measure accuracy on\n")
 
 
 def test_a_test_folder_is_the_test_part(data: Path, tmp_path: Path) -> None:
@@ -70,11 +83,12 @@ def test_unlabeled_images_follow_from_nested_folders(data: Path, tmp_path: Path)
     save(tmp_path / "wild" / "b" / "c" / "1.png", (1, 1, 1))
     save(tmp_path / "wild" / "a.png", (2, 2, 2))
     save(tmp_path / "more" / "z.png", (3, 3, 3))
-    dataset = load(data, unlabeled_dirs=(tmp_path / "wild", tmp_path / "more"))
+    (tmp_path / "wild" / "b" / "loop").symlink_to(tmp_path / "wild")
+    folders = (tmp_path / "wild", tmp_path / "more")
+    dataset = load(data, unlabeled_dirs=folders, bad_images="skip")
     unknown = dataset.train.labels == UNKNOWN
     assert colors(dataset.train.images[unknown]) == [(2, 2, 2), (1, 1, 1), (3, 3, 3)]
-    assert unknown[-3:].all()
-    assert UNKNOWN not in dataset.test.labels
+    assert unknown[-3:].all() and UNKNOWN not in dataset.test.labels
     assert dataset.label_fraction == 1.0
 
 
@@ -103,45 +117,48 @@ def test_missing_and_overlapping_folders_are_named_with_their_key(
     data: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="empty: expected one folder of images for each class"):
-        load(tmp_path / "empty")
     with pytest.raises(ConfigError, match="data_dir must be given"):
         folder.load(StreamConfig(source="folder"))
-    with pytest.raises(SourceError, match="gone: expected the folder given as data_dir"):
-        load(tmp_path / "gone")
-    with pytest.raises(SourceError, match="gone: expected the folder given as test_dir"):
-        load(data, test_dir=tmp_path / "gone")
-    with pytest.raises(SourceError, match="unlabeled_dirs, found a file there"):
-        load(data, unlabeled_dirs=(data / "cat" / "1.png",))
-    with pytest.raises(ConfigError, match="test_dir must lie apart from data_dir"):
-        load(data, test_dir=data)
-    with pytest.raises(ConfigError, match="unlabeled_dirs must lie apart from data_dir"):
-        load(data, unlabeled_dirs=(tmp_path,))
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"data_dir": tmp_path / "empty"}, "empty: expected one folder of images for each class"),
+        ({"data_dir": tmp_path / "gone"}, "gone: expected the folder given as data_dir"),
+        ({"test_dir": tmp_path / "gone"}, "gone: expected the folder given as test_dir"),
+        ({"unlabeled_dirs": (data / "cat" / "1.png",)}, "unlabeled_dirs, found a file there"),
+        ({"test_dir": data}, "test_dir must lie apart from data_dir"),
+        ({"unlabeled_dirs": (tmp_path,)}, "unlabeled_dirs must lie apart from data_dir"),
+    ]
+    for given, sentence in cases:
+        with pytest.raises((ConfigError, SourceError), match=sentence):
+            load(**{"data_dir": data, **given})
+
+
+@pytest.mark.parametrize("key", ["data_dir", "test_dir", "unlabeled_dirs"])
+def test_a_given_folder_that_may_not_be_listed_is_refused_with_the_systems_reason(
+    key: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = data if key == "data_dir" else tmp_path / "closed"
+    closed.mkdir(exist_ok=True)
+    scan = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    given: dict[str, Any] = {"test_dir": closed, "unlabeled_dirs": (closed,)}
+    sentence = f"^{closed}: the folder given as {key} cannot be listed: Permission denied"
+    with pytest.raises(SourceError, match=sentence):
+        load(data, bad_images="skip", **{k: v for k, v in given.items() if k == key})
 
 
 def test_an_unchanged_folder_is_mapped_and_not_decoded_again(
     data: Path, decoded: list[int]
 ) -> None:
-    first = load(data)
+    first, again = load(data), load(data)
     assert len(decoded) == 30
-    again = load(data)
-    assert len(decoded) == 30
-    assert isinstance(again.train.images, np.memmap)
-    assert isinstance(again.test.images, np.memmap)
-    computed = fingerprint((again.train, again.test), again.class_names, again.tree)
-    assert first.fingerprint == again.fingerprint == computed
-
-
-def added(data: Path) -> None:
-    save(data / "cat" / "new.png", (10, 50, 0))
-
-
-def removed(data: Path) -> None:
-    (data / "cat" / "1.png").unlink()
-
-
-def renamed(data: Path) -> None:
-    (data / "cat" / "1.png").rename(data / "dog" / "from-cat.png")
+    assert isinstance(again.train.images, np.memmap) and isinstance(again.test.images, np.memmap)
+    assert first.fingerprint == again.fingerprint
 
 
 def overwritten(data: Path) -> None:
@@ -150,15 +167,23 @@ def overwritten(data: Path) -> None:
 
 
 def grown_at_the_same_time(data: Path) -> None:
-    path = data / "cat" / "1.png"
-    before = path.stat().st_mtime_ns
-    save(path, (10, 1, 0), size=64)
-    os.utime(path, ns=(before, before))
+    before = (data / "cat" / "1.png").stat().st_mtime_ns
+    save(data / "cat" / "1.png", (10, 1, 0), size=64)
+    os.utime(data / "cat" / "1.png", ns=(before, before))
 
 
-@pytest.mark.parametrize("change", [added, removed, renamed, overwritten, grown_at_the_same_time])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: save(data / "cat" / "new.png", (10, 50, 0)),
+        lambda data: (data / "cat" / "1.png").unlink(),
+        lambda data: (data / "cat" / "1.png").rename(data / "dog" / "from-cat.png"),
+        overwritten,
+        grown_at_the_same_time,
+    ],
+)
 def test_a_changed_folder_is_decoded_again_over_the_old_cache(
-    data: Path, change: Callable[[Path], None], decoded: list[int], cache: Path
+    data: Path, change: Callable[[Path], object], decoded: list[int], cache: Path
 ) -> None:
     load(data)
     before = len(decoded)
@@ -168,15 +193,127 @@ def test_a_changed_folder_is_decoded_again_over_the_old_cache(
     assert len(list(cache.iterdir())) == 1
 
 
-def test_a_task_without_a_test_image_is_refused_before_anything_is_trained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def half_an_image(path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path, "JPEG")
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(path.parent / target, target_is_directory=True)
+
+
+BAD: list[tuple[str, Callable[[Path], object], str]] = [
+    ("cat/bad", lambda path: path.write_text("text"), "cat/bad: not an image in a format that can"),
+    ("cat/bad", lambda path: path.write_bytes(b""), "cat/bad: the file is empty"),
+    ("cat/bad", half_an_image, "cat/bad: the image is damaged"),
+    ("cat/bad", lambda path: Image.new("F", (32, 32)).save(path, "TIFF"), " of mode F cannot"),
+    ("cat/bad", link_to("nowhere.png"), "cat/bad: a link to nothing"),
+    ("cat/bad", link_to("bad"), "cat/bad: Too many levels of symbolic links"),
+    ("cat/bad", link_to(".."), "cat/bad: a link that loops back to .*data"),
+    ("cat/bad", link_to("../dog"), "cat/bad: the same folder as .*data/dog, which is used"),
+    ("cat/bad", os.mkfifo, "cat/bad: neither a file nor a folder"),
+    ("stray.png", lambda path: save(path, (0, 0, 0)), "stray.png: not in the folder of a class"),
+    ("ant", Path.mkdir, "data/ant: a class without images"),
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="makes Unix files")
+@pytest.mark.parametrize(("name", "make", "sentence"), BAD)
+def test_what_cannot_be_used_is_named_and_stops_or_is_left_out(
+    data: Path, name: str, make: Callable[[Path], object], sentence: str, decoded: list[int]
 ) -> None:
-    """The classes of one image each keep it for training, so that nothing is left to test."""
-    for name, count in {"carp": 6, "eel": 1}.items():
-        for number in range(count):
-            save(tmp_path / "data" / name / f"{number}.png", (number, 0, 0))
-    words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "data"), "--tasks", "2"]
-    assert main([*words, "--method", "base", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.endswith("(eel) of source 'folder' has no test image to measure accuracy on\n")
-    assert not (tmp_path / "out" / "result.json").exists()
+    make(data / name)
+    with pytest.raises(SourceError, match=sentence) as caught:
+        load(data)
+    assert "\n" not in str(caught.value) and "--bad-images skip" in str(caught.value)
+    count = len(decoded)
+    dataset, again = load(data, bad_images="skip"), load(data, bad_images="skip")
+    assert len(decoded) == count
+    assert len(dataset.problems) == 1 and dataset.problems == again.problems
+    assert dataset.class_names == ("cat", "dog", "eel")
+    assert len(dataset.train) + len(dataset.test) == 30
+    with pytest.raises(SourceError, match=sentence):
+        load(data)
+
+
+def test_a_class_of_bad_files_is_left_out_with_its_test_images(data: Path, tmp_path: Path) -> None:
+    (data / "ant").mkdir()
+    for name in ("ant/text", "dog/x", "dog/y"):
+        (data / name).write_text("text")
+    save(tmp_path / "test" / "ant" / "1.png", (1, 1, 1))
+    save(tmp_path / "test" / "dog" / "2.png", (2, 2, 2))
+    dataset = load(data, test_dir=tmp_path / "test", bad_images="skip")
+    assert dataset.class_names == ("cat", "dog", "eel")
+    assert colors(dataset.test.images) == [(2, 2, 2)] and dataset.test.labels.tolist() == [1]
+    assert f"{data / 'ant'}: a class without usable training images" in dataset.problems
+    with pytest.raises(SourceError, match=r"ant/text: not an image.* \(and 3 more\); leave such"):
+        load(data)
+    for name in ("cat", "dog", "eel"):
+        (data / name).rename(tmp_path / name)
+    with pytest.raises(SourceError, match="expected images in the folders of classes, found none"):
+        load(data, bad_images="skip")
+
+
+@pytest.mark.parametrize(
+    ("kept", "same"), [("Cat", "cat"), ("b\u00e4r", unicodedata.normalize("NFD", "b\u00e4r"))]
+)
+def test_names_that_differ_in_case_or_encoding_are_the_same_class(
+    tmp_path: Path, kept: str, same: str
+) -> None:
+    for name in (kept, same, "dog"):
+        save(tmp_path / "data" / name / "1.png", (0, 0, 0))
+    if len(list((tmp_path / "data").iterdir())) == 2:
+        pytest.skip("this file system takes both for one name")
+    with pytest.raises(SourceError, match=r"data/.* the same class name as .*data/"):
+        load(tmp_path / "data")
+    assert load(tmp_path / "data", bad_images="skip").class_names == (kept, "dog")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux only")
+def test_names_that_are_no_text_can_be_loaded_and_printed(data: Path) -> None:
+    save(Path(os.fsdecode(os.fsencode(data) + b"/f\xff\n/\xfe.png")), (0, 0, 0))
+    Path(os.fsdecode(os.fsencode(data) + b"/f\xff\n/\xfd")).write_text("text")
+    dataset = load(data, bad_images="skip")
+    assert len(dataset.class_names) == 4 and len(dataset.problems) == 1
+    for text in (*dataset.class_names, *dataset.problems):
+        assert text.encode().decode().isprintable()
+
+
+def write_tree(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "tree.yaml").write_text(text)
+    return tmp_path / "tree.yaml"
+
+
+def test_parents_of_a_tree_are_numbered_as_written_without_left_out_classes(
+    data: Path, tmp_path: Path
+) -> None:
+    (data / "1").mkdir()
+    text = "small: {insects: [1]}\nwater: {fish: [eel]}\nland: {pets: [dog, cat]}\n"
+    for _ in range(2):
+        tree = load(data, tree=write_tree(tmp_path, text), bad_images="skip").tree
+        assert tree is not None
+        assert (tree.parent_names, tree.super_class_names) == (("fish", "pets"), ("water", "land"))
+        assert (tree.parent_of_class, tree.super_class_of_parent) == ((1, 1, 0), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: {b: [cat, dog]}", "expected every class in the tree, 'eel' is not in it"),
+        ("a: {b: [cat, dog, eel, fox]}", "class 'fox' has no folder"),
+        ("a: {b: [cat, dog, eel, cat]}", "class 'cat' must stand in the tree once"),
+        ("a: {b: [cat, dog]}\nc: {b: [eel]}", "parent 'b' must have one super-class, not both"),
+        ("a: [cat, dog, eel]", "expected super-classes, in each its parents"),
+        ("a: {b: cat}", "in each a list of classes, found {'a': {'b': 'cat'}}"),
+        ("a: {b: [cat, dog, no]}", "expected a name, found False; write it in quotes"),
+        ("", "in each a list of classes, found None"),
+        ("a: {b", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_tree_of_the_classes_is_refused_before_anything_is_decoded(
+    data: Path, tmp_path: Path, decoded: list[int], text: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"tree\.yaml.*: .*{sentence}"):
+        load(data, tree=write_tree(tmp_path, text))
+    assert decoded == []

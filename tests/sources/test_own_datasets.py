@@ -15,20 +15,12 @@ from distillmatch.sources import ClassTree, Dataset, Part
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "ints": ({"class_names": (0, 1)}, "own: class_names must be text, not 0 (int)"),
-    "numpy_ints": ({"class_names": np.arange(2)}, "own: class_names must be text, not np.int64(0)"),
-    "one_int": ({"class_names": ("a", 1)}, "own: class_names must be text, not 1 (int)"),
-    "one_text": ({"class_names": "ab"}, "own: class_names must be a tuple of texts, not 'ab'"),
-    "lone_surrogate": ({"class_names": ("a", "\ud800")}, "text that can be written in UTF-8, not"),
-    "surrogate": (
-        {"class_names": ("a", "\udce9")},
-        "own: class_names must be text that can be written in UTF-8, not '\\udce9'",
-    ),
-    "no_share": ({"label_fraction": 0.0}, "own: label_fraction must be a number above 0 and at"),
-    "above_one": ({"label_fraction": 1.5}, "own: label_fraction must be a number above 0 and at"),
-    "no_number": ({"label_fraction": float("nan")}, "own: label_fraction must be a number above 0"),
-    "share_text": ({"label_fraction": "0.2"}, "label_fraction must be a number above 0 and at"),
-    "problem": ({"problems": "a.png"}, "own: problems must be a tuple of texts, not 'a.png'"),
-    "no_problems": ({"problems": None}, "own: problems must be a tuple of texts, not None"),
+    "one text": ({"class_names": "ab"}, "own: class_names must be a tuple of texts, not 'ab'"),
+    "surrogate": ({"class_names": ("a", "\ud800")}, "text that can be written in UTF-8, not"),
+    "no share": ({"label_fraction": 0.0}, "own: label_fraction must be a number above 0 and at"),
+    "nan": ({"label_fraction": float("nan")}, "own: label_fraction must be a number above 0"),
+    "share text": ({"label_fraction": "0.2"}, "label_fraction must be a number above 0 and at"),
+    "no problems": ({"problems": None}, "own: problems must be a tuple of texts, not None"),
     "errors": ({"problems": (OSError(),)}, "own: problems must be text, not OSError() (OSError)"),
     "name": ({"name": 3}, "the name of a data set must be text, not 3 (int)"),
 }
@@ -71,20 +63,8 @@ def test_what_a_run_can_use_is_taken(values: dict[str, Any]) -> None:
     assert getattr(own(**values), key) is values[key]
 
 
-TENSOR = torch.zeros(2, 8, 8, 3)
-NO_ARRAYS: dict[str, Any] = {
-    "list": lambda: [[0, 1], [2, 3]],
-    "bfloat16": lambda: TENSOR.to(torch.bfloat16),
-    "meta": lambda: TENSOR.to("meta"),
-    "sparse": TENSOR.to_sparse,
-    "quantized": lambda: torch.quantize_per_tensor(TENSOR, 0.1, 0, torch.quint8),
-}
-
-
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("kind", NO_ARRAYS)
-def test_images_and_labels_that_are_no_numpy_arrays_are_refused(kind: str) -> None:
-    odd = NO_ARRAYS[kind]()
+@pytest.mark.parametrize("odd", [[[0, 1], [2, 3]], torch.zeros(2, 8, 8, 3)])
+def test_images_and_labels_that_are_no_numpy_arrays_are_refused(odd: Any) -> None:
     with pytest.raises(SourceError, match=r"images must be a NumPy array, not a (list|Tensor)"):
         Part(odd, np.array([0, 1]))
     with pytest.raises(SourceError, match="labels must be a NumPy array"):

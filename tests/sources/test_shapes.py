@@ -25,7 +25,6 @@ def test_the_data_are_the_same_bytes_on_every_machine(side: int, fingerprint: st
     assert [len(tree.classes_of_parent(p)) for p in range(12)] == [5] * 12
 
 
-@pytest.mark.parametrize("side", [8, 24, 64])
-def test_another_side_is_refused_in_a_sentence(side: int) -> None:
-    with pytest.raises(SourceError, match=f"^image_size must be 16 or 32 .*not {side}$"):
-        load(StreamConfig(image_size=side))
+def test_another_side_is_refused_in_a_sentence() -> None:
+    with pytest.raises(SourceError, match=r"^image_size must be 16 or 32 .*not 24$"):
+        load(StreamConfig(image_size=24))
