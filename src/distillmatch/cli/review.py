@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import secrets
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         from distillmatch.serve.app import Review, make_app
         from distillmatch.serve.camera import look
         from distillmatch.serve.labels import Labels
-        from distillmatch.serve.server import hosts_of, new_token, serve
+        from distillmatch.serve.server import hosts_of, serve
 
         learner = ContinualLearner.load(
             arguments.state, device=arguments.device, allow_import=arguments.allow_import
@@ -73,7 +74,8 @@ def run(arguments: argparse.Namespace) -> None:
         camera = look(learner, arguments.unlabeled, out)
         _tell_of(camera)
         labels = Labels(out, list(learner.classes_), camera.shots)
-        hosts, token, once = hosts_of(listening), new_token(), new_token()
+        hosts = hosts_of(listening)
+        token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         app = make_app(Review(learner, camera, labels), token, once, hosts)
         say(f"http://{hosts[0]}/{token}/")
         tell(f"labels go to {shown(out)}; Ctrl-C ends the review")

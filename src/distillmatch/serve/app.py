@@ -34,7 +34,7 @@ from distillmatch.errors import DiskError, DistillMatchError, LearnerError
 from distillmatch.learner import ContinualLearner
 from distillmatch.learner.inputs import read_all
 from distillmatch.serve.camera import Camera, judge
-from distillmatch.serve.groups import group_images
+from distillmatch.serve.groups import group_images, uncertainties
 from distillmatch.serve.labels import Labels
 from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_image, upright
 from distillmatch.terminal import tell, without_progress
@@ -61,22 +61,27 @@ class Review:
     def __init__(self, learner: ContinualLearner, camera: Camera, labels: Labels) -> None:
         self.learner, self.camera, self.labels = learner, camera, labels
         self.classes = [str(label) for label in learner.classes_]
-        self.grouping = group_images(*camera.judged, self.classes)
+        self.uncertainty = uncertainties(camera.judged)
+        self.groups = group_images(camera.judged, self.uncertainty, self.classes)
         self._digests = [shot.digest for shot in camera.shots]
         self._number = {digest: number for number, digest in enumerate(self._digests)}
 
     def page(self) -> dict[str, Any]:
-        """Return everything the page shows but the pictures."""
+        """Return everything the page shows but the pictures.
+
+        A group's gain is the sum of the uncertainties of its images without a label: about as many
+        answers the learner does not know.
+        """
         given = [self.labels.of(digest) for digest in self._digests]
-        still_open = np.array([label is None for label in given])
-        gains = [self.grouping.gain(group, still_open) for group in self.grouping.groups]
-        order = np.argsort(-np.array(gains), kind="stable")
+        gains = self.uncertainty * [label is None for label in given]
         names = [shot.name for shot in self.camera.shots]
-        uncertainty = self.grouping.uncertainty.round(3).astype(float).tolist()
+        uncertainty = self.uncertainty.round(3).astype(float).tolist()
         return {
             **self._status(),
             "images": list(zip(names, self._guesses(), given, uncertainty, strict=True)),
-            "groups": [asdict(self.grouping.groups[place]) for place in order.tolist()],
+            "groups": [
+                asdict(group) for group in sorted(self.groups, key=lambda g: -gains[g.images].sum())
+            ],
         }
 
     def give(self, numbers: Sequence[int], label: str | None) -> dict[str, Any]:

@@ -8,10 +8,12 @@ the learner does not know.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from distillmatch.serve.camera import Judged
 
 Kind = Literal["unfamiliar", "doubtful", "sure"]
 SURE = 0.5
@@ -30,48 +32,34 @@ class Group:
     label: str | None = None
 
 
-class Grouping(NamedTuple):
-    """All groups, and the uncertainty of each image."""
-
-    groups: list[Group]
-    uncertainty: NDArray[np.float32]
-
-    def gain(self, group: Group, open_images: NDArray[np.bool_]) -> float:
-        """Return what a group teaches, of which the `open_images` have no label yet."""
-        numbers = np.array(group.images)
-        return float(self.uncertainty[numbers[open_images[numbers]]].sum())
-
-
 def group_images(
-    probabilities: NDArray[np.float32],
-    familiar: NDArray[np.bool_],
-    descriptors: NDArray[np.float32],
-    classes: list[str],
-) -> Grouping:
+    judged: Judged, uncertainty: NDArray[np.float32], classes: list[str]
+) -> list[Group]:
     """Group images by what the learner thinks of them and by how they look."""
-    best = probabilities.argmax(axis=1)
-    uncertainty = np.where(familiar, 1 - margins(probabilities), 1).astype(np.float32)
-    sure = uncertainty <= 1 - SURE
-    chosen: list[tuple[Kind, str | None, NDArray[np.bool_]]] = [("unfamiliar", None, ~familiar)]
+    best, sure = judged.probabilities.argmax(axis=1), uncertainty <= 1 - SURE
+    chosen: list[tuple[Kind, str | None, NDArray[np.bool_]]]
+    chosen = [("unfamiliar", None, ~judged.familiar)]
     for number, label in enumerate(classes):
-        here = familiar & (best == number)
+        here = judged.familiar & (best == number)
         chosen += [("doubtful", label, here & ~sure), ("sure", label, here & sure)]
     groups = []
     for kind, guess, mask in chosen:
         numbers = np.flatnonzero(mask)
-        for members in clusters(descriptors[numbers]):
+        for members in clusters(judged.descriptors[numbers]):
             images = numbers[members]
             order = np.argsort(-uncertainty[images], kind="stable")
             groups.append(Group(kind, images[order].tolist(), guess))
-    return Grouping(groups, uncertainty)
+    return groups
 
 
-def margins(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return how far apart the two most probable classes are; one class alone is certain."""
-    if probabilities.shape[1] == 1:
-        return np.ones(len(probabilities), np.float32)
-    second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
-    return np.asarray(first - second)
+def uncertainties(judged: Judged) -> NDArray[np.float32]:
+    """Return the uncertainty of each image; a learner of one class is certain of that."""
+    if judged.probabilities.shape[1] == 1:
+        margins = np.ones(len(judged.probabilities), np.float32)
+    else:
+        second, first = np.partition(judged.probabilities, -2, axis=1)[:, -2:].T
+        margins = first - second
+    return np.where(judged.familiar, 1 - margins, 1).astype(np.float32)
 
 
 def clusters(rows: NDArray[np.float32]) -> list[NDArray[np.int64]]:

@@ -35,29 +35,31 @@ class Labels:
 
     def __init__(self, folder: Path, classes: Sequence[str], shots: Iterable[Shot]) -> None:
         self.folder = folder
+        self._skipped = folder / OF_REVIEW / "skipped"
         self._learned = tuple(classes)
         self._shots = {shot.digest: shot for shot in shots}
         self._files: dict[str, Path] = {}
-        self._labels: dict[str, str] = {}
         self._others: set[str] = set()
         self._change = threading.Lock()
         self._actions: deque[dict[str, str | None]] = deque(maxlen=_MOST_ACTIONS)
-        self._read_folders()
+        with explain_disk_errors("reading the labels", folder):
+            self._read_folders()
 
     def of(self, digest: str) -> str | None:
         """Return an image's label, `SKIPPED`, or None if it has neither."""
-        return self._labels.get(digest)
+        path = self._files.get(digest)
+        return None if path is None else self._label_of(path.parent)
 
     @property
     def classes(self) -> list[str]:
         """The classes that were learned, then new ones in order."""
-        new = {*self._labels.values(), *self._others} - {SKIPPED, *self._learned}
-        return [*self._learned, *sorted(new)]
+        given = {self._label_of(path.parent) for path in list(self._files.values())}
+        return [*self._learned, *sorted((given | self._others) - {SKIPPED, *self._learned})]
 
     @property
     def labeled(self) -> int:
         """How many images have a label."""
-        return sum(label != SKIPPED for label in self._labels.values())
+        return sum(path.parent != self._skipped for path in self._files.values())
 
     @property
     def undoable(self) -> int:
@@ -95,36 +97,34 @@ class Labels:
             folders = {label: self._folder_of(label) for label in set(labels.values()) - {None}}
             for digest, label in labels.items():
                 old = self.of(digest)
-                if old == label:
-                    continue
-                if label is None:
-                    self._remove(digest)
-                else:
-                    self._put(digest, folders[label])
-                    self._labels[digest] = label
-                before[digest] = old
+                if old != label:
+                    self._put(digest, None if label is None else folders[label])
+                    before[digest] = old
 
-    def _put(self, digest: str, folder: Path) -> None:
-        """Move an image's file to a folder, or bring it there."""
-        old, target = self._files.get(digest), folder / _file_name(self._shots[digest])
-        folder.mkdir(parents=True, exist_ok=True)
-        if old is not None and old.exists():
-            old.replace(target)
-            _remove_if_empty(old.parent)
+    def _put(self, digest: str, folder: Path | None) -> None:
+        """Move an image's file to a folder, or bring it there, or remove it."""
+        old, shot = self._files.get(digest), self._shots[digest]
+        if folder is None:
+            self._files.pop(digest).unlink(missing_ok=True)
         else:
-            _bring(self._shots[digest], target)
-        self._files[digest] = target
+            target = folder / _file_name(shot)
+            folder.mkdir(parents=True, exist_ok=True)
+            if old is not None and old.exists():
+                old.replace(target)
+            else:
+                _bring(shot, target)
+            self._files[digest] = target
+        if old is not None:
+            with contextlib.suppress(OSError):  # others may be in it
+                old.parent.rmdir()
 
-    def _remove(self, digest: str) -> None:
-        path = self._files.pop(digest)
-        path.unlink(missing_ok=True)
-        del self._labels[digest]
-        _remove_if_empty(path.parent)
+    def _label_of(self, folder: Path) -> str:
+        return SKIPPED if folder == self._skipped else unicodedata.normalize("NFC", folder.name)
 
     def _folder_of(self, label: str | None) -> Path:
         """Return the folder of a label; every path that is written to is made here."""
         if not label:
-            return self.folder / OF_REVIEW / "skipped"
+            return self._skipped
         folder = self.folder / class_name(label, self.classes)
         if folder.is_symlink():
             raise LearnerError(f"{shown(folder)}: a link, which labels are not written through")
@@ -132,25 +132,16 @@ class Labels:
 
     def _read_folders(self) -> None:
         """Find the images that have a label, and the classes of other files."""
-        with explain_disk_errors("reading the labels", self.folder):
-            places = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
-            labels = {place: unicodedata.normalize("NFC", place.name) for place in places}
-            labels = {place: name for place, name in labels.items() if not is_ignored(name)}
-            labels[self._folder_of(SKIPPED)] = SKIPPED
-            for place, label in labels.items():
-                if not place.is_dir() or place.is_symlink():
-                    continue
-                for path in sorted(place.iterdir()):
-                    found = _DIGEST.search(path.name)
-                    if found and found[1] in self._shots and found[1] not in self._files:
-                        self._files[found[1]], self._labels[found[1]] = path, label
-                    elif label:
-                        self._others.add(label)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+        places = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        for place in (*(place for place in places if not is_ignored(place.name)), self._skipped):
+            if not place.is_dir() or place.is_symlink():
+                continue
+            for path in sorted(place.iterdir()):
+                found = _DIGEST.search(path.name)
+                if found and found[1] in self._shots and found[1] not in self._files:
+                    self._files[found[1]] = path
+                else:
+                    self._others.add(self._label_of(place))
 
 
 def class_name(text: str, known: Collection[str]) -> str:

@@ -1,6 +1,5 @@
 """The server of the review page: on the loopback, until a signal ends it."""
 
-import secrets
 import socket
 import sys
 import webbrowser
@@ -43,11 +42,6 @@ def open_socket(port: int) -> socket.socket:
             f"--port {port}: {error.strerror or error}; give another, or none for a free one"
         ) from None
     return listening
-
-
-def new_token() -> str:
-    """Return a token that nobody can guess."""
-    return secrets.token_urlsafe(32)
 
 
 def hosts_of(listening: socket.socket) -> tuple[str, ...]:
