@@ -2,9 +2,9 @@
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from distillmatch.errors import ConfigError
 from distillmatch.networks import (
     BatchNorm,
     Detector,
-    Network,
     PretrainedWeights,
     build_network,
     check_network,
@@ -64,11 +63,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.fixture
-def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put stand-ins in the place of torchvision and timm, with the functions of theirs we use."""
-    torchvision, models, timm = (
-        ModuleType(name) for name in ("torchvision", "torchvision.models", "timm")
-    )
 
     def get_model(name: str, weights: object) -> nn.Module:
         assert weights is None, "nothing may be fetched"
@@ -78,16 +74,10 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert not pretrained and num_classes == 0
         return Classifier("head", nn.Identity)
 
-    contents: dict[ModuleType, dict[str, object]] = {
-        torchvision: {"models": models},
-        models: {"get_model": get_model, "list_models": lambda module: list(MODELS)},
-        timm: {"create_model": create_model, "is_model": lambda name: name == "resnet18"},
-    }
-    for module, members in contents.items():
-        for name, member in members.items():
-            setattr(module, name, member)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    yield
+    models = SimpleNamespace(get_model=get_model, list_models=lambda module: list(MODELS))
+    timm = SimpleNamespace(create_model=create_model, is_model=lambda name: name == "resnet18")
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
+    monkeypatch.setitem(sys.modules, "timm", timm)
 
 
 def unfinished() -> nn.Module:
@@ -150,9 +140,13 @@ def test_networks_from_a_function_that_always_gives_the_same_module_share_nothin
     assert isinstance(THE_ONE[1], nn.BatchNorm2d)
 
 
+@pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
+        ("torchvision:resnet19", "torchvision has no classifier 'resnet19'"),
+        ("torchvision:squeezenet", "has no linear classification layer that could be removed"),
+        ("timm:resnet19", "timm has no model 'resnet19'"),
         ("test_backbones:maps", r"of two images it gave shape \(2, 4, 6, 6\), not \(2, F\)"),
         ("test_backbones:only_large", "cannot take images of 8×8 pixels: RuntimeError"),
         ("test_backbones:unfinished", "could not be made: ValueError: no such layer$"),
@@ -173,10 +167,6 @@ def test_a_backbone_that_cannot_be_used_is_one_sentence(name: str, sentence: str
 def test_exchanged_normalization_computes_learns_and_loads_as_torchs_does(tmp_path: Path) -> None:
     network = build_network("test_backbones:all_kinds", 2, generator=seeded(1), image_size=8)
     theirs = all_kinds()
-    kinds = [
-        layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)
-    ]
-    assert not kinds
     ours = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
     assert len(ours) == 4, "the shared layer is one layer still"
     values = network.backbone.state_dict()
@@ -224,20 +214,6 @@ def test_a_librarys_classifier_gives_what_went_into_its_last_layer(
     assert any(isinstance(layer, BatchNorm) for layer in network.modules())
 
 
-@pytest.mark.usefixtures("libraries")
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("torchvision:resnet19", "torchvision has no classifier 'resnet19'"),
-        ("torchvision:squeezenet", "has no linear classification layer that could be removed"),
-        ("timm:resnet19", "timm has no model 'resnet19'"),
-    ],
-)
-def test_a_model_that_a_library_lacks_is_one_sentence(name: str, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        build_network(name, 2)
-
-
 def test_a_missing_or_broken_library_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,28 +227,11 @@ def test_a_missing_or_broken_library_is_one_sentence(
         check_network("torchvision:resnet18")
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {key: value.clone().contiguous() for key, value in module.state_dict().items()}
-
-
-@pytest.mark.usefixtures("libraries")
-def test_a_librarys_own_file_fits_its_network(tmp_path: Path) -> None:
-    theirs = MODELS["resnet18"]()
-    torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
-    weights = PretrainedWeights.read(tmp_path / "resnet18.pth")
-    network = build_network("torchvision:resnet18", 3, weights=weights)
-    theirs.fc = nn.Identity()
-    torch.testing.assert_close(network.eval().features(images(4)), theirs.eval()(images(4)))
-
-
 @pytest.mark.parametrize("method", ["dm", "gd"])
-def test_a_foreign_backbone_learns_and_a_stopped_run_of_it_goes_on(
-    tmp_path: Path, method: str
-) -> None:
+def test_a_foreign_backbone_learns_and_a_stopped_run_of_it_goes_on(method: str) -> None:
     config = tiny(method=method, network=OWN, coreset=6)
     whole = engine_for(config)
-    outcomes = list(whole.run())
-    assert len(outcomes) == 3
+    assert len(list(whole.run())) == 3
     for name, of in whole.method.copies.items():
         frozen, source = whole.method.networks[name], whole.method.networks[of]
         assert not {id(p) for p in frozen.parameters()} & {id(p) for p in source.parameters()}
@@ -290,9 +249,6 @@ def test_a_foreign_backbone_learns_and_a_stopped_run_of_it_goes_on(
 
 
 def test_the_size_of_the_images_is_known_to_the_network() -> None:
-    config = tiny(method="base", network="test_backbones:flat", epochs=1)
-    dataset = six_classes()
-    engine = engine_for(config, dataset)
-    classifier = engine.method.classifier
-    assert isinstance(classifier, Network)
-    assert classifier.feature_count == 3 * dataset.image_size**2
+    config, dataset = tiny(method="base", network="test_backbones:flat"), six_classes()
+    classifier = engine_for(config, dataset).method.classifier
+    assert classifier.get_submodule("head.slots").in_features == 3 * dataset.image_size**2

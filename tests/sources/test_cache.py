@@ -13,7 +13,6 @@ from distillmatch.config import StreamConfig
 from distillmatch.errors import DiskError
 from distillmatch.sources import ClassTree, Dataset, folder
 from distillmatch.sources.cache import (
-    Contents,
     Plan,
     cache_folder,
     read_cache,
@@ -32,12 +31,9 @@ def write(tmp_path: Path, test: list[int] = TEST) -> Dataset:
         Image.new("RGB", (8, 8), (number, number, number)).save(file)
     files[0].write_text("no image")
 
-    def finish(classes: list[int], problems: list[str]) -> Contents:
-        names = tuple(f"class {number}" for number in classes)
-        return Contents(name="made", class_names=names, tree=TREE, problems=tuple(problems))
-
     pairs = list(zip(map(str, files), [*TRAIN, *test], strict=True))
-    plan = Plan(pairs, len(TRAIN), finish)
+    names = [f"class {number}" for number in range(8)]
+    plan = Plan("made", pairs, len(TRAIN), names, lambda names: TREE, 0.5)
     return write_cache(tmp_path / "cache", "key", 8, plan, "testing")
 
 
@@ -50,7 +46,7 @@ def test_what_is_written_is_read_back_without_bad_files_and_their_class(tmp_path
     assert dataset.class_names == ("class 2", "class 5")
     assert dataset.train.labels.tolist() == [0, -1, 1] and dataset.test.labels.tolist() == [0, 1]
     assert dataset.problems == (f"{tmp_path}/0.png: not an image in a format that can be read",)
-    assert (dataset.name, dataset.tree) == ("made", TREE)
+    assert (dataset.name, dataset.tree, dataset.label_fraction) == ("made", TREE, 0.5)
     computed = fingerprint((dataset.train, dataset.test), dataset.class_names, TREE)
     assert dataset.known_fingerprint == written.known_fingerprint == computed
     with pytest.raises(ValueError, match="read-only"):

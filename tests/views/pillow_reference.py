@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,49 +9,34 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from distillmatch.views.normalization import Normalization
 from distillmatch.views.operations import OPERATIONS
-from distillmatch.views.views import OperationDraw, StrongDraw, WeakDraw
+from distillmatch.views.views import Jitter, OperationDraw, StrongDraw, WeakDraw
 
 Picture = Image.Image
+Pixels = NDArray[np.uint8]
 
 
-class JitterParameters(NamedTuple):
-    brightness: float
-    contrast: float
-    bright_first: bool
+def weak_view(image: Pixels, draw: WeakDraw, number: int) -> Pixels:
+    """Make the weak view that an image drew, (side, side, 3)."""
+    picture = jittered(Image.fromarray(image), draw.jitter, number)
+    if draw.flip[number]:
+        picture = ImageOps.mirror(picture)
+    side = picture.width
+    bordered = ImageOps.expand(picture, border=draw.padding, fill=0)
+    left, top = int(draw.column[number]), int(draw.row[number])
+    return np.asarray(bordered.crop((left, top, left + side, top + side)))
 
 
-class WeakParameters(NamedTuple):
-    jitter: JitterParameters
-    flip: bool
-    row: int
-    column: int
-    padding: int
-
-
-class StrongParameters(NamedTuple):
-    jitter: JitterParameters
-    operations: tuple[tuple[str, float], ...]
-    row: int
-    column: int
-
-
-def weak_parameters(draw: WeakDraw) -> list[WeakParameters]:
-    """Take a batch's draw apart into the parameters of each view."""
-    rows = zip(_jitters(draw), draw.flip.tolist(), *_places(draw), strict=True)
-    return [WeakParameters(*row, draw.padding) for row in rows]
-
-
-def strong_parameters(draw: StrongDraw) -> list[StrongParameters]:
-    """Take a batch's draw apart into the parameters of each view."""
-    names = list(OPERATIONS)
-    drawn = [
-        zip((names[c] for c in op.choice.tolist()), magnitudes(op).tolist(), strict=True)
-        for op in draw.operations
-    ]
-    rows = zip(_jitters(draw), zip(*drawn, strict=True), *_places(draw), strict=True)
-    return [StrongParameters(*row) for row in rows]
+def strong_view(image: Pixels, draw: StrongDraw, number: int) -> Pixels:
+    """Make the strong view that an image drew, (side, side, 3), black where it is cut out."""
+    picture = jittered(Image.fromarray(image), draw.jitter, number)
+    for operation in draw.operations:
+        apply = list(PILLOW_OPERATIONS.values())[operation.choice[number]]
+        picture = apply(picture, float(magnitudes(operation)[number]))
+    view, half = np.array(picture), picture.width // 2
+    top, left = int(draw.row[number]) - half // 2, int(draw.column[number]) - half // 2
+    view[max(0, top) : top + half, max(0, left) : left + half] = 0
+    return view
 
 
 def magnitudes(draw: OperationDraw) -> Tensor:
@@ -61,60 +45,14 @@ def magnitudes(draw: OperationDraw) -> Tensor:
     return torch.stack(every).gather(0, draw.choice.unsqueeze(0)).squeeze(0)
 
 
-def weak_picture(picture: Picture, parameters: WeakParameters) -> Picture:
-    """Jitter, flip and crop one picture."""
-    picture = jitter(picture, parameters.jitter)
-    if parameters.flip:
-        picture = ImageOps.mirror(picture)
-    side = picture.width
-    bordered = ImageOps.expand(picture, border=parameters.padding, fill=0)
-    left, top = parameters.column, parameters.row
-    return bordered.crop((left, top, left + side, top + side))
-
-
-def strong_picture(picture: Picture, parameters: StrongParameters) -> Picture:
-    """Jitter one picture and apply its operations."""
-    picture = jitter(picture, parameters.jitter)
-    for name, magnitude in parameters.operations:
-        picture = PILLOW_OPERATIONS[name](picture, magnitude)
-    return picture
-
-
-def weak_view(
-    image: NDArray[np.uint8], parameters: WeakParameters, normalization: Normalization
-) -> NDArray[np.float32]:
-    """Make one weak view, (3, side, side), of a uint8 image (side, side, 3)."""
-    return normalized(weak_picture(Image.fromarray(image), parameters), normalization)
-
-
-def strong_view(
-    image: NDArray[np.uint8], parameters: StrongParameters, normalization: Normalization
-) -> NDArray[np.float32]:
-    """Make one strong view, (3, side, side), of a uint8 image (side, side, 3)."""
-    view = normalized(strong_picture(Image.fromarray(image), parameters), normalization)
-    side = view.shape[1]
-    top, left = parameters.row - side // 2 // 2, parameters.column - side // 2 // 2
-    bottom, right = top + side // 2, left + side // 2
-    view[:, max(0, top) : bottom, max(0, left) : right] = 0
-    return view
-
-
-def normalized(picture: Picture, normalization: Normalization) -> NDArray[np.float32]:
-    """Turn a picture into normalized float32 values (3, side, side)."""
-    values = np.asarray(picture).transpose(2, 0, 1).astype(np.float32)
-    values /= 255
-    values -= np.asarray(normalization.mean, dtype=np.float32)[:, None, None]
-    values /= np.asarray(normalization.std, dtype=np.float32)[:, None, None]
-    return values
-
-
-def jitter(picture: Picture, parameters: JitterParameters) -> Picture:
+def jittered(picture: Picture, jitter: Jitter, number: int) -> Picture:
     """Change brightness and contrast in the drawn order."""
-    if parameters.bright_first:
-        picture = ImageEnhance.Brightness(picture).enhance(parameters.brightness)
-        return ImageEnhance.Contrast(picture).enhance(parameters.contrast)
-    picture = ImageEnhance.Contrast(picture).enhance(parameters.contrast)
-    return ImageEnhance.Brightness(picture).enhance(parameters.brightness)
+    changes: list[tuple[type[ImageEnhance._Enhance], Tensor]] = [
+        (ImageEnhance.Brightness, jitter.brightness), (ImageEnhance.Contrast, jitter.contrast)
+    ]  # fmt: skip
+    for enhance, factors in changes if jitter.bright_first[number] else changes[::-1]:
+        picture = enhance(picture).enhance(float(factors[number]))
+    return picture
 
 
 def _affine(picture: Picture, matrix: tuple[float, float, float, float, float, float]) -> Picture:
@@ -141,13 +79,3 @@ PILLOW_OPERATIONS: dict[str, Callable[[Picture, float], Picture]] = {
     "brightness": lambda picture, factor: ImageEnhance.Brightness(picture).enhance(factor),
     "sharpness": lambda picture, factor: ImageEnhance.Sharpness(picture).enhance(factor),
 }
-
-
-def _jitters(draw: WeakDraw | StrongDraw) -> list[JitterParameters]:
-    drawn = draw.jitter
-    columns = (drawn.brightness.tolist(), drawn.contrast.tolist(), drawn.bright_first.tolist())
-    return [JitterParameters(*row) for row in zip(*columns, strict=True)]
-
-
-def _places(draw: WeakDraw | StrongDraw) -> tuple[list[int], list[int]]:
-    return draw.row.tolist(), draw.column.tolist()

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distillmatch.views import view_key
 from distillmatch.views.draws import Draw, positions_of, random_words, whole
 
 WORD = 1 << 64
@@ -43,13 +42,6 @@ def test_whole_numbers_stay_in_range_even_for_extreme_words(count: int) -> None:
     assert drawn.tolist()[0] == 0
     assert drawn.tolist()[1] == count - 1
     assert int(drawn.min()) >= 0 and int(drawn.max()) < count
-
-
-def test_a_key_depends_on_seed_and_every_purpose_word() -> None:
-    keys = {view_key(1), view_key(2), view_key(1, "a"), view_key(1, "a", 1), view_key(1, "a", 2)}
-    assert len(keys) == 5
-    assert view_key(1, "a", 2) == view_key(1, "a", 2)
-    assert all(-(1 << 63) <= key < 1 << 63 for key in keys)
 
 
 def test_positions_count_from_zero_unless_given() -> None:

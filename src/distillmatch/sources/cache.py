@@ -1,8 +1,8 @@
 """The cache: images decoded once, in one file that later starts map from disk.
 
 The file holds the images, those of the training part first, a description in JSON with their
-labels, and a footer: the description's hash, its length and a mark. It appears whole or not at all,
-and is used only if footer, description, size and key agree.
+labels, and a footer: the description's hash and length. It appears whole or not at all, and is
+used only if footer, description, size and key agree.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, DistillMatchError, SourceError, explain_disk_errors
+from distillmatch.errors import ConfigError, DistillMatchError, explain_disk_errors
 from distillmatch.files import atomic_file, locked_file, open_file, user_cache
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, fingerprint
 from distillmatch.sources.images import ImageFile, decode_files
@@ -26,47 +26,46 @@ from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
 
 VERSION = 3
-_MARK = b"dmimages"
-_FOOTER = struct.Struct("<32sQ8s")
+_FOOTER = struct.Struct("<32sQ")
 
 
-class Contents(BaseModel):
-    """All of a data set but its images and labels."""
+class _Description(BaseModel):
+    """What the file says of its images."""
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str
-    class_names: tuple[str, ...]
-    tree: ClassTree | None = None
-    label_fraction: float = 0.2
-    problems: tuple[str, ...] = ()
-
-
-class _Description(Contents):
-    """What the file says of its images."""
-
-    version: int
     key: str
     shape: tuple[int, int, int, int]
     train: int
     labels: list[int]
     fingerprint: str
+    name: str
+    class_names: tuple[str, ...]
+    tree: ClassTree | None
+    label_fraction: float
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The files of a data set, those for training first, before any is opened.
+    """A data set before any of its files is opened.
 
     Attributes:
-        files: image files or paths, each with its label.
+        name: the name of the data set.
+        files: image files or paths with their labels, those for training first.
         train: how many of the files are for training.
-        finish: returns the contents, given the classes that have a training image (the others are
-            left out, and the rest is renumbered) and a sentence for each bad file.
+        class_names: the name of each label; of those without a training image nothing is kept, and
+            the rest is renumbered.
+        tree: returns the tree of the classes of these names, if they have one.
+        label_fraction: labeled share of each class unless the configuration names one.
     """
 
+    name: str
     files: Sequence[tuple[ImageFile | str, int]]
     train: int
-    finish: Callable[[list[int], list[str]], Contents]
+    class_names: Sequence[str]
+    tree: Callable[[Sequence[str]], ClassTree | None] = lambda names: None
+    label_fraction: float = 0.2
 
 
 def load_cached(
@@ -112,8 +111,8 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         size = path.stat().st_size
         with open_file(path) as file:
             file.seek(size - _FOOTER.size)
-            digest, length, mark = _FOOTER.unpack(file.read(_FOOTER.size))
-            if mark != _MARK or length > size - _FOOTER.size:
+            digest, length = _FOOTER.unpack(file.read(_FOOTER.size))
+            if length > size:
                 return None
             file.seek(size - _FOOTER.size - length)
             described = file.read(length)
@@ -121,15 +120,19 @@ def read_cache(path: Path, key: str) -> Dataset | None:
             return None
         about = _Description.model_validate_json(described)
         whole = int(np.prod(about.shape)) + length + _FOOTER.size == size
-        if about.version != VERSION or about.key != key or not whole:
+        if about.key != key or not whole:
             return None
         images: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r", shape=about.shape)
         train, test = _parts(images, about.labels, about.train)
         return Dataset(
-            train=train,
-            test=test,
-            known_fingerprint=about.fingerprint,
-            **{key: getattr(about, key) for key in Contents.model_fields},
+            about.name,
+            train,
+            test,
+            about.class_names,
+            about.tree,
+            about.label_fraction,
+            about.problems,
+            about.fingerprint,
         )
     except (OSError, struct.error, ValueError, DistillMatchError):
         return None
@@ -162,27 +165,31 @@ def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Data
                     file.write(result.data)
         file.flush()
         classes = sorted(learned - {UNKNOWN})
-        contents = plan.finish(classes, problems)
+        names = tuple(plan.class_names[label] for label in classes)
         new = {label: number for number, label in enumerate(classes)} | {UNKNOWN: UNKNOWN}
         labels, shape = [new[label] for label in found], (len(found), side, side, 3)
-        written: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r", shape=shape)
-        parts = _parts(written, labels, train)
+        written = (
+            np.memmap(file, np.uint8, "r", shape=shape) if found else np.empty(shape, np.uint8)
+        )
+        tree = plan.tree(names)
         about = _Description(
-            **dict(contents),
-            version=VERSION,
             key=key,
             shape=shape,
             train=train,
             labels=labels,
-            fingerprint=fingerprint(parts, contents.class_names, contents.tree),
+            fingerprint=fingerprint(_parts(written, labels, train), names, tree),
+            name=plan.name,
+            class_names=names,
+            tree=tree,
+            label_fraction=plan.label_fraction,
+            problems=tuple(problems),
         )
         described = about.model_dump_json().encode()
         file.seek(0, os.SEEK_END)
         file.write(described)
-        file.write(_FOOTER.pack(hashlib.sha256(described).digest(), len(described), _MARK))
+        file.write(_FOOTER.pack(hashlib.sha256(described).digest(), len(described)))
     dataset = read_cache(path, key)
-    if dataset is None:
-        raise SourceError(f"{path}: expected the images just written, found them changed")
+    assert dataset is not None
     return dataset
 
 

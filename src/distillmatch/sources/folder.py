@@ -9,6 +9,7 @@ import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from distillmatch.config import StreamConfig, read_yaml
 from distillmatch.errors import ConfigError, SourceError, first_of
-from distillmatch.sources.cache import Contents, Plan, cache_key, load_cached
+from distillmatch.sources.cache import Plan, cache_key, load_cached
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset
 from distillmatch.sources.registry import CheckedSource
 from distillmatch.sources.walk import list_files, name_below, shown
@@ -57,7 +58,6 @@ class FoundClasses(NamedTuple):
 class _Found(NamedTuple):
     """Everything that was found, before any image is opened."""
 
-    root: Path
     labeled: list[Group]
     test: list[Group] | None
     unlabeled: list[Group]
@@ -75,13 +75,20 @@ def _load(config: StreamConfig) -> Dataset:
     dataset = load_cached(
         config,
         f"folder-{cache_key(*map(str, folders), side, tree is not None)}",
-        cache_key(side, tree, *stamps, found.problems),
+        cache_key(side, tree, *stamps),
         side,
-        partial(_plan, config, found, tree),
+        partial(_plan, root, found, tree),
         "decoding the images into the cache",
     )
-    _refuse_problems(config, dataset.problems)
-    return dataset
+    left_out = [g for g in found.labeled if g.files and g.name not in dataset.class_names]
+    problems = [*found.problems, *dataset.problems]
+    problems += [f"{shown(g.path)}: a class without usable training images" for g in left_out]
+    problems.sort()
+    if problems and config.bad_images == "stop":
+        raise SourceError(f"{first_of(problems)}; leave such files out with --bad-images skip")
+    if not dataset.class_names:
+        raise SourceError(f"{root}: expected images in the folders of classes, found none")
+    return replace(dataset, problems=tuple(problems))
 
 
 def _folders(config: StreamConfig) -> tuple[Path, Path | None, tuple[Path, ...]]:
@@ -140,7 +147,7 @@ def _find(root: Path, test_root: Path | None, unlabeled_roots: Sequence[Path]) -
         problems += listing.problems
         if not listing.files:
             problems.append(f"{folder}: a folder of unlabeled images without any")
-    return _Found(root, labeled, test, unlabeled, problems)
+    return _Found(labeled, test, unlabeled, problems)
 
 
 def find_classes(root: Path) -> FoundClasses:
@@ -172,7 +179,7 @@ def find_classes(root: Path) -> FoundClasses:
     return FoundClasses(list(classes.values()), problems, refused, listing.hidden)
 
 
-def _plan(config: StreamConfig, found: _Found, tree: Tree | None) -> Plan:
+def _plan(root: Path, found: _Found, tree: Tree | None) -> Plan:
     """Divide the files; a class without a usable training image is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(found.labeled)}
     train: list[tuple[str, int]] = []
@@ -180,32 +187,20 @@ def _plan(config: StreamConfig, found: _Found, tree: Tree | None) -> Plan:
     for group in found.test or ():
         test += [(file, number_of[_same(group.name)]) for file in group.files]
     for number, group in enumerate(found.labeled):
-        held_out = _held_out(group.files, found.root) if found.test is None else set()
+        held_out = _held_out(group.files, root) if found.test is None else set()
         for file in group.files:
             (test if file in held_out else train).append((file, number))
     for group in found.unlabeled:
         train += [(file, UNKNOWN) for file in group.files]
 
-    def finish(classes: list[int], problems: list[str]) -> Contents:
-        left_out = [g for n, g in enumerate(found.labeled) if g.files and n not in classes]
-        problems = [*found.problems, *problems]
-        problems += [f"{shown(g.path)}: a class without usable training images" for g in left_out]
-        problems.sort()
-        if not classes:
-            _refuse_problems(config, problems)
-            raise SourceError(
-                f"{found.root}: expected images in the folders of classes, found none"
-            )
-        names = tuple(found.labeled[number].name for number in classes)
-        return Contents(
-            name="folder",
-            class_names=names,
-            tree=None if tree is None else _number(tree, names),
-            label_fraction=1.0 if config.unlabeled_dirs else 0.2,
-            problems=tuple(problems),
-        )
-
-    return Plan([*train, *test], len(train), finish)
+    return Plan(
+        name="folder",
+        files=[*train, *test],
+        train=len(train),
+        class_names=[group.name for group in found.labeled],
+        tree=partial(_number, tree),
+        label_fraction=1.0 if found.unlabeled else 0.2,
+    )
 
 
 def _held_out(files: Sequence[str], root: Path) -> set[str]:
@@ -217,12 +212,6 @@ def _held_out(files: Sequence[str], root: Path) -> set[str]:
         return hashlib.sha256(name_below(root, file).encode("utf-8", "surrogateescape")).digest()
 
     return set(sorted(files, key=hashed)[: max(1, round(len(files) / HELD_OUT))])
-
-
-def _refuse_problems(config: StreamConfig, problems: Sequence[str]) -> None:
-    """Refuse files that cannot be used, unless they are to be left out."""
-    if problems and config.bad_images == "stop":
-        raise SourceError(f"{first_of(problems)}; leave such files out with --bad-images skip")
 
 
 def _read_tree(path: Path, class_names: Sequence[str]) -> Tree:
@@ -261,7 +250,9 @@ def _read_tree(path: Path, class_names: Sequence[str]) -> Tree:
     return parent_of, super_class_of
 
 
-def _number(tree: Tree, class_names: Sequence[str]) -> ClassTree:
+def _number(tree: Tree | None, class_names: Sequence[str]) -> ClassTree | None:
+    if tree is None:
+        return None
     parent_of, super_class_of = tree
     return ClassTree.of_names([parent_of[name] for name in class_names], super_class_of)
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError, first_of
 from distillmatch.files import open_file
-from distillmatch.sources.cache import Contents, Plan, cache_folder, cache_key, load_cached
+from distillmatch.sources.cache import Plan, cache_folder, cache_key, load_cached
 from distillmatch.sources.dataset import Dataset
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.registry import CheckedSource
@@ -32,7 +32,7 @@ def _load(config: StreamConfig) -> Dataset:
     """Load Tiny-ImageNet-200 from the configured folder or zip, or from the cache."""
     side, place = config.image_size or SIDE, _locate(config)
     files = _in_folder(place) if place.is_dir() else _in_zip(place)
-    return load_cached(
+    dataset = load_cached(
         config,
         f"{FOLDER}-{cache_key(str(place.resolve()), side)}",
         cache_key(side, files.stamp),
@@ -40,6 +40,9 @@ def _load(config: StreamConfig) -> Dataset:
         partial(_plan, files),
         "decoding Tiny-ImageNet-200 into the cache",
     )
+    if dataset.problems:
+        raise SourceError(first_of(dataset.problems))
+    return dataset
 
 
 def _locate(config: StreamConfig) -> Path:
@@ -125,18 +128,12 @@ def _plan(files: _Files) -> Plan:
     wnids = [line.strip() for line in files.lines("wnids.txt")]
     if not wnids or len({*wnids}) < len(wnids):
         raise SourceError("wnids.txt: expected one class a line, found none, or one twice")
-    train, test, class_names = _train(files, wnids), _test(files, wnids), _class_names(files, wnids)
-
-    def finish(classes: list[int], problems: list[str]) -> Contents:
-        if problems:
-            raise SourceError(first_of(problems))
-        return Contents(name="tiny-imagenet", class_names=class_names)
-
+    train, test = _train(files, wnids), _test(files, wnids)
     images = [
         (ImageFile(shown(place), partial(files.open, place)), label)
         for place, label in (*train, *test)
     ]
-    return Plan(images, len(train), finish)
+    return Plan("tiny-imagenet", images, len(train), _class_names(files, wnids))
 
 
 def _train(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:
