@@ -47,7 +47,7 @@ def magnitudes(draw: OperationDraw) -> Tensor:
 
 def jittered(picture: Picture, jitter: Jitter, number: int) -> Picture:
     """Change brightness and contrast in the drawn order."""
-    changes: list[tuple[type[ImageEnhance._Enhance], Tensor]] = [
+    changes: list[tuple[Callable[[Picture], ImageEnhance._Enhance], Tensor]] = [
         (ImageEnhance.Brightness, jitter.brightness), (ImageEnhance.Contrast, jitter.contrast)
     ]  # fmt: skip
     for enhance, factors in changes if jitter.bright_first[number] else changes[::-1]:

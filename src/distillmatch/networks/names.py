@@ -77,7 +77,7 @@ def build_network(
     if head not in get_args(Head):
         raise ConfigError(f"head must be one of {', '.join(get_args(Head))}, not {head!r}")
     with _global_numbers:
-        drawn = {"generator": generator, "initial_weights": initial_weights}
+        drawn: dict[str, Any] = {"generator": generator, "initial_weights": initial_weights}
         backbone: nn.Module
         if ":" in name:
             backbone, features = make_backbone(name, image_size, generator)

@@ -1,7 +1,7 @@
 """A data set: images, labels, class names, and the class tree if there is one."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -69,6 +69,9 @@ class MappedRows:
 
     def __repr__(self) -> str:
         return f"MappedRows({len(self):,} images of {self.images.shape[1]} px)"
+
+    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
+        return (self[place] for place in range(len(self)))
 
     def __getitem__(self, chosen: Any) -> NDArray[np.uint8]:
         return np.asarray(self.images[self.rows[chosen]])
