@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 OF_TRAINING = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate", "options")
 """Settings of a learner that trains a network; a run has them under the same name."""
+FINE_TUNING_EPOCHS = 10
 SETTINGS = (
     *("method", "network", "pretrained", "image_size", "accept", "unlabeled_limit"),
-    *("seed", "device", *OF_TRAINING),
+    *("seed", "device", "fine_tune", *OF_TRAINING),
 )
 
 
@@ -246,6 +247,16 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="side in pixels to which images are brought (default: 224 for features, else the "
         "short side of the first one, at most 64)",
+    )
+    group.add_argument(
+        "--fine-tune",
+        type=int,
+        nargs="?",
+        const=FINE_TUNING_EPOCHS,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="in each task also tune a copy of the pretrained network, for N epochs (default: "
+        f"{FINE_TUNING_EPOCHS}), and use it beside the frozen one where held-out images say so",
     )
     group.add_argument(
         "--accept",

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.labels import UNKNOWN
+from distillmatch.learner.inputs import Reader
+from distillmatch.learner.labels import UNKNOWN, Labeled, read_labeled
 from distillmatch.sources.images import ImageFile
 
 On = Literal["test", "held-out"]
@@ -29,6 +30,12 @@ class TestImages:
     labels: Sequence[Label]
     problems: Sequence[str] = ()
     hidden: int = 0
+    given: Labeled | None = None
+
+    def read_by(self, reader: Reader) -> "TestImages":
+        """Return the same images, read anew."""
+        assert self.given is not None
+        return replace(self, rows=read_labeled(self.given, reader)[0])
 
 
 def hold_out(

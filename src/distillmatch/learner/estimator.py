@@ -74,7 +74,8 @@ class ContinualLearner(Parameters):
     With `method` and `network` "auto", it keeps statistics of a pretrained network's features where
     the extra `pretrained` is installed, and else trains a small network from scratch, by method
     "worldmatch" with `accept` "newness" and a `coreset` of 75 images. `pretrained` is a file of
-    weights for another `network`.
+    weights for another `network`. With `fine_tune`, a number of epochs, a copy of that network is
+    tuned in each task, and used beside the frozen one where held-out images say that it helps.
 
     The parameters have the names, meanings and defaults of a run's configuration; `options` holds
     any others of them, and those of a user's own method. Beside them: of a task's unlabeled images
@@ -97,6 +98,7 @@ class ContinualLearner(Parameters):
     accept: float = 0.95
     examples: int = 24
     pretrained: Path | str | None = None
+    fine_tune: int = 0
 
     def partial_fit(
         self,
@@ -148,6 +150,8 @@ class ContinualLearner(Parameters):
             tell(sentence)
         _refuse_other_weights(before, config)
         reader = self.reader_for(labeled.items)
+        if isinstance(before, Featured):
+            reader = before.frozen_reader
         if config.method == FEATURES:
             labeled = labeled.with_contents()
         known = self.learned_before(labeled)
@@ -157,19 +161,31 @@ class ContinualLearner(Parameters):
                 "again"
             )
             labeled = labeled.part(np.flatnonzero(~known).tolist())
-        rows, labeled = read_labeled(labeled, reader, "labeled images")
-        if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
+        limit, fine_tune, pixels = parameters["unlabeled_limit"], parameters["fine_tune"], None
+        if isinstance(reader, FeatureReader) and fine_tune:
+            to_pixels = PixelReader(reader.backbone.side)
+            images, labeled = read_labeled(labeled, to_pixels, "labeled images")
+            environment = look_around(unlabeled, to_pixels, limit, config.seed, number)
+            pixels = images, environment.images
+            rows, _ = reader.read(images)
             reader = replace(reader, gallery=Gallery())
-        limit = parameters["unlabeled_limit"]
+            environment = replace(environment, images=reader.read(environment.images)[0])
+        else:
+            rows, labeled = read_labeled(labeled, reader, "labeled images")
+            if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
+                reader = replace(reader, gallery=Gallery())
+            environment = look_around(unlabeled, reader, limit, config.seed, number)
         given = Given(
             name=f"task {number + 1}" if name is None else name,
             images=rows,
             labeled=labeled,
-            environment=look_around(unlabeled, reader, limit, config.seed, number),
+            environment=environment,
             accept=parameters["accept"],
             examples=parameters["examples"],
             seconds=time.perf_counter() - began,
             again=again,
+            fine_tune=fine_tune,
+            pixels=pixels,
         )
         learned = _after_task(before, config, given, reader, progress, checkpoint)
         unlabeled_rows = given.environment.images
@@ -421,7 +437,7 @@ def _after_task(
     """Return what is learned, from features or by training."""
     if isinstance(reader, FeatureReader):
         assert before is None or isinstance(before, Featured)
-        return learn_features(before, config, given, reader, checkpoint)
+        return learn_features(before, config, given, reader, progress, checkpoint)
     assert before is None or isinstance(before, Trained)
     try:
         return learn_trained(before, config, given, progress, checkpoint)

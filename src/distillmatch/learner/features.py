@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
+from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.learner.feature_reader import FeatureReader, VectorReader
+from distillmatch.learner.fine_tuning import FeatureNetwork, beside, fine_tune, tuned_copy
 from distillmatch.learner.labels import Labeled, slots_of
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.recognition import Sample, choose_examples
 from distillmatch.learner.settings import IDENTITY
 from distillmatch.learner.task import Classes, Given, Keeper, explained, record_of
 
-_STATISTICS, _BACKBONE = "statistics/", "backbone/"
+_STATISTICS, _BACKBONE, _TUNED = "statistics/", "backbone/", "tuned/"
 """Before the names of tensors in a saved learner."""
 _MET = "met"
 
@@ -31,12 +33,14 @@ _MET = "met"
 class Featured(Learned):
     """A frozen network, and statistics of the features that it gives.
 
-    `met` has the digests of the image files that were learned with their labels.
+    `met` has the digests of the image files that were learned with their labels. With a copy of the
+    network that the last task `tuned`, rows are features followed by the copy's logits.
     """
 
     backbone: Backbone
     statistics: FeatureClassifier
     met: NDArray[np.int64]
+    tuned: FeatureNetwork | None = None
 
     @classmethod
     def restored(
@@ -64,20 +68,42 @@ class Featured(Learned):
         if statistics.logits(row).shape != (1, len(common["labels"])):
             raise ValueError("its statistics do not fit its classes")
         met = tensors[_MET].numpy() if _MET in tensors else np.empty(0, np.int64)
-        return cls(**common, backbone=backbone, statistics=statistics, met=met)
+        tuned, weights = None, _below(_TUNED, tensors)
+        if weights:
+            tuned = tuned_copy(backbone, statistics)
+            try:
+                tuned.load_state_dict(weights)
+            except RuntimeError:
+                raise ValueError("its tuned copy does not fit its network") from None
+        return cls(**common, backbone=backbone, statistics=statistics, met=met, tuned=tuned)
 
     @property
     def reader(self) -> FeatureReader:
         """What reads images as features."""
+        if self.tuned is not None:
+            return FeatureReader(beside(self.backbone, self.tuned))
+        return self.frozen_reader
+
+    @property
+    def frozen_reader(self) -> FeatureReader:
+        """What reads images as features of the frozen network alone."""
         if self.config.network == IDENTITY:
             return VectorReader(self.backbone, None)
         return FeatureReader(self.backbone)
+
+    def features(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the part of rows that the frozen network gave."""
+        return rows[:, : self.backbone.dimension]
 
     def logits(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return a logit for each row of features and class."""
         if not len(rows):
             return np.empty((0, len(self.labels)), np.float32)
-        return self.statistics.logits(rows)
+        logits = self.statistics.logits(self.features(rows))
+        if self.tuned is None:
+            return logits
+        both: NDArray[np.float32] = (logits + rows[:, self.backbone.dimension :]) / 2
+        return both
 
     def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
         """Mark the image files whose statistics are kept already."""
@@ -86,7 +112,7 @@ class Featured(Learned):
 
     def nearest_mean(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class whose mean of labeled rows is nearest."""
-        return self.statistics.nearest_mean(rows)
+        return self.statistics.nearest_mean(self.features(rows))
 
     @property
     def gives_scores(self) -> bool:
@@ -95,7 +121,9 @@ class Featured(Learned):
 
     def familiarity(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return how familiar each row of features looks."""
-        return self.statistics.familiarity(rows) if len(rows) else np.empty(0, np.float32)
+        if not len(rows):
+            return np.empty(0, np.float32)
+        return self.statistics.familiarity(self.features(rows))
 
     def threshold(self, accept: float) -> float:
         """Return the familiarity that a share `accept` of known images reach."""
@@ -105,7 +133,8 @@ class Featured(Learned):
         """Return the network from normalized images to logits."""
         if self.config.network == IDENTITY:
             raise LearnerError("what was learned from vectors has no network from images to logits")
-        return _Classifier(deepcopy(self.backbone.network), *self.statistics.linear())
+        frozen = FeatureNetwork(deepcopy(self.backbone.network), self.statistics)
+        return frozen if self.tuned is None else _Both(frozen, deepcopy(self.tuned))
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the statistics, and the network's weights unless they are published."""
@@ -114,6 +143,9 @@ class Featured(Learned):
         for name, array in self.statistics.tensors.items():
             tensors[f"{_STATISTICS}{name}"] = torch.from_numpy(np.ascontiguousarray(array))
         tensors[_MET] = torch.from_numpy(self.met)
+        if self.tuned is not None:
+            weights = self.tuned.state_dict()
+            tensors |= {f"{_TUNED}{name}": value.cpu() for name, value in weights.items()}
         return {"features": noted}, tensors
 
 
@@ -122,12 +154,12 @@ def learn_features(
     config: RunConfig,
     given: Given,
     reader: FeatureReader,
+    progress: Progress | None = None,
     keeper: Keeper | None = None,
 ) -> Featured:
     """Learn a task from features of images; what was learned before stays as it is."""
     classes, backbone = Classes.after(before, given), reader.backbone
-    if keeper is not None:
-        keeper.found(given.fingerprint(config, len(classes.sizes) - 1))
+    snapshot = keeper and keeper.found(given.fingerprint(config, len(classes.sizes) - 1))
     began = time.perf_counter()
     unlabeled, slots = given.environment.images, slots_of(classes.labels, given.labels)
     known = FeatureClassifier.empty(backbone.dimension) if before is None else before.statistics
@@ -142,15 +174,24 @@ def learn_features(
             sample, judgement, classes.labels, reader.gallery, given.examples
         )
         explanation = replace(explanation, examples=examples)
+    seconds = {"features": given.seconds, "classifier": time.perf_counter() - began}
+    tuned, fine_tuned = None, None
+    if given.fine_tune:
+        began = time.perf_counter()
+        tuned, fine_tuned = fine_tune(
+            given, config, backbone, known, classes, snapshot, progress, keeper
+        )
+        seconds["fine-tuning"] = time.perf_counter() - began
     record = {
         **record_of(given, classes, explanation),
         "unlabeled_in": [],
-        "seconds": {"features": given.seconds, "classifier": time.perf_counter() - began},
+        "seconds": seconds,
+        "fine_tuned": fine_tuned,
         "losses": {},
         "values": {},
         "stored": 0,
         "stored_bytes": 0,
-        "weights_bytes": sum(value.nbytes for value in backbone.network.state_dict().values()),
+        "weights_bytes": sum(map(_bytes, [backbone.network, *([tuned] if tuned else [])])),
         "statistics_bytes": statistics.bytes + met.nbytes,
         "known_threshold": statistics.threshold(given.accept) if statistics.has_scores else None,
     }
@@ -166,34 +207,25 @@ def learn_features(
         backbone=backbone,
         statistics=statistics,
         met=met,
+        tuned=tuned,
     )
 
 
-class _Classifier(nn.Module):
-    """A frozen network and the linear classifier on its features."""
+class _Both(nn.Module):
+    """The mean of the logits of the frozen classifier and of the tuned copy."""
 
-    weights: Tensor
-    biases: Tensor
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        power: float,
-        weights: NDArray[np.float32],
-        biases: NDArray[np.float32],
-    ) -> None:
+    def __init__(self, frozen: nn.Module, tuned: nn.Module) -> None:
         super().__init__()
-        self.backbone, self.power = backbone, power
-        device = next(backbone.parameters()).device
-        self.register_buffer("weights", torch.from_numpy(weights).to(device))
-        self.register_buffer("biases", torch.from_numpy(biases).to(device))
+        self.frozen, self.tuned = frozen, tuned
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of normalized images."""
-        features = self.backbone(images).float()
-        compressed = features.sign() * features.abs() ** self.power
-        logits: Tensor = compressed @ self.weights.T + self.biases
+        logits: Tensor = (self.frozen(images) + self.tuned(images)) / 2
         return logits
+
+
+def _bytes(network: nn.Module) -> int:
+    return sum(value.nbytes for value in network.state_dict().values())
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

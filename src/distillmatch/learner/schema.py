@@ -45,6 +45,22 @@ class LeftOut(BaseModel):
     for_example: list[Text] = []
 
 
+class FineTuned(BaseModel):
+    """What held-out images told of a tuned copy of the network, in percent."""
+
+    epochs: Count
+    kept: Truth
+    labeled: Count
+    """Labeled images held out, and what share of them the `frozen` network tells right alone."""
+    frozen: Percent
+    tuned: Percent
+    """The share with the tuned copy beside it, or None where none was tuned."""
+    past: Count
+    """Unlabeled images held out that look like past classes."""
+    same: Percent
+    """The share of them that get the same answer with the copy."""
+
+
 class Record(BaseModel):
     """A task, as `learn` returns it and the history lists it. Entries with a default are newer."""
 
@@ -84,6 +100,7 @@ class Record(BaseModel):
     known_threshold: Number | None
     test: Test | None
     left_out: LeftOut = LeftOut()
+    fine_tuned: FineTuned | None = None
 
 
 class _Normalization(BaseModel):
@@ -116,6 +133,7 @@ class _Settings(BaseModel):
     unlabeled_limit: Count
     accept: Number
     examples: Count
+    fine_tune: Count = 0
 
 
 class _Features(BaseModel):

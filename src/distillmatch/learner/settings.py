@@ -46,6 +46,7 @@ class Limits(Config):
     unlabeled_limit: CountOrZero = 50_000
     accept: Share = 0.95
     examples: CountOrZero = 24
+    fine_tune: CountOrZero = 0
 
 
 def plain(parameters: Parameters) -> dict[str, Any]:
@@ -117,10 +118,17 @@ def run_config(parameters: Parameters, named: Parameters | None = None) -> RunCo
     of_run |= {name: parameters[name] for name in LEARNER_KEYS}
     of_method = {name: value for name, value in options.items() if name not in further}
     config = RunConfig(**of_run | {"pretrained": _pretrained(parameters)}, options=of_method)
-    Limits(**{name: parameters[name] for name in Limits.model_fields})
+    limits = Limits(**{key: parameters[key] for key in Limits.model_fields if key in parameters})
+    if limits.fine_tune and config.network == IDENTITY:
+        raise ConfigError("fine_tune needs images: vectors of features have no network to tune")
     if config.method == FEATURES:
         _check_features(config)
         return config
+    if limits.fine_tune:
+        raise ConfigError(
+            "fine_tune is for method 'features', which stands on a pretrained network; method "
+            f"'{config.method}' trains a network of its own"
+        )
     method = find_method(config.method)
     if method.memory == "everything":
         raise ConfigError(

@@ -104,6 +104,8 @@ def learn(
             )
             record = learner.history_[-1]
             record["fingerprint"] = fingerprint
+            if tests is not None and any(one.get("fine_tuned") for one in learner.history_[-2:]):
+                tests = tests.read_by(learner.reader_for([]))  # as the networks are now
             if tests is not None:
                 record["test"] = measure(learner, tests, record["added"], before)
                 record["left_out"]["test"] = len(tests.problems)
@@ -308,7 +310,7 @@ def _read_folders(
 def _tests(on: On, given: Labeled, reader: Reader) -> TestImages:
     what = "test images" if on == "test" else "images held out"
     rows, left = read_labeled(given, reader, what)
-    return TestImages(on, rows, left.labels, left.problems, left.hidden)
+    return TestImages(on, rows, left.labels, left.problems, left.hidden, given)
 
 
 def _refuse_overlap(test: Path, labeled: Path, unlabeled: Sequence[Place | Camera]) -> None:

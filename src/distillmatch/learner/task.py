@@ -13,6 +13,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Snapshot
 from distillmatch.learner.environment import FOR_EXAMPLE, Environment
 from distillmatch.learner.explanation import Explanation, Label
+from distillmatch.learner.inputs import Pixels
 from distillmatch.learner.labels import Labeled, new_classes
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.recognition import Judged
@@ -37,7 +38,8 @@ class Given:
 
     `accept` is the share of known images that are to be recognized as such; at most so many
     `examples` of accepted images are kept. Reading it all took so many `seconds`. So many labeled
-    images came `again` and were left out.
+    images came `again` and were left out. A copy of a pretrained network is to be tuned for
+    `fine_tune` epochs, if any, with the `pixels` of the labeled and the unlabeled images.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Given:
     examples: int
     seconds: float
     again: int
+    fine_tune: int = 0
+    pixels: tuple[Pixels, Pixels] | None = None
 
     @property
     def labels(self) -> Sequence[Label]:
@@ -62,7 +66,8 @@ class Given:
     def fingerprint(self, config: RunConfig, tasks: int) -> str:
         """Return what tells this task from another one on the same learner."""
         told = config.model_dump(mode="json", exclude={"device"})
-        digest = hashlib.blake2b(repr((tasks, self.labels, told)).encode(), digest_size=16)
+        what = (tasks, self.labels, told, *([self.fine_tune] if self.fine_tune else []))
+        digest = hashlib.blake2b(repr(what).encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.images).data)
         digest.update(np.ascontiguousarray(self.environment.images).data)
         return digest.hexdigest()

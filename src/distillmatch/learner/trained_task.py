@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import Judgement, Placement, Progress
+from distillmatch.engine import Judgement, Placement, Progress, Snapshot
 from distillmatch.engine.data import TaskData
 from distillmatch.engine.device import NetworkFactory
 from distillmatch.engine.trainer import Trainer
@@ -52,7 +52,11 @@ def learn_task(
     task.data.networks = method.networks
     # Asking for the trainings may give networks new weights: what was learned is put back later.
     trainings = trainings_of(method, task.info)
-    trainer = _trained(task, method, trainings, progress, keeper)
+    snapshot = keeper and keeper.found(given.fingerprint(config, task.info.number))
+    data, coreset = task.data, task.coreset
+    trainer = run_trainings(
+        config, method, trainings, data, coreset, given.name, snapshot, progress, keeper
+    )
     method.end_task(task.info)
     return _concluded(task, before, trainings, trainer, sample)
 
@@ -116,29 +120,30 @@ class _Task:
         )
 
 
-def _trained(
-    task: _Task,
+def run_trainings(
+    config: RunConfig,
     method: Method,
     trainings: Sequence[Training],
+    data: TaskData,
+    coreset: Coreset,
+    name: str,
+    snapshot: Snapshot | None,
     progress: Progress | None,
     keeper: Keeper | None,
 ) -> Trainer:
-    """Run the task's trainings, or what is left of them."""
-    given, config, data = task.given, task.config, task.data
-    nobody_knows = np.full(len(given.environment.images), -1, np.int64)
+    """Run a task's trainings, or what a snapshot leaves of them."""
+    nobody_knows = np.full(data.count("unlabeled"), -1, np.int64)
 
     def pause() -> None:
         if keeper is not None:
-            keeper.pause(lambda: trainer.snapshot(task.coreset))
+            keeper.pause(lambda: trainer.snapshot(coreset))
 
-    trainer = Trainer(config, method, task.placement, progress, pause, task.info.number)
-    if keeper is not None:
-        snapshot = keeper.found(given.fingerprint(config, task.info.number))
-        if snapshot is not None:
-            trainer.resume(snapshot, nobody_knows)
-    trainer.begin(sum(trainer.work_of(one, task.info, data.steps(one)) for one in trainings))
+    trainer = Trainer(config, method, data.placement, progress, pause, data.info.number)
+    if snapshot is not None:
+        trainer.resume(snapshot, nobody_knows)
+    trainer.begin(sum(trainer.work_of(one, data.info, data.steps(one)) for one in trainings))
     try:
-        trainer.learn(task.info, data, lambda: nobody_knows, given.name)
+        trainer.learn(data.info, data, lambda: nobody_knows, name)
     finally:
         trainer.progress.stop()
     return trainer

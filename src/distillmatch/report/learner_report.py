@@ -88,9 +88,9 @@ def lead_sentence(summary: Record) -> str:
 def accuracy_sentences(history: Sequence[Record]) -> list[str]:
     """Compare the accuracy with guessing, the nearest class mean, and what it was before."""
     record, test = history[-1], _test(history[-1])
+    found = fine_tuning_sentences(record)
     if not test:
-        return []
-    found = []
+        return found
     if test["all"] is not None:
         guessing = f"Guessing would tell {_chance(record):.1f} % right"
         if test.get("nearest_mean") is not None:
@@ -121,6 +121,28 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
     if test["unknown"]:
         found.append(f"Left out, because never learned: {listed(test['unknown'])}.")
     return found
+
+
+def fine_tuning_sentences(record: Record) -> list[str]:
+    """Say whether a tuned copy of the network is used, and what held-out images tell of it."""
+    told = record.get("fine_tuned")
+    if not told:
+        return []
+    if told["tuned"] is None:
+        lacking = f"only {plural(told['past'], 'camera image')} held out show classes of the past"
+        if not told["labeled"]:
+            lacking = "a class needs four labels for that"
+        return [f"The network was not tuned, since nothing could tell if it helps: {lacking}."]
+    images = plural(told["labeled"], "labeled image")
+    used = "is used beside the frozen one" if told["kept"] else "is not used"
+    said = (
+        f"A copy of the network was tuned and {used}: of {images} held out the frozen network "
+        f"alone tells {told['frozen']:.1f} % right, with the copy {told['tuned']:.1f} %"
+    )
+    if told["past"] and told["same"] is not None:
+        past = plural(told["past"], "camera image")
+        said += f"; of {past} held out that look like past classes {told['same']:.1f} % stay so"
+    return [f"{said}."]
 
 
 def _forgotten_sentence(lost: float | None, before: float | None) -> str:
@@ -314,7 +336,10 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
         weights, stored = size_shown(record["weights_bytes"]), size_shown(record["stored_bytes"])
         if _has_statistics(record):
             statistics = f"{size_shown(record['statistics_bytes'])}, of the classes' features"
-            rows += [("weights", f"{weights}, frozen"), ("statistics", statistics)]
+            tuned = (record.get("fine_tuned") or {}).get("kept")
+            frozen = "frozen, and a tuned copy" if tuned else "frozen"
+            rows += [("weights", f"{weights}, {frozen}"), ("statistics", statistics)]
+            rows += [("fine-tuning", said) for said in fine_tuning_sentences(record)]
             rows.append(("photographs", "none, but a few small examples for the report"))
         else:
             images = f"{record['stored']:,} ({stored})" if record["stored"] else "none"

@@ -1,0 +1,252 @@
+"""A copy of the pretrained network, tuned for a task's classes beside the frozen one.
+
+It starts as the classifier on the frozen features, and is tuned by the labels and, as WorldMatch
+does, by strong views of the unlabeled images: these are to be told as the frozen and the tuned
+network together tell their weak views. The frozen classifier knows the past classes, so they stay
+known, without an image of them, where the camera shows them.
+
+A quarter of each class's labels and of the unlabeled images is held out. The copy is kept only if
+both networks together tell more of them right than the frozen one alone; what this one is sure to
+be a past class counts as such.
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Progress, Snapshot
+from distillmatch.engine.data import TaskData
+from distillmatch.learner.backbone import Backbone
+from distillmatch.learner.feature_classifier import FAMILIAR, FeatureClassifier
+from distillmatch.learner.feature_reader import FeatureReader
+from distillmatch.learner.inputs import Pixels
+from distillmatch.learner.labels import slots_of
+from distillmatch.learner.task import Classes, Given, Keeper
+from distillmatch.learner.trained_task import run_trainings
+from distillmatch.methods import Batch, Method, Past, TaskInfo, Training
+from distillmatch.randomness import permutation
+from distillmatch.runs.checkpoints import checksum
+from distillmatch.streams import Coreset
+
+HELD_OUT = 4
+"""One in so many labeled images of a class, and of the unlabeled ones, is held out."""
+TRAINING: dict[str, Any] = {
+    "method": "worldmatch",
+    "batch": 16,
+    "unlabeled_batch": 16,
+    "learning_rate": 1e-4,
+    "optimizer": "adamw",
+    "schedule": "cosine",
+    "strong_labels": True,
+}
+SMOOTH = 1e-6
+"""Added to features before their root is taken, whose slope at 0 has no end."""
+
+
+class FeatureNetwork(nn.Module):
+    """A network with the linear classifier on its compressed features."""
+
+    power: Tensor
+
+    def __init__(
+        self, backbone: nn.Module, statistics: FeatureClassifier, smooth: float = 0.0
+    ) -> None:
+        super().__init__()
+        power, weights, biases = statistics.linear()
+        self.backbone, self.smooth = backbone, smooth
+        self.register_buffer("power", torch.tensor(power))
+        self.head = nn.Linear(weights.shape[1], weights.shape[0])
+        self.head.load_state_dict(
+            {"weight": torch.from_numpy(weights), "bias": torch.from_numpy(biases)}
+        )
+        self.to(next(backbone.parameters()).device)
+
+    def train(self, mode: bool = True) -> "FeatureNetwork":
+        """Stay in evaluation: a few images would spoil the statistics of the normalization."""
+        del mode
+        return super().train(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of normalized images, in full precision."""
+        features = self.backbone(images).float()
+        with torch.autocast(features.device.type, enabled=False):
+            compressed = features.sign() * (features.abs() + self.smooth) ** self.power
+            logits: Tensor = self.head(compressed)
+        return logits
+
+
+class Beside(nn.Module):
+    """The frozen network's features, followed by the logits of the tuned copy."""
+
+    def __init__(self, frozen: nn.Module, tuned: FeatureNetwork) -> None:
+        super().__init__()
+        self.frozen, self.tuned = frozen, tuned
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return a row of both for each image."""
+        return torch.cat([self.frozen(images).float(), self.tuned(images)], dim=1)
+
+
+def tuned_copy(backbone: Backbone, statistics: FeatureClassifier) -> FeatureNetwork:
+    """Return a copy of a network, with a classifier's statistics as its head."""
+    return FeatureNetwork(deepcopy(backbone.network), statistics, SMOOTH)
+
+
+def beside(backbone: Backbone, tuned: FeatureNetwork) -> Backbone:
+    """Return what turns images into rows of both networks."""
+    tuned.requires_grad_(False).eval()
+    digest = checksum(backbone.digest, tuned.state_dict())
+    width = backbone.dimension + tuned.head.out_features
+    network = Beside(backbone.network, tuned)
+    return replace(backbone, network=network, dimension=width, digest=digest)
+
+
+class _FineTuning(Method):
+    """Labels by weak and strong views, strong views of other images by both networks' answers."""
+
+    strong_views: ClassVar[bool] = True
+    clip: ClassVar[float | None] = 1.0
+
+    def __init__(self, config: RunConfig, backbone: Backbone, teacher: FeatureClassifier) -> None:
+        self.teacher = FeatureNetwork(backbone.network, teacher)
+        tuned = tuned_copy(backbone, teacher).requires_grad_()
+        super().__init__(config, lambda *_: tuned)
+
+    def trainings(self, task: TaskInfo) -> list[Training]:
+        """Train the copy once."""
+        return [self.training(task, name="fine-tuning", frozen_unlabeled=self.taught)]
+
+    def taught(self, images: Tensor, task: TaskInfo) -> Past:
+        """Return the frozen classifier's logits."""
+        return Past(self.teacher(images))
+
+    def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
+        """Return the cross entropies of labels and of what both networks say."""
+        assert batch.strong_images is not None and batch.strong is not None
+        views = [batch.images, batch.strong_images, batch.strong]
+        logits = self.classifier(torch.cat([one for one in views if len(one)]))
+        of_labeled, of_strong = logits.split([2 * len(batch.labels), len(batch.strong)])
+        terms = {"labels": cross_entropy(of_labeled, batch.labels.repeat(2))}
+        if len(of_strong):
+            with torch.no_grad():
+                own = self.classifier(batch.unlabeled)
+            both = (batch.unlabeled_outputs.past + own) / 2
+            terms["agreement"] = cross_entropy(of_strong, both.softmax(dim=1))
+        return terms
+
+
+def fine_tune(
+    given: Given,
+    config: RunConfig,
+    backbone: Backbone,
+    known: FeatureClassifier,
+    classes: Classes,
+    snapshot: Snapshot | None,
+    progress: Progress | None,
+    keeper: Keeper | None,
+) -> tuple[FeatureNetwork | None, dict[str, Any]]:
+    """Tune a copy; return it if both together are better, and the comparison with the frozen one.
+
+    `known` is what was known of the classes before the task.
+    """
+    slots, unlabeled = slots_of(classes.labels, given.labels), given.environment.images
+    held, aside = _held_out(slots, len(unlabeled), config.seed)
+    teacher, _ = known.after(
+        given.images[~held], slots[~held], len(classes.labels), unlabeled[~aside], config.seed
+    )
+    frozen = teacher.logits(unlabeled[aside])
+    past = np.setdiff1d(np.arange(len(classes.labels)), slots)
+    sure = teacher.familiarity(unlabeled[aside]) >= teacher.threshold(FAMILIAR)
+    looks_past = np.flatnonzero(aside)[sure & np.isin(frozen.argmax(1), past)]
+    told = {"epochs": given.fine_tune, "kept": False, "labeled": int(held.sum())}
+    told |= {"past": len(looks_past), "frozen": None, "tuned": None, "same": None}
+    if not held.any() or len(looks_past) < len(past):
+        return None, told
+    assert given.pixels is not None
+    pixels, beside_pixels = given.pixels
+    tuned = _tuned(
+        _Data(pixels[~held], slots[~held], beside_pixels[~aside], classes.sizes),
+        given,
+        config,
+        backbone,
+        teacher,
+        snapshot,
+        progress,
+        keeper,
+    )
+    both = beside(backbone, tuned)
+    width = backbone.dimension
+    answers = []
+    for images in (pixels[held], beside_pixels[looks_past]):
+        rows, _ = FeatureReader(both, None).read(images, "held-out images")
+        alone = teacher.logits(rows[:, :width])
+        answers.append((alone.argmax(1), (alone + rows[:, width:]).argmax(1)))
+    (one, two), (before, after) = answers
+    told["frozen"], told["tuned"] = (100 * float((x == slots[held]).mean()) for x in (one, two))
+    told["same"] = 100 * float((before == after).mean()) if len(past) else None
+    gain = len(np.unique(slots)) * (told["tuned"] - told["frozen"])
+    loss = len(past) * (100 - told["same"]) if len(past) else 0.0
+    told["kept"] = gain > loss
+    return (tuned if told["kept"] else None), told
+
+
+class _Data(NamedTuple):
+    """Images that a copy is tuned with, as pixels."""
+
+    labeled: Pixels
+    slots: NDArray[np.int64]
+    unlabeled: Pixels
+    sizes: tuple[int, ...]
+
+
+def _tuned(
+    images: _Data,
+    given: Given,
+    config: RunConfig,
+    backbone: Backbone,
+    teacher: FeatureClassifier,
+    snapshot: Snapshot | None,
+    progress: Progress | None,
+    keeper: Keeper | None,
+) -> FeatureNetwork:
+    config = config.replace(epochs=given.fine_tune, **TRAINING)
+    method = _FineTuning(config, backbone, teacher)
+    nothing = Coreset(0, backbone.side)
+    data = TaskData(
+        TaskInfo(len(images.sizes) - 1, images.sizes, last=False, coreset=False),
+        (images.labeled, images.slots),
+        (nothing.images, nothing.labels),
+        images.unlabeled,
+        config,
+        normalization=backbone.normalization,
+        placement=backbone.placement,
+    )
+    trainings = method.trainings(data.info)
+    run_trainings(config, method, trainings, data, nothing, given.name, snapshot, progress, keeper)
+    network = method.classifier
+    assert isinstance(network, FeatureNetwork)
+    return network
+
+
+def _held_out(
+    slots: NDArray[np.int64], unlabeled: int, seed: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Mark the labeled and the unlabeled images that are compared on."""
+    held, aside = np.zeros(len(slots), np.bool_), np.zeros(unlabeled, np.bool_)
+    for slot in np.unique(slots).tolist():
+        held[_some(np.flatnonzero(slots == slot), seed, slot)] = True
+    aside[_some(np.arange(unlabeled), seed, "unlabeled")] = True
+    return held, aside
+
+
+def _some(places: NDArray[np.int64], seed: int, of: int | str) -> NDArray[np.int64]:
+    """Return one in so many places."""
+    order = permutation(len(places), seed, "fine-tuning", of)
+    return places[order[: len(places) // HELD_OUT]]
