@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crashes import CrashError, DiesIn
 from interrupted_runs import ALWAYS
 from learner_world import BOAT, CLOWNFISH, SHARK, TROUT, images_of, task, write_classes
+from test_learner_state import CrashError, DiesIn
 
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
@@ -111,17 +111,17 @@ def test_a_task_without_fine_tuning_answers_by_the_frozen_network() -> None:
 
 
 def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """In the months after it, too, of which the second has a test folder that is read anew."""
+    """What is measured after it is of both networks, though test images were read before."""
     shown = {"labeled": tmp_path / "march", "unlabeled": [tmp_path / "camera"]}
     write_classes(tmp_path / "march", CLOWNFISH, BOAT, TROUT, SHARK, count=16)
     write_classes(tmp_path / "camera", CLOWNFISH, BOAT, TROUT, SHARK, count=12, first=40)
     write_classes(tmp_path / "test", CLOWNFISH, BOAT, TROUT, SHARK, count=8, first=80)
-    settings = {**TINY, "fine_tune": 6}
+    settings = {**TINY, "fine_tune": 20}
     given: dict[str, Any] = {**shown, "settings": settings, "test": tmp_path / "test"}
     whole = learn(tmp_path / "whole", **given, allow_import=[OWN])
     assert whole["fine_tuned"]["kept"] and whole["test"]["all"] is not None
     with pytest.raises(CrashError):
-        learn(tmp_path / "broken", **given, progress=DiesIn(4), checkpoint_seconds=ALWAYS)
+        learn(tmp_path / "broken", **given, progress=DiesIn(12), checkpoint_seconds=ALWAYS)
     said: list[str] = []
     resumed = learn(tmp_path / "broken", **given, tell=said.append)
     assert any("continuing the unfinished task" in sentence for sentence in said)

@@ -145,7 +145,9 @@ class Featured(Learned):
         tensors[_MET] = torch.from_numpy(self.met)
         if self.tuned is not None:
             weights = self.tuned.state_dict()
-            tensors |= {f"{_TUNED}{name}": value.cpu() for name, value in weights.items()}
+            tensors |= {
+                f"{_TUNED}{name}": value.cpu().contiguous() for name, value in weights.items()
+            }
         return {"features": noted}, tensors
 
 
