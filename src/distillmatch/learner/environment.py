@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +18,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import IterableDataset
 
-from distillmatch.errors import LearnerError, kind_of
-from distillmatch.learner.inputs import Items, Reader, file_at, is_array, open_images, selected
-from distillmatch.learner.video import Camera, Video, has_reader, is_camera, is_video
+from distillmatch.errors import DistillMatchError, LearnerError, kind_of
+from distillmatch.learner.inputs import (
+    Items,
+    Reader,
+    file_at,
+    is_array,
+    open_images,
+    selected,
+    unreadable,
+)
+from distillmatch.learner.video import Camera, Video, is_camera, is_video
 from distillmatch.randomness import permutation
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import list_files, shown
@@ -291,14 +299,7 @@ def _images_at(place: Place) -> tuple[list[Any], int]:
 
 def _frames_among(path: Path) -> list[Any]:
     """Return the frames of a video that was found, or something that cannot be read."""
-    problem = "a video, which is read with: pip install 'distillmatch[video]'"
-    if has_reader():
-        try:
-            return [*Video(path).frames()]
-        except LearnerError as error:
-            problem = str(error)
-    return [ImageFile(shown(path), partial(_refuse, problem))]
-
-
-def _refuse(problem: str) -> BinaryIO:
-    raise OSError(problem)
+    try:
+        return [*Video(path).frames()]
+    except DistillMatchError as error:
+        return [unreadable(shown(path), str(error).removeprefix(f"{shown(path)}: "))]

@@ -117,7 +117,7 @@ def export_onnx(learner: "ContinualLearner", path: Path, pixels: Pixels = "uint8
         value.type.tensor_type.shape.dim[0].dim_param = "count"
     for place, name in ((2, "height"), (3, "width")):
         model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = name
-    for name, text in description(learner, pixels).items():
+    for name, text in _description(learner, pixels).items():
         model.metadata_props.add(key=name, value=text)
     write_atomically(path, model.SerializeToString(), "writing the ONNX file")
 
@@ -127,12 +127,12 @@ def export_torch(learner: "ContinualLearner", path: Path, pixels: Pixels = "uint
     buffer = io.BytesIO()
     with _quiet():
         torch.export.save(
-            _traced(learner, pixels), buffer, extra_files=description(learner, pixels)
+            _traced(learner, pixels), buffer, extra_files=_description(learner, pixels)
         )
     write_atomically(path, buffer.getvalue(), "writing the torch file")
 
 
-def description(learner: "ContinualLearner", pixels: Pixels) -> dict[str, str]:
+def _description(learner: "ContinualLearner", pixels: Pixels) -> dict[str, str]:
     """Return what a program must know to use the file: each entry is JSON."""
     normalization = learner.normalization_
     entries = {
@@ -171,14 +171,11 @@ def _channels(values: list[float]) -> Tensor:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep torch's remarks on its own exporter from the user."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)

@@ -192,12 +192,16 @@ def is_special(path: Path) -> bool:
 
 def file_at(path: Path) -> ImageFile:
     """Return the image in a file that was named; what is no file is refused when it is read."""
-    file = ImageFile.at(str(path))
-    return file._replace(open=_refuse) if is_special(path) else file
+    return unreadable(shown(path), NO_FILE) if is_special(path) else ImageFile.at(str(path))
 
 
-def _refuse() -> BinaryIO:
-    raise OSError(NO_FILE)
+def unreadable(where: str, problem: str) -> ImageFile:
+    """Return what stands for an image that cannot be read, for this reason."""
+
+    def refuse() -> BinaryIO:
+        raise OSError(problem)
+
+    return ImageFile(where, refuse)
 
 
 def _files_below(folder: Path) -> list[ImageFile]:
@@ -217,9 +221,7 @@ def array_of(given: Any, what: str) -> NDArray[Any]:
     """Return an array or the values of a tensor, those of short floats (bfloat16) as float32."""
     if not isinstance(given, torch.Tensor):
         return np.asarray(given)
-    tensor = given
-    if tensor.is_floating_point() and tensor.element_size() < 4:
-        tensor = tensor.float()
+    tensor = given.float() if given.is_floating_point() and given.element_size() < 4 else given
     try:
         array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError):
@@ -237,79 +239,57 @@ def _opened(one: Any, what: str) -> Any:
         return file_at(Path(one).expanduser())
     if isinstance(one, Image.Image | ImageFile | VideoFrame):
         return one
-    if not isinstance(one, np.ndarray | torch.Tensor):
-        raise LearnerError(
-            f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
-        )
-    array = array_of(one, what)
-    if array.ndim not in (2, 3):
-        raise _wrong_shape(what, array.shape)
-    whole = array[None] if array.ndim == 3 else array[None, ..., None]
-    image: NDArray[Any] = _channels_last(whole, what, isinstance(one, torch.Tensor))[0]
-    return image
+    if isinstance(one, np.ndarray | torch.Tensor):
+        return _channels_last(array_of(one, what)[None], what, isinstance(one, torch.Tensor))[0]
+    raise LearnerError(
+        f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
+    )
 
 
 def _several(given: Any, what: str) -> NDArray[Any]:
-    """Return an array of images as (count, height, width, channels); vectors stay as they are."""
+    """Return an array of images as (count, height, width, channels)."""
     array = array_of(given, what)
-    if array.ndim == 3 and array.shape[2] == 3:
-        raise LearnerError(
-            f"{what} must be several, but came as one of shape {array.shape}; put it in a list"
-        )
     if array.ndim == 2:
-        return array
-    if array.ndim not in (3, 4):
-        raise _wrong_shape(what, array.shape[1:])
-    whole = array if array.ndim == 4 else array[..., None]
-    return _channels_last(whole, what, isinstance(given, torch.Tensor))
+        return array  # vectors of features, which only network 'identity' reads
+    if array.ndim == 3 and array.shape[2] == 3:
+        raise _no_images(what, array, "; a single image goes in a list")
+    return _channels_last(array, what, isinstance(given, torch.Tensor))
 
 
 def _channels_last(array: NDArray[Any], what: str, channels_first: bool) -> NDArray[Any]:
     """Return (count, height, width, channels); `channels_first` decides where both are possible."""
-    first, last = array.shape[1] in _CHANNELS, array.shape[3] in _CHANNELS
-    if not (first or last):
-        raise LearnerError(
-            f"{what} must have 1 or 3 channels (gray, or red, green and blue), not an array of "
-            f"shape {array.shape}"
-        )
-    if first and (channels_first or not last):
-        array = array.transpose(0, 2, 3, 1)
-    if len(array) and not min(array.shape[1:3]):
-        raise LearnerError(f"{what} must have pixels, not an array of shape {array.shape}")
-    return array
-
-
-def _wrong_shape(what: str, shape: tuple[int, ...]) -> LearnerError:
-    return LearnerError(
-        f"{what} must each have the shape (height, width, 3), (3, height, width) or "
-        f"(height, width), not {shape}"
-    )
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim == 4 and (array.size or not len(array)):
+        first, last = array.shape[1] in _CHANNELS, array.shape[3] in _CHANNELS
+        if first and (channels_first or not last):
+            return array.transpose(0, 2, 3, 1)
+        if last:
+            return array
+    raise _no_images(what, array)
 
 
 def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
     """Return numbers as bytes, with three channels."""
     if array.ndim != 4:
-        raise LearnerError(
-            f"{_wrong_shape(what, array.shape[1:])}; for vectors of features, name network "
-            "'identity'"
-        )
-    if array.dtype.kind not in "iuf":
-        raise LearnerError(f"{what} must be whole numbers or floats, not {array.dtype}")
-    lowest, highest = array.min(initial=0), array.max(initial=0)
-    if array.dtype.kind == "f":
-        if not (lowest >= 0 and highest <= 1):  # which NaN is not, either
-            hint = "; leave out what normalizes them" if lowest < 0 else ""
-            raise LearnerError(
-                f"{what} of floats must have values from 0 to 1 and no NaN or inf, not "
-                f"{lowest:g} to {highest:g}{hint}"
-            )
-        array = np.rint(array * 255)
-    elif lowest < 0 or highest > 255:
-        raise LearnerError(
-            f"{what} of whole numbers must have values from 0 to 255, not {lowest} to {highest}"
-        )
-    pixels = array.astype(np.uint8, copy=False)
+        raise _no_images(what, array, "; for vectors of features, name network 'identity'")
+    white = {"f": 1, "i": 255, "u": 255}.get(array.dtype.kind)
+    if white is None or not (array.min(initial=0) >= 0 and array.max(initial=0) <= white):
+        raise _no_images(what, array)
+    pixels = (np.rint(array * 255) if white == 1 else array).astype(np.uint8, copy=False)
     return pixels if array.shape[3] == 3 else np.repeat(pixels, 3, axis=3)
+
+
+def _no_images(what: str, array: NDArray[Any], hint: str = "") -> LearnerError:
+    """Say what arrays of images must be, and what came instead."""
+    came = f"{array.dtype} of shape {array.shape}"
+    if array.size and array.dtype.kind in "iuf":
+        came = f"{came} with values from {array.min():g} to {array.max():g}"
+    return LearnerError(
+        f"{what} must have the shape (count, height, width, 3), (count, 3, height, width) or "
+        f"(count, height, width), as bytes from 0 to 255 or floats from 0 to 1 (not normalized); "
+        f"this is {came}{hint}"
+    )
 
 
 def _resized(pixels: Pixels, side: int) -> Pixels:

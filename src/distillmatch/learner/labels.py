@@ -91,7 +91,7 @@ def class_folders(root: Path, *, may_lack: bool = False) -> Labeled:
     """
     if not root.is_dir():
         raise LearnerError(f"{shown(root)}: expected a folder with one folder for each class there")
-    groups, problems, refused, hidden = find_classes(root.absolute())
+    groups, problems, refused, hidden = find_classes(root)
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         raise LearnerError(f"{refused[0]}{more}")
@@ -200,21 +200,15 @@ def labels_of(given: Any) -> list[Label]:
 
 def _label(one: Any) -> Label:
     plain = one.item() if isinstance(one, np.generic | torch.Tensor) else one
-    if isinstance(plain, str):
-        if _UNWRITABLE.search(plain):
-            raise LearnerError(f"a label must be text that can be written down, not {plain!r:.60}")
+    if isinstance(plain, str) and not _UNWRITABLE.search(plain):
         return str(plain)
-    if isinstance(plain, float) and not plain.is_integer():
-        raise LearnerError(
-            f"labels must be strings or whole numbers, not continuous ones such as {plain!r}"
-        )
-    if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise LearnerError(f"a label must be a string or a whole number, not {plain!r}")
-    if not -(2**63) <= plain < 2**63:
-        raise LearnerError(
-            f"a label that is a whole number must lie between -2^63 and 2^63 - 1, not {int(plain)}"
-        )
-    return int(plain)
+    is_whole = isinstance(plain, int) or (isinstance(plain, float) and plain.is_integer())
+    if is_whole and not isinstance(plain, bool) and -(2**63) <= plain < 2**63:
+        return int(plain)
+    raise LearnerError(
+        "labels must be text that can be written down or whole numbers of 64 bits (no continuous "
+        f"or other values), not {plain!r:.60}"
+    )
 
 
 def _refuse_unknown(labels: Sequence[Label]) -> None:

@@ -1,9 +1,7 @@
-"""Predicting files: read in a thread while those before are answered."""
+"""Predicting files, some at a time."""
 
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.learner.inputs import NO_FILE, Reader, is_special
+from distillmatch.learner.inputs import NO_FILE, is_special
 from distillmatch.sources.images import ImageFile
 from distillmatch.terminal import without_progress
 
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from distillmatch.learner.estimator import ContinualLearner
 
 BATCH = 256
-AHEAD = 2
-"""Batches that are read before they are asked for."""
 
 Trouble = Literal["missing", "forbidden", "folder", "unreadable"]
 
@@ -37,10 +33,6 @@ class Prediction:
     reason: str = ""
 
 
-_Read = tuple[list[NDArray[Any]], dict[int, Prediction]]
-"""Rows of the files that can be read, and what is to be said of the others, by their place."""
-
-
 def predict_files(
     learner: "ContinualLearner",
     names: Iterable[str | None],
@@ -54,29 +46,11 @@ def predict_files(
     """
     if reject:
         learner.predict([], reject=True, accept=accept)  # what cannot be done is said at once
-    return _predictions(learner, names, reject, accept)
-
-
-def _predictions(
-    learner: "ContinualLearner",
-    names: Iterable[str | None],
-    reject: bool,
-    accept: float | None,
-) -> Iterator[list[Prediction]]:
-    reader = learner.reader_for([])
-    with warnings.catch_warnings(), without_progress(), ThreadPoolExecutor(1) as reading:
-        warnings.simplefilter("ignore")  # what is wrong with a file is in its row
-        waiting: deque[tuple[list[str], Future[_Read]]] = deque()
-        for batch in _batches(names):
-            if batch:
-                waiting.append((batch, reading.submit(_read, batch, reader)))
-            while len(waiting) > (AHEAD if batch else 0):
-                done, future = waiting.popleft()
-                yield _predict(learner, done, future.result(), reject, accept)
+    return (_predict(learner, batch, reject, accept) for batch in _batches(names))
 
 
 def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
-    """Yield names that are predicted together; an empty list where those before must not wait."""
+    """Yield names that are predicted together."""
     batch: list[str] = []
     for name in chain(names, [None]):
         if name is not None:
@@ -84,40 +58,30 @@ def _batches(names: Iterable[str | None]) -> Iterator[list[str]]:
         if batch and (name is None or len(batch) == BATCH):
             yield batch
             batch = []
-        if name is None:
-            yield batch
 
 
 def _predict(
-    learner: "ContinualLearner", names: list[str], read: _Read, reject: bool, accept: float | None
+    learner: "ContinualLearner", names: list[str], reject: bool, accept: float | None
 ) -> list[Prediction]:
-    rows, failed = read
-    answers: Iterator[tuple[Any, float]] = iter(())
+    found = [_trouble_with(name) or Prediction(name) for name in names]
+    places = [place for place, one in enumerate(found) if one.error is None]
+    rows: list[NDArray[Any]] = []
+    answered: list[int] = []
+    with warnings.catch_warnings(), without_progress():
+        warnings.simplefilter("ignore")  # what is wrong with a file is in its row
+        results = learner.reader_for([]).results([ImageFile.at(names[place]) for place in places])
+        for place, result in zip(places, results, strict=True):
+            if isinstance(result, str):
+                found[place] = Prediction(names[place], error="unreadable", reason=result)
+            else:
+                answered.append(place)
+                rows.append(result)
     if rows:
         labels, probabilities = learner.answer_rows(np.stack(rows), reject, accept)
-        answers = zip(labels.tolist(), probabilities.max(axis=1).tolist(), strict=True)
-    found = []
-    for place, name in enumerate(names):
-        if place in failed:
-            found.append(failed[place])
-        else:
-            label, probability = next(answers)
-            found.append(Prediction(name, str(label), probability))
+        best = probabilities.max(axis=1).tolist()
+        for place, label, probability in zip(answered, labels.tolist(), best, strict=True):
+            found[place] = Prediction(names[place], str(label), probability)
     return found
-
-
-def _read(names: list[str], reader: Reader) -> _Read:
-    troubles = ((place, _trouble_with(name)) for place, name in enumerate(names))
-    failed = {place: trouble for place, trouble in troubles if trouble is not None}
-    places = [place for place in range(len(names)) if place not in failed]
-    rows: list[NDArray[Any]] = []
-    results = reader.results([ImageFile.at(names[place]) for place in places])
-    for place, result in zip(places, results, strict=True):
-        if isinstance(result, str):
-            failed[place] = Prediction(names[place], error="unreadable", reason=result)
-        else:
-            rows.append(result)
-    return rows, failed
 
 
 def _trouble_with(name: str) -> Prediction | None:

@@ -28,7 +28,8 @@ from distillmatch.sources.walk import name_below, shown
 
 HELD_OUT = 0.1
 """Share of each class that is measured with where there is no test folder."""
-GENERIC = ("labeled", "labelled", "labels", "images", "train")
+LABELED = ("labeled", "labelled", "labels")
+GENERIC = (*LABELED, "images", "train")
 """Folder names that say nothing of the task: the folder above names it."""
 
 
@@ -75,6 +76,7 @@ def learn(
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
         name = shown(name or _task_name(labeled))
+        _refuse_outer(labeled.expanduser())
         images = class_folders(labeled.expanduser()).with_contents()
         fingerprint = _fingerprint(images, unlabeled)
         if not again and (done := _learned_before(learner, name, fingerprint)):
@@ -193,6 +195,16 @@ def _task_name(labeled: Path) -> str:
     """Return what a task is called by its folder: `march` for `march/labeled`, too."""
     folder = labeled.expanduser().absolute()
     return folder.parent.name if folder.name in GENERIC and folder.parent.name else folder.name
+
+
+def _refuse_outer(labeled: Path) -> None:
+    """Refuse the folder around the one that has the classes: `march` for `march/labeled`."""
+    for inner in (labeled / name for name in LABELED):
+        if any(path.is_dir() for path in inner.glob("*")):
+            raise LearnerError(
+                f"{shown(labeled)}: expected one folder of images for each class there, found a "
+                f"folder of such folders; did you mean {shown(inner)}?"
+            )
 
 
 def _contents(images: Labeled) -> list[tuple[str, Label, str]]:

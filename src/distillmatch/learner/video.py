@@ -144,7 +144,7 @@ def _images_at(container: Any, stream: Any, frames: Sequence[VideoFrame]) -> Ite
         while picture is None or at < time - _EARLY:
             following = next(pictures, None)
             if following is None:
-                if picture is None or at + video.every < time:
+                if picture is None or at + max(1.0, video.every) < time:
                     return
                 break
             picture = following

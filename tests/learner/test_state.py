@@ -267,6 +267,9 @@ def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
         with pytest.raises((LearnerError, SourceError, ValueError), match=sentence):
             learn(state, **{"settings": SETTINGS, **given})
         assert not state.exists()
+    with pytest.raises(LearnerError, match=r"did you mean .*may/labeled"):
+        learn(state, labeled=write_classes(tmp_path / "may" / "labeled", BOAT, count=1).parent)
+    assert not state.exists()
     other = write_images(tmp_path / "pictures", images_of(SHARK, count=1))
     with pytest.raises(LearnerError, match="expected a learner or an empty folder"):
         learn(other, labeled=world / "march", settings=SETTINGS)

@@ -1,3 +1,5 @@
+"""Images and labels, in whatever form they are given."""
+
 import io
 import struct
 import zlib
@@ -16,6 +18,7 @@ from distillmatch.learner.labels import class_folders, labeled_images
 from distillmatch.sources.images import decode_image
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
+TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
 FLOATS = torch.rand(2, 3, 8, 8)
 ODD_TENSORS = (
     FLOATS.to_sparse(),
@@ -33,14 +36,11 @@ def read(given: Any, side: int = 16) -> Any:
     [
         PIXELS,
         PIXELS.astype(np.int64),
-        PIXELS / 255,
         (PIXELS / 255).astype(np.float32),
         PIXELS.transpose(0, 3, 1, 2),
-        torch.from_numpy(PIXELS).permute(0, 3, 1, 2),
-        torch.from_numpy(PIXELS).permute(0, 3, 1, 2).float() / 255,
-        [*PIXELS],
+        TENSOR,
+        TENSOR.float() / 255,
         [torch.from_numpy(image).permute(2, 0, 1) for image in PIXELS],
-        [Image.fromarray(image) for image in PIXELS],
         (PIXELS[0], Image.fromarray(PIXELS[1]), *PIXELS[2:]),
     ],
     ids=lambda given: type(given).__name__,
@@ -56,13 +56,10 @@ def test_short_floats_are_read_as_longer_ones() -> None:
 
 
 def test_files_are_read_by_path(tmp_path: Path) -> None:
-    write_images(tmp_path / "a", PIXELS)
-    paths = sorted((tmp_path / "a").iterdir())
-    np.testing.assert_array_equal(read(paths), PIXELS)
-    np.testing.assert_array_equal(read([str(path) for path in paths]), PIXELS)
-    np.testing.assert_array_equal(read(np.array([str(path) for path in paths])), PIXELS)
-    np.testing.assert_array_equal(read(tmp_path), PIXELS)
-    np.testing.assert_array_equal(read([paths[0], PIXELS[1]]), PIXELS[:2])
+    paths = sorted(write_images(tmp_path / "a", PIXELS).iterdir())
+    named = [str(path) for path in paths]
+    for given in (paths, named, np.array(named), tmp_path, [paths[0], *PIXELS[1:]]):
+        np.testing.assert_array_equal(read(given), PIXELS)
 
 
 def test_gray_images_get_three_equal_channels() -> None:
@@ -71,62 +68,50 @@ def test_gray_images_get_three_equal_channels() -> None:
         np.testing.assert_array_equal(read(given), np.repeat(gray[..., None], 3, axis=3))
 
 
-def test_sizes_may_differ_and_are_fitted_as_files_are(tmp_path: Path) -> None:
+def test_sizes_may_differ_and_are_fitted_as_files_are() -> None:
     wide = np.random.default_rng(1).integers(0, 256, (20, 40, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(wide).save(buffer, "PNG")
-    expected = decode_image(buffer, 16)
+    file = io.BytesIO()
+    Image.fromarray(wide).save(file, "PNG")
+    expected = decode_image(file, 16)
     got = read([wide, torch.from_numpy(wide).permute(2, 0, 1), Image.fromarray(wide), PIXELS[0]])
-    for image in got[:3]:
-        np.testing.assert_array_equal(image, expected)
-    np.testing.assert_array_equal(got[3], PIXELS[0])
+    np.testing.assert_array_equal(got, [expected, expected, expected, PIXELS[0]])
     np.testing.assert_array_equal(read(wide[None])[0], expected)
-
-
-def test_transparency_is_laid_over_white() -> None:
-    clear = Image.new("RGBA", (16, 16), (10, 20, 30, 0))
-    assert (read([clear]) == 255).all()
+    assert (read([Image.new("RGBA", (16, 16), (10, 20, 30, 0))]) == 255).all(), "over white"
 
 
 @pytest.mark.parametrize(
-    ("shape", "side"),
-    [((50, 41, 3), 40), ((30, 33), 32), ((3000, 4000, 3), 64), ((5, 9, 3), 8), ((16, 16, 3), 16)],
+    ("shape", "side"), [((50, 41, 3), 40), ((30, 33), 32), ((3000, 4000, 3), 64), ((5, 9, 3), 8)]
 )
-def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int) -> None:
-    assert natural_side(open_images([np.zeros(shape, np.uint8)])) == side
+def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int, tmp_path: Path) -> None:
+    pixels = np.zeros(shape, np.uint8)
+    assert natural_side(open_images([pixels])) == side
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    assert natural_side(open_images(tmp_path)) == side
 
 
-def test_the_size_of_a_first_file_is_read_without_decoding_it(tmp_path: Path) -> None:
-    Image.new("RGB", (47, 90)).save(tmp_path / "a.png")
-    assert natural_side(open_images(tmp_path)) == 48
-
-
-def test_a_first_file_that_claims_to_be_huge_suggests_no_side(tmp_path: Path) -> None:
-    """A PNG of a few bytes whose head says 60,000 by 60,000 pixels."""
+def huge_head() -> bytes:
+    """Return a PNG of a few bytes whose head says 60,000 by 60,000 pixels."""
     head = struct.pack(">4sIIBBBBB", b"IHDR", 60_000, 60_000, 8, 2, 0, 0, 0)
     size = struct.pack(">I", len(head) - 4)
-    start = b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
-    (tmp_path / "huge.png").write_bytes(start)
-    assert natural_side(open_images(tmp_path)) == SMALLEST
+    return b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
 
 
-@pytest.mark.parametrize("content", [b"P6\n", b"P6\n4 x\n255\n", b"", b"no image"])
+@pytest.mark.parametrize("content", [b"P6\n4 x\n255\n", b"", b"no image", huge_head()])
 def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
     content: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / "00.ppm").write_bytes(content)
+    place = tmp_path / "boat" / "00.ppm"
+    place.parent.mkdir()
+    place.write_bytes(content)
     assert natural_side(open_images(tmp_path)) == SMALLEST
     with pytest.raises(LearnerError, match=r"00\.ppm: ") as error:
         read(tmp_path)
-    (tmp_path / "boat").mkdir()
-    (tmp_path / "00.ppm").rename(tmp_path / "boat" / "00.ppm")
-    reason = str(error.value).replace("00.ppm", "boat/00.ppm")
     for size in (None, 16):
         with pytest.raises(
             LearnerError, match=r"boat.*: expected an image, found one file"
         ) as other:
             small_learner(image_size=size).partial_fit(tmp_path)
-        assert reason in str(other.value)
+        assert str(error.value) in str(other.value)
 
 
 def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> None:
@@ -141,19 +126,19 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (np.zeros((2, 9, 9, 4), np.uint8), "1 or 3 channels"),
-        ([np.zeros((9, 9, 2), np.uint8)], "1 or 3 channels"),
-        (np.zeros((9, 9, 3), np.uint8), "put it in a list"),
-        (np.zeros((4, 7), np.uint8), "must each have the shape"),
-        ([np.zeros(7, np.uint8)], "must each have the shape"),
-        (np.zeros((2, 0, 9, 3), np.uint8), "must have pixels"),
-        (np.full((1, 9, 9, 3), 1.5), "from 0 to 1"),
-        (np.full((1, 9, 9, 3), -0.5), "leave out what normalizes them"),
-        (np.full((1, 9, 9, 3), np.nan), "no NaN"),
-        (np.full((1, 9, 9, 3), 256), "from 0 to 255"),
-        (np.zeros((1, 9, 9, 3), bool), "whole numbers or floats"),
+        (np.zeros((2, 9, 9, 4), np.uint8), r"must have the shape .* uint8 of shape \(2, 9, 9, 4\)"),
+        ([np.zeros((9, 9, 2), np.uint8)], "must have the shape"),
+        (np.zeros((9, 9, 3), np.uint8), "a single image goes in a list"),
+        (np.zeros((4, 7), np.uint8), "name network 'identity'"),
+        ([np.zeros(7, np.uint8)], "must have the shape"),
+        (np.zeros((2, 0, 9, 3), np.uint8), "must have the shape"),
+        (np.full((1, 9, 9, 3), 1.5), "floats from 0 to 1 .* values from 1.5 to 1.5"),
+        (np.full((1, 9, 9, 3), -0.5), "not normalized"),
+        (np.full((1, 9, 9, 3), np.nan), "values from nan"),
+        (np.full((1, 9, 9, 3), 256), "bytes from 0 to 255"),
+        (np.zeros((1, 9, 9, 3), bool), "this is bool"),
         *((tensor, "must be dense tensors of numbers, not") for tensor in ODD_TENSORS),
-        *(([tensor], "must be dense tensors of numbers, not") for tensor in ODD_TENSORS[:2]),
+        ([ODD_TENSORS[0]], "must be dense tensors of numbers, not"),
         (7, "not an int"),
         ([7], "the list has an int"),
         ("no such place", "found nothing"),
@@ -166,6 +151,25 @@ def test_what_is_no_image_is_refused(given: Any, sentence: str) -> None:
         read(given)
 
 
+@pytest.mark.parametrize(
+    ("images", "labels", "sentence"),
+    [
+        (PIXELS[:2], ["a"], "2 images, but 1 labels"),
+        (PIXELS[:2], None, "labels must be given"),
+        (PIXELS[:0], [], "at least one"),
+        (PIXELS[:2], [1, "a"], "'a' meets 1"),
+        (PIXELS[:2], [["a"], ["b"]], "one label an image"),
+        (PIXELS[:2], ["a", "unknown"], "may be called 'unknown'"),
+        (PIXELS[:2], torch.ones(2, device="meta"), "labels must be dense"),
+        *((PIXELS[:2], [1, bad], "labels must be text") for bad in (1.5, True, -(2**63) - 1)),
+        *((PIXELS[:2], ["a", bad], "labels must be text") for bad in ("\ud800", "a\0")),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused(images: Any, labels: Any, sentence: str) -> None:
+    with pytest.raises(LearnerError, match=sentence):
+        small_learner(epochs=1).partial_fit(images, labels)
+
+
 def test_a_folder_of_class_folders_brings_its_labels(tmp_path: Path) -> None:
     write_images(tmp_path / "boat", PIXELS[2:])
     write_images(tmp_path / "gold\nfish", PIXELS[:2])
@@ -176,20 +180,12 @@ def test_a_folder_of_class_folders_brings_its_labels(tmp_path: Path) -> None:
         labeled_images(tmp_path, ["a"])
 
 
-def test_a_file_that_is_no_image_is_named_on_one_line(tmp_path: Path) -> None:
-    (tmp_path / "boat").mkdir()
-    (tmp_path / "boat" / "a\nb.png").write_bytes(b"nothing")
-    with pytest.raises(LearnerError, match=r"a�b\.png: not an image") as error:
-        small_learner().partial_fit(tmp_path)
-    assert "\n" not in str(error.value)
-
-
 def test_what_lies_among_labeled_images_and_is_none_is_left_out(tmp_path: Path) -> None:
     """Notes, hidden files and a picture cut short, which only decoding tells."""
     whole = write_images(tmp_path / "boat", PIXELS[2:]) / "0.png"
     write_images(tmp_path / "goldfish", PIXELS[:2])
     (tmp_path / "goldfish" / "2.png").write_bytes(whole.read_bytes()[:200])
-    (tmp_path / "boat" / "00.txt").write_text("rain")
+    (tmp_path / "boat" / "0\n.txt").write_text("rain")
     (tmp_path / "notes.txt").write_text("sun")
     (tmp_path / "boat" / ".DS_Store").write_bytes(b"x")
     write_images(tmp_path / ".thumbnails", PIXELS)
@@ -199,20 +195,15 @@ def test_what_lies_among_labeled_images_and_is_none_is_left_out(tmp_path: Path) 
     assert record["labeled_by_class"] == {"boat": 2, "goldfish": 2}
     left_out = record["left_out"]
     assert (left_out["labeled"], left_out["test"], left_out["hidden"]) == (3, 0, 2)
-    assert any("00.txt: not an image" in said for said in left_out["for_example"])
+    assert any("0�.txt: not an image" in said for said in left_out["for_example"]), "on one line"
     assert learner.score(tmp_path) == learner.score(PIXELS, ["goldfish"] * 2 + ["boat"] * 2)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LearnerError, match="march: expected a folder with one folder for each"):
         labeled_images(str(tmp_path / "march"), None)
-
-
-def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LearnerError, match="one folder of images for each class, found none"):
         class_folders(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(LearnerError, match="a class without images"):
         class_folders(tmp_path)
-    with pytest.raises(LearnerError, match="expected a folder with one folder for each class"):
-        class_folders(tmp_path / "nowhere")

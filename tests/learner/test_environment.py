@@ -1,0 +1,274 @@
+"""Where unlabeled images may come from, and what is taken of them."""
+
+import io
+import itertools
+import os
+import queue
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learner_world import BOAT, GOLDFISH, images_of, write_images
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from distillmatch.errors import LearnerError
+from distillmatch.learner.environment import Environment, look_around
+from distillmatch.learner.inputs import (
+    SMALLEST,
+    PixelReader,
+    natural_side,
+    open_images,
+    read_all,
+)
+
+PIXELS = images_of(GOLDFISH, BOAT, count=2)
+TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+NUMBERS = torch.zeros(len(PIXELS))
+
+
+def look(given: Any, limit: int = 20, task: int = 0) -> Environment:
+    return look_around(given, PixelReader(16), limit, seed=1, task=task)
+
+
+def counts(found: Environment) -> tuple[int, int, int]:
+    """Return how many images were read, seen, and unreadable."""
+    return len(found.images), found.seen, found.unreadable
+
+
+@pytest.fixture(name="pipe")
+def pipe_fixture(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that nobody writes to; who waits for it all the same is woken and fails the test."""
+    path = tmp_path / "pipe.png"
+    os.mkfifo(path)
+    done, woken = threading.Event(), threading.Event()
+
+    def wake() -> None:
+        if not done.wait(300):
+            woken.set()
+        while not done.wait(0.1):
+            os.close(os.open(path, os.O_RDWR))
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    yield path
+    done.set()
+    waker.join()
+    assert not woken.is_set(), "the pipe was waited for"
+
+
+def test_more_images_than_the_limit_are_drawn_from_at_random(tmp_path: Path) -> None:
+    images = images_of(GOLDFISH, count=30)
+    write_images(tmp_path, images)
+    for given in (images, [*images], tmp_path, [tmp_path]):
+        found = look(given, limit=12)
+        assert counts(found) == (12, 30, 0)
+        kept = {image.tobytes() for image in found.images}
+        assert len(kept) == 12 and kept <= {image.tobytes() for image in images}
+    first, again, later = (look(images, limit=12, task=task).images for task in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first != later).any()
+
+
+def test_nothing_may_be_given(tmp_path: Path) -> None:
+    nothing: list[Any] = [None, [], tmp_path, iter(()), PIXELS[:0]]
+    for given in nothing:
+        found = look(given)
+        assert found.images.shape == (0, 16, 16, 3) and found.seen == 0
+
+
+def test_what_is_no_image_is_counted_and_no_pipe_is_waited_for(tmp_path: Path, pipe: Path) -> None:
+    """A camera's folder may have notes, a pipe, and a link to nothing; a labeled one may not."""
+    camera = tmp_path / "camera"
+    files = sorted(write_images(camera / "few", PIXELS).iterdir())
+    (camera / "notes.txt").write_text("rain")
+    (camera / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    (camera / "again").symlink_to(camera / "few")
+    os.mkfifo(camera / "pipe.png")
+    for given in (camera, [camera]):
+        assert counts(look(given)) == (4, 7, 3)
+    with pytest.raises(LearnerError, match=r"gone\.png: a link to nothing|pipe\.png: neither"):
+        open_images(camera)
+    for some in ([camera / "few", pipe], [*files, (str(pipe), 3)], iter([*files, pipe])):
+        assert counts(look(some)) == (4, 5, 1)
+    assert counts(look(pipe)) == (0, 1, 1)
+    for named, side in ((pipe, SMALLEST), ([str(pipe)], SMALLEST), ([pipe, PIXELS[0]], 16)):
+        assert natural_side(open_images(named)) == side
+        with pytest.raises(LearnerError, match=r"pipe\.png: neither a file nor a folder"):
+            read_all(open_images(named), PixelReader(16))
+
+
+def test_what_cannot_be_looked_at_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LearnerError, match="found nothing"):
+        look(tmp_path / "nowhere")
+    with pytest.raises(LearnerError, match="unlabeled must be"):
+        look(3)
+    closed = write_images(tmp_path / "camera" / "closed", PIXELS)
+    listed = os.scandir
+
+    def scandir(folder: str) -> Any:
+        if folder == str(closed):
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr("distillmatch.sources.walk.os.scandir", scandir)
+    with pytest.raises(LearnerError, match="closed: Permission denied"):
+        look(tmp_path / "camera")
+
+
+def test_a_pattern_stands_for_the_files_that_fit_it(tmp_path: Path) -> None:
+    deep = write_images(tmp_path / "camera" / "may" / "1", PIXELS[:3])
+    write_images(tmp_path / "camera", PIXELS[3:4])
+    write_images(tmp_path / "camera" / ".thumbnails", PIXELS)
+    (deep / "notes.txt").write_text("rain")
+    for pattern, expected, hidden in (
+        ("**/*.png", (4, 4, 0), 0),
+        ("**", (4, 5, 1), 1),
+        ("may/*/[01].png", (2, 2, 0), 0),
+    ):
+        found = look(str(tmp_path / "camera" / pattern))
+        assert (counts(found), found.hidden) == (expected, hidden), pattern
+    (problem,) = look([str(tmp_path / "camera" / "*" / "1")]).problems
+    assert problem.endswith("not an image in a format that can be read")
+    with pytest.raises(LearnerError, match=r"\*\.jpg: expected .* that fit this pattern, found no"):
+        look(str(tmp_path / "*.jpg"))
+
+
+def test_a_stream_may_mix_images_and_batches() -> None:
+    found = look(iter([PIXELS[0], PIXELS[1:3], Image.fromarray(PIXELS[3]), TENSOR]), limit=6)
+    np.testing.assert_array_equal(found.images, np.concatenate([PIXELS, PIXELS[:2]]))
+    assert found.seen == 8
+
+
+def test_a_stream_that_never_ends_is_taken_up_to_the_limit(tmp_path: Path) -> None:
+    taken = 0
+
+    def camera() -> Iterator[Any]:
+        nonlocal taken
+        for taken in itertools.count(1):
+            yield PIXELS[taken % 4]
+
+    assert counts(look(camera())) == (20, 20, 0) and taken == 20
+    (tmp_path / "notes.txt").write_text("rain")
+    assert counts(look(itertools.repeat(tmp_path / "notes.txt"))) == (0, 20, 20)
+    for empty in (PIXELS[:0], torch.empty(0, 3, 8, 8)):
+        with pytest.raises(LearnerError, match="1000 empty batches in a row"):
+            look(itertools.repeat(empty))
+    for limit in (10**12, 10**30):
+        with pytest.raises(LearnerError, match="no memory for so many images"):
+            look(iter(PIXELS), limit=limit)
+
+
+def test_a_queue_is_taken_from_until_it_gives_none() -> None:
+    camera: queue.Queue[Any] = queue.Queue()
+    for one in (*PIXELS, None, PIXELS[0]):
+        camera.put(one)
+    np.testing.assert_array_equal(look(camera).images, PIXELS)
+    assert camera.qsize() == 1
+
+
+def encoded(pixels: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [(Image.fromarray(one), "boat", {"width": 16}) for one in PIXELS],
+        [[TENSOR[:2], NUMBERS[:2]], [TENSOR[2:], NUMBERS[2:]]],
+        [[Image.fromarray(one) for one in PIXELS]],
+        [{"__key__": "1", "cls": b"3", "left.PNG": encoded(one)} for one in PIXELS],
+        [{"image": TENSOR, "label": NUMBERS}],
+        [encoded(one) for one in PIXELS],
+    ],
+    ids=["tuples", "loader", "lists", "webdataset", "named", "bytes"],
+)
+def test_what_loaders_give_beside_an_image_is_left_out(samples: list[Any]) -> None:
+    for given in (iter(samples), samples):
+        found = look(given)
+        np.testing.assert_array_equal(found.images, PIXELS)
+        assert found.seen == len(PIXELS)
+    assert counts(look(samples, limit=2)) == (2, len(PIXELS), 0)
+
+
+@pytest.mark.parametrize(
+    ("sample", "sentence"),
+    [
+        ({"json": {}, "cls": 3}, "under a key such as 'image' or 'jpg', not 'json', 'cls'"),
+        ((), "must hold an image, but one is empty"),
+        ((3, PIXELS[0]), "the list has an int"),
+    ],
+)
+def test_a_sample_without_an_image_is_refused(sample: Any, sentence: str) -> None:
+    for given in (iter([sample]), [sample]):
+        with pytest.raises(LearnerError, match=sentence):
+            look(given)
+        assert counts(look([b"rain", encoded(PIXELS[0])])) == (1, 2, 1)
+
+
+def test_a_list_may_mix_folders_with_images_and_batches(tmp_path: Path) -> None:
+    write_images(tmp_path / "few", PIXELS)
+    found = look([PIXELS[0], tmp_path, TENSOR, (str(tmp_path), 3)])
+    np.testing.assert_array_equal(found.images, np.concatenate([PIXELS[:1], *[PIXELS] * 3]))
+    with pytest.raises(LearnerError, match="expected unlabeled images there, found nothing"):
+        look([PIXELS[0], tmp_path / "nowhere"])
+
+
+class OneByOne(IterableDataset[Any]):
+    """A stream that, as torch has it, inherits from data sets that can be indexed."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((image, 3) for image in TENSOR)
+
+    def __len__(self) -> int:
+        return len(TENSOR)
+
+
+class Endless(Dataset[Any]):
+    """More large images than fit in memory, made when asked for."""
+
+    def __getitem__(self, number: int) -> Any:
+        return np.full((480, 640, 3), number % 251, np.uint8)
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TensorDataset(TENSOR, NUMBERS),
+        DataLoader(TensorDataset(TENSOR, NUMBERS), batch_size=3),
+        OneByOne(),
+        DataLoader(OneByOne(), batch_size=3),
+    ],
+    ids=["map-style", "loader", "iterable", "loader-of-iterable"],
+)
+def test_data_sets_and_loaders_of_torch_are_read(given: Any) -> None:
+    found = look(given)
+    np.testing.assert_array_equal(found.images, PIXELS)
+    assert counts(found) == (4, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"), [(Endless(), 1_000_000), (map(Endless().__getitem__, range(10**6)), 60)]
+)
+def test_large_images_are_never_held_as_they_came(given: Any, seen: int) -> None:
+    tracemalloc.start()
+    try:
+        found = look(given, limit=60)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert counts(found) == (60, seen, 0)
+    assert len({int(image[0, 0, 0]) for image in found.images}) > 30
+    assert peak < 40 * 2**20  # the numbers of the images, and a handful of them
