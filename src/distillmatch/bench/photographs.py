@@ -6,7 +6,7 @@ months. The nearest class mean and logistic regression are given the features th
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,17 @@ class Measured:
 def measure_photographs(
     folder: Path,
     learners: Mapping[str, Mapping[str, Any]],
+    at_once: Collection[str] = (),
     *,
     splits: int,
     months: int,
     labels: int,
     progress: Progress | None = None,
 ) -> list[Measured]:
-    """Return what each of the learners, by name and settings, reaches on a folder of classes."""
+    """Return what each of the learners, by name and settings, reaches on a folder of classes.
+
+    Those that are named in `at_once` are given all months as one.
+    """
     images = class_folders(folder.expanduser())
     plans = [split(images.labels, months, labels, seed) for seed in range(1, splits + 1)]
     shown = progress or NoProgress()
@@ -84,16 +88,25 @@ def measure_photographs(
         for seed, plan in enumerate(plans, 1):
             for name, settings in learners.items():
                 learner = ContinualLearner(**{"seed": seed, **settings})
+                given = [joined(plan.months)] if name in at_once else plan.months
 
-                def tell(name: str = name, seed: int = seed) -> None:
-                    shown.advance(1.0, f"{name}, split {seed}")
+                def tell(part: float, name: str = name, seed: int = seed) -> None:
+                    shown.advance(part, f"{name}, split {seed}")
 
-                rows = _learned(learner, images, plan, found[name], tell)
-                if rows is not None:
+                rows = _learned(learner, images, plan, given, found[name], tell)
+                if rows.tested.ndim == 2 and not learner.fine_tune:
                     _baselines(images, plan, rows, found)
     finally:
         shown.stop()
     return [one for one in found.values() if one.figures]
+
+
+def joined(months: Sequence[Month]) -> Month:
+    """Return all months as one."""
+    return Month(
+        [place for month in months for place in month.labeled],
+        [place for month in months for place in month.camera],
+    )
 
 
 def split(labels: Sequence[Label], months: int, per_class: int, seed: int) -> Split:
@@ -143,26 +156,29 @@ def _learned(
     learner: ContinualLearner,
     images: Labeled,
     plan: Split,
+    months: Sequence[Month],
     found: Measured,
-    tell: Callable[[], None],
-) -> "_Rows | None":
-    """Learn all months and note the figures; return the features if those are the rows."""
+    tell: Callable[[float], None],
+) -> "_Rows":
+    """Learn some months and note the figures; return the rows of the test images."""
     seconds = 0.0
-    for month in plan.months:
+    for month in months:
         began = time.perf_counter()
         camera = [images.items[place] for place in month.camera]
         learner.partial_fit(images.part(month.labeled), unlabeled=camera)
         seconds += time.perf_counter() - began
-        tell()
+        tell(len(plan.months) / len(months))
     record = learner.history_[-1]
     reader = learner.reader_for(images.items)
     rows, tested = read_labeled(images.part(plan.tested), reader, "test images")
-    test = measure(learner, TestImages("test", rows, tested.labels), record["added"], {})
+    added = {images.labels[place] for place in plan.months[-1].labeled}
+    test = measure(learner, TestImages("test", rows, tested.labels), list(added), {})
     unseen = [images.items[place] for place in plan.unseen]
     rejected = None
     if learner.can_reject:
         rejected = 100 * float(np.mean(learner.predict(unseen, reject=True) == UNKNOWN))
     kept = record["stored_bytes"] + record.get("statistics_bytes", record["weights_bytes"])
+    kept += (record.get("fine_tuned") or {}).get("bytes", 0)
     found.add(
         {
             **{name: test[name] for name in ("all", "old", "new", "accepted")},
@@ -171,17 +187,17 @@ def _learned(
             "bytes": kept,
         }
     )
-    return _Rows(reader, rows, tested.labels, record["added"]) if rows.ndim == 2 else None
+    return _Rows(reader, rows, tested.labels, added)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Features of the test images, their labels, and the classes of the last month."""
+    """The test images as the learner reads them, their labels, and the last month's classes."""
 
     reader: Reader
     tested: NDArray[Any]
     labels: Sequence[Label]
-    added: Sequence[Label]
+    added: Collection[Label]
 
 
 def _baselines(images: Labeled, plan: Split, rows: _Rows, found: Mapping[str, Measured]) -> None:

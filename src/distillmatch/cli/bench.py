@@ -36,6 +36,18 @@ FIGURES = (
     ("bytes", "kept"),
 )
 """The figures of a learner on photographs, and the heads of their columns."""
+TUNED, FROM_SCRATCH = 10, 200
+"""Epochs of networks that start from pretrained weights, and of others."""
+OFFLINE = "offline"
+PRETRAINED: dict[str, Any] = {
+    "method": "base",
+    "network": "efficientnet-lite0",
+    "image_size": 224,
+    "batch": 16,
+    "learning_rate": 3e-4,
+    "options": {"optimizer": "adamw", "schedule": "cosine", "strong_labels": True},
+}
+"""How the pretrained network is trained on the labels of all months at once."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -89,16 +101,17 @@ def _add_photographs(kinds: Commands) -> None:
     parser.add_argument(
         "--also",
         nargs="+",
-        choices=("base", "scratch"),
+        choices=("fine-tune", "offline", "base", "scratch"),
         default=[],
-        help="also train from scratch: method base, or the default without a pretrained network",
+        help="also train networks, which is slow: ours with --fine-tune; the pretrained one on all "
+        "months at once; from scratch, by method base or the default without a pretrained network",
     )
     parser.add_argument(
         "--epochs",
         type=at_least(1, int),
-        default=200,
         metavar="N",
-        help="epochs a month of what trains from scratch (default: 200)",
+        help=f"epochs of what is trained (default: {TUNED} a month with pretrained weights, "
+        f"{FROM_SCRATCH} from scratch)",
     )
     add_device_option(parser)
     add_json_option(parser)
@@ -115,16 +128,21 @@ def run_photographs(arguments: argparse.Namespace) -> None:
     """Measure learners over several splits; print means and standard deviations."""
     from distillmatch.bench.photographs import measure_photographs
 
-    place, epochs = {"device": arguments.device}, {"epochs": arguments.epochs}
-    learners: dict[str, dict[str, Any]] = {"ours": dict(place)}
-    if "base" in arguments.also:
-        learners["base"] = {**place, **epochs, "method": "base", "network": "wrn-28-2"}
-        learners["base"]["coreset"] = 75
-    if "scratch" in arguments.also:
-        learners["from scratch"] = {**place, **epochs, "network": "wrn-28-2"}
+    also, tuned = arguments.also, arguments.epochs or TUNED
+    small = {"network": "wrn-28-2", "epochs": arguments.epochs or FROM_SCRATCH}
+    learners: dict[str, dict[str, Any]] = {"ours": {}}
+    if "fine-tune" in also:
+        learners["fine-tuned"] = {"fine_tune": tuned}
+    if OFFLINE in also:
+        learners[OFFLINE] = {**PRETRAINED, "epochs": tuned}
+    if "base" in also:
+        learners["base"] = {**small, "method": "base", "coreset": 75}
+    if "scratch" in also:
+        learners["from scratch"] = small
     measured = measure_photographs(
         arguments.folder,
-        learners,
+        {name: {"device": arguments.device, **given} for name, given in learners.items()},
+        at_once=[OFFLINE],
         splits=arguments.splits,
         months=arguments.months,
         labels=arguments.labels,

@@ -17,7 +17,13 @@ from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.learner.feature_reader import FeatureReader, VectorReader
-from distillmatch.learner.fine_tuning import FeatureNetwork, beside, fine_tune, tuned_copy
+from distillmatch.learner.fine_tuning import (
+    FeatureNetwork,
+    beside,
+    bytes_of,
+    fine_tune,
+    tuned_copy,
+)
 from distillmatch.learner.labels import Labeled, slots_of
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.recognition import Sample, choose_examples
@@ -193,7 +199,7 @@ def learn_features(
         "values": {},
         "stored": 0,
         "stored_bytes": 0,
-        "weights_bytes": sum(map(_bytes, [backbone.network, *([tuned] if tuned else [])])),
+        "weights_bytes": bytes_of(backbone.network),
         "statistics_bytes": statistics.bytes + met.nbytes,
         "known_threshold": statistics.threshold(given.accept) if statistics.has_scores else None,
     }
@@ -224,10 +230,6 @@ class _Both(nn.Module):
         """Return the logits of normalized images."""
         logits: Tensor = (self.frozen(images) + self.tuned(images)) / 2
         return logits
-
-
-def _bytes(network: nn.Module) -> int:
-    return sum(value.nbytes for value in network.state_dict().values())
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -108,6 +108,11 @@ def beside(backbone: Backbone, tuned: FeatureNetwork) -> Backbone:
     return replace(backbone, network=network, dimension=width, digest=digest)
 
 
+def bytes_of(network: nn.Module) -> int:
+    """Return the size of a network's weights."""
+    return sum(value.nbytes for value in network.state_dict().values())
+
+
 class _FineTuning(Method):
     """Labels by weak and strong views, strong views of other images by both networks' answers."""
 
@@ -165,7 +170,7 @@ def fine_tune(
     past = np.setdiff1d(np.arange(len(classes.labels)), slots)
     sure = teacher.familiarity(unlabeled[aside]) >= teacher.threshold(FAMILIAR)
     looks_past = np.flatnonzero(aside)[sure & np.isin(frozen.argmax(1), past)]
-    told = {"epochs": given.fine_tune, "kept": False, "labeled": int(held.sum())}
+    told = {"epochs": given.fine_tune, "kept": False, "bytes": 0, "labeled": int(held.sum())}
     told |= {"past": len(looks_past), "frozen": None, "tuned": None, "same": None}
     if not held.any() or len(looks_past) < len(past):
         return None, told
@@ -193,8 +198,9 @@ def fine_tune(
     told["same"] = 100 * float((before == after).mean()) if len(past) else None
     gain = len(np.unique(slots)) * (told["tuned"] - told["frozen"])
     loss = len(past) * (100 - told["same"]) if len(past) else 0.0
-    told["kept"] = gain > loss
-    return (tuned if told["kept"] else None), told
+    if gain <= loss:
+        return None, told
+    return tuned, told | {"kept": True, "bytes": bytes_of(tuned)}
 
 
 class _Data(NamedTuple):

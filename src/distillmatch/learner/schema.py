@@ -50,6 +50,8 @@ class FineTuned(BaseModel):
 
     epochs: Count
     kept: Truth
+    bytes: Count
+    """The size of the copy, if it is kept."""
     labeled: Count
     """Labeled images held out, and what share of them the `frozen` network tells right alone."""
     frozen: Percent

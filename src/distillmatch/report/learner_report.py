@@ -336,9 +336,9 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
         weights, stored = size_shown(record["weights_bytes"]), size_shown(record["stored_bytes"])
         if _has_statistics(record):
             statistics = f"{size_shown(record['statistics_bytes'])}, of the classes' features"
-            tuned = (record.get("fine_tuned") or {}).get("kept")
-            frozen = "frozen, and a tuned copy" if tuned else "frozen"
-            rows += [("weights", f"{weights}, {frozen}"), ("statistics", statistics)]
+            copy = (record.get("fine_tuned") or {}).get("bytes")
+            tuned = f", and of a tuned copy {size_shown(copy)}" if copy else ""
+            rows += [("weights", f"{weights}, frozen{tuned}"), ("statistics", statistics)]
             rows += [("fine-tuning", said) for said in fine_tuning_sentences(record)]
             rows.append(("photographs", "none, but a few small examples for the report"))
         else:
