@@ -167,7 +167,8 @@ def learn_features(
 ) -> Featured:
     """Learn a task from features of images; what was learned before stays as it is."""
     classes, backbone = Classes.after(before, given), reader.backbone
-    snapshot = keeper and keeper.found(given.fingerprint(config, len(classes.sizes) - 1))
+    fingerprint = given.fingerprint(config, len(classes.sizes) - 1)
+    snapshot = None if keeper is None else keeper.found(fingerprint)
     began = time.perf_counter()
     unlabeled, slots = given.environment.images, slots_of(classes.labels, given.labels)
     known = FeatureClassifier.empty(backbone.dimension) if before is None else before.statistics

@@ -12,7 +12,7 @@ be a past class counts as such.
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -121,8 +121,8 @@ class _FineTuning(Method):
 
     def __init__(self, config: RunConfig, backbone: Backbone, teacher: FeatureClassifier) -> None:
         self.teacher = FeatureNetwork(backbone.network, teacher)
-        tuned = tuned_copy(backbone, teacher).requires_grad_()
-        super().__init__(config, lambda *_: tuned)
+        self.copy = tuned_copy(backbone, teacher).requires_grad_()
+        super().__init__(config, lambda *_: self.copy)
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the copy once."""
@@ -157,88 +157,53 @@ def fine_tune(
     progress: Progress | None,
     keeper: Keeper | None,
 ) -> tuple[FeatureNetwork | None, dict[str, Any]]:
-    """Tune a copy; return it if both together are better, and the comparison with the frozen one.
+    """Tune a copy; return it if both networks together are better, and the comparison.
 
-    `known` is what was known of the classes before the task.
+    `known` is what was known of the classes before the task. The comparison is a `FineTuned` of the
+    learner's schema.
     """
-    slots, unlabeled = slots_of(classes.labels, given.labels), given.environment.images
-    held, aside = _held_out(slots, len(unlabeled), config.seed)
-    teacher, _ = known.after(
-        given.images[~held], slots[~held], len(classes.labels), unlabeled[~aside], config.seed
-    )
-    frozen = teacher.logits(unlabeled[aside])
-    past = np.setdiff1d(np.arange(len(classes.labels)), slots)
-    sure = teacher.familiarity(unlabeled[aside]) >= teacher.threshold(FAMILIAR)
-    looks_past = np.flatnonzero(aside)[sure & np.isin(frozen.argmax(1), past)]
-    told = {"epochs": given.fine_tune, "kept": False, "bytes": 0, "labeled": int(held.sum())}
-    told |= {"past": len(looks_past), "frozen": None, "tuned": None, "same": None}
-    if not held.any() or len(looks_past) < len(past):
-        return None, told
     assert given.pixels is not None
-    pixels, beside_pixels = given.pixels
-    tuned = _tuned(
-        _Data(pixels[~held], slots[~held], beside_pixels[~aside], classes.sizes),
-        given,
-        config,
-        backbone,
-        teacher,
-        snapshot,
-        progress,
-        keeper,
-    )
-    both = beside(backbone, tuned)
-    width = backbone.dimension
-    answers = []
-    for images in (pixels[held], beside_pixels[looks_past]):
-        rows, _ = FeatureReader(both, None).read(images, "held-out images")
-        alone = teacher.logits(rows[:, :width])
-        answers.append((alone.argmax(1), (alone + rows[:, width:]).argmax(1)))
-    (one, two), (before, after) = answers
-    told["frozen"], told["tuned"] = (100 * float((x == slots[held]).mean()) for x in (one, two))
-    told["same"] = 100 * float((before == after).mean()) if len(past) else None
-    gain = len(np.unique(slots)) * (told["tuned"] - told["frozen"])
-    loss = len(past) * (100 - told["same"]) if len(past) else 0.0
-    if gain <= loss:
+    (images, unlabeled), rows = given.pixels, given.environment.images
+    slots, seen = slots_of(classes.labels, given.labels), len(classes.labels)
+    held, aside = _held_out(slots, len(rows), config.seed)
+    teacher, _ = known.after(given.images[~held], slots[~held], seen, rows[~aside], config.seed)
+    past = np.setdiff1d(np.arange(seen), slots)
+    sure = teacher.familiarity(rows) >= teacher.threshold(FAMILIAR)
+    looks_past = aside & sure & np.isin(teacher.logits(rows).argmax(1), past)
+    told: dict[str, Any] = {"epochs": given.fine_tune, "kept": False, "bytes": 0}
+    told |= {"labeled": int(held.sum()), "frozen": None, "tuned": None}
+    told |= {"past": int(looks_past.sum()), "same": None}
+    if not told["labeled"] or told["past"] < len(past):
         return None, told
-    return tuned, told | {"kept": True, "bytes": bytes_of(tuned)}
 
-
-class _Data(NamedTuple):
-    """Images that a copy is tuned with, as pixels."""
-
-    labeled: Pixels
-    slots: NDArray[np.int64]
-    unlabeled: Pixels
-    sizes: tuple[int, ...]
-
-
-def _tuned(
-    images: _Data,
-    given: Given,
-    config: RunConfig,
-    backbone: Backbone,
-    teacher: FeatureClassifier,
-    snapshot: Snapshot | None,
-    progress: Progress | None,
-    keeper: Keeper | None,
-) -> FeatureNetwork:
     config = config.replace(epochs=given.fine_tune, **TRAINING)
-    method = _FineTuning(config, backbone, teacher)
-    nothing = Coreset(0, backbone.side)
+    method, nothing = _FineTuning(config, backbone, teacher), Coreset(0, backbone.side)
     data = TaskData(
-        TaskInfo(len(images.sizes) - 1, images.sizes, last=False, coreset=False),
-        (images.labeled, images.slots),
+        TaskInfo(len(classes.sizes) - 1, classes.sizes, last=False, coreset=False),
+        (images[~held], slots[~held]),
         (nothing.images, nothing.labels),
-        images.unlabeled,
+        unlabeled[~aside],
         config,
         normalization=backbone.normalization,
         placement=backbone.placement,
     )
     trainings = method.trainings(data.info)
     run_trainings(config, method, trainings, data, nothing, given.name, snapshot, progress, keeper)
-    network = method.classifier
-    assert isinstance(network, FeatureNetwork)
-    return network
+
+    both, width = FeatureReader(beside(backbone, method.copy), None), backbone.dimension
+
+    def answers(asked: Pixels) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return those of the frozen network alone, and of both."""
+        found = both.read(asked, "images held out")[0]
+        alone = teacher.logits(found[:, :width])
+        return alone.argmax(1), (alone + found[:, width:]).argmax(1)
+
+    frozen, tuned = (_percent(found == slots[held]) for found in answers(images[held]))
+    same = _percent(np.equal(*answers(unlabeled[looks_past]))) if len(past) else 100.0
+    told |= {"frozen": frozen, "tuned": tuned, "same": same if len(past) else None}
+    if (seen - len(past)) * (tuned - frozen) <= len(past) * (100 - same):
+        return None, told
+    return method.copy, told | {"kept": True, "bytes": bytes_of(method.copy)}
 
 
 def _held_out(
@@ -256,3 +221,7 @@ def _some(places: NDArray[np.int64], seed: int, of: int | str) -> NDArray[np.int
     """Return one in so many places."""
     order = permutation(len(places), seed, "fine-tuning", of)
     return places[order[: len(places) // HELD_OUT]]
+
+
+def _percent(right: NDArray[np.bool_]) -> float:
+    return 100 * float(right.mean())

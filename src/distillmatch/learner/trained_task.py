@@ -52,10 +52,11 @@ def learn_task(
     task.data.networks = method.networks
     # Asking for the trainings may give networks new weights: what was learned is put back later.
     trainings = trainings_of(method, task.info)
-    snapshot = keeper and keeper.found(given.fingerprint(config, task.info.number))
+    fingerprint = given.fingerprint(config, task.info.number)
+    resumed = None if keeper is None else keeper.found(fingerprint)
     data, coreset = task.data, task.coreset
     trainer = run_trainings(
-        config, method, trainings, data, coreset, given.name, snapshot, progress, keeper
+        config, method, trainings, data, coreset, given.name, resumed, progress, keeper
     )
     method.end_task(task.info)
     return _concluded(task, before, trainings, trainer, sample)
