@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 import torch
 from interrupted_runs import ALWAYS
-from learner_world import BOAT, CLOWNFISH, SHARK, TROUT, images_of, task, write_classes
-from test_learner_state import CrashError, DiesIn
+from learner_world import (
+    BOAT,
+    CLOWNFISH,
+    SHARK,
+    TROUT,
+    CrashError,
+    DiesIn,
+    images_of,
+    task,
+    write_classes,
+)
 
 from distillmatch import ContinualLearner
 from distillmatch.cli import main

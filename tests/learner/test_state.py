@@ -14,6 +14,8 @@ from learner_world import (
     SHARK,
     SMALL,
     TROUT,
+    CrashError,
+    DiesIn,
     images_of,
     names_of,
     small_learner,
@@ -34,22 +36,6 @@ from distillmatch.sources.images import ImageFile
 
 WITH_DETECTOR = {**SMALL, "method": "dm"}
 SETTINGS = {**SMALL, "method": "e2e"}
-
-
-class CrashError(Exception):
-    """A process that dies."""
-
-
-class DiesIn(NoProgress):
-    """Ends the task after so many epochs, without a word."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
-
-    def advance(self, done: float, doing: str) -> None:
-        self.epochs -= 1
-        if self.epochs < 0:
-            raise CrashError
 
 
 class Interrupts(NoProgress):
