@@ -5,14 +5,17 @@ epoch. Unlabeled ones go round independently of the epochs: their steps are coun
 whole training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distillmatch.config import RunConfig
 from distillmatch.engine.stores import Rows
+from distillmatch.methods import ImageSet, Training
+from distillmatch.randomness import permutation
 
 LastBatches = Literal["filled", "short"]
 Sizes = tuple[int, ...]
@@ -81,6 +84,90 @@ class BatchOrder:
         if self._ends_short and step % self.steps == self.steps - 1:
             return self.count - (self.steps - 1) * self.batch
         return self.batch
+
+
+class TrainingOrder:
+    """Which images each step of a training takes, of sets with so many images.
+
+    All draws are functions of the seed, the task, the training and the epoch. `labeled_batch` is
+    the size of a whole labeled batch.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        task: int,
+        counts: Mapping[ImageSet, int],
+        labeled_batch: int,
+        config: RunConfig,
+        last_batches: LastBatches,
+        permutation: Callable[..., Rows] = permutation,
+    ) -> None:
+        self.training = training
+        self.counts = counts
+        self.labeled_batch = labeled_batch
+        self.stored = self._stored_in_batch(config)
+        self.over: ImageSet = "new" if self.stored else training.labeled
+        in_batch = labeled_batch - self.stored
+        self.labeled = BatchOrder(counts[self.over], in_batch, last_batches)
+        self.unlabeled = BatchOrder(counts["unlabeled"], config.unlabeled_batch, last_batches)
+        self.has_unlabeled = training.unlabeled and counts["unlabeled"] > 0
+        self.is_over_unlabeled = self.has_unlabeled and training.epoch_of == "unlabeled"
+        self.steps = (self.unlabeled if self.is_over_unlabeled else self.labeled).steps
+        self._permutation = lambda count, purpose, number: permutation(
+            count, config.seed, purpose, task, training.name, number
+        )
+
+    def labeled_rows(
+        self, epoch: int, steps: range, slots: NDArray[np.int64]
+    ) -> tuple[Rows, Sizes]:
+        """Return the labeled images of some steps of an epoch; `slots` are those of all of them."""
+        per_class = self.training.per_class
+        if per_class is not None:
+            draw, in_training = self._draw(self.training.labeled, "step"), self._in(epoch, steps)
+            rows = of_each_class(slots, per_class, draw, in_training)
+            return rows, (self.labeled_batch,) * len(steps)
+        is_pass = not self.is_over_unlabeled
+        rows, sizes = self._taken(self.labeled, self.over, epoch, steps, is_pass)
+        if not self.stored:
+            return rows, sizes
+        stored = BatchOrder(self.counts["coreset"], self.stored)
+        others, _ = self._taken(stored, "coreset", epoch, steps, is_pass=False)
+        others = (others + self.counts["new"]).reshape(len(steps), self.stored)
+        pieces = np.split(rows, np.cumsum(sizes)[:-1])
+        both = [np.concatenate(pair) for pair in zip(pieces, others, strict=True)]
+        return np.concatenate(both), tuple(map(len, both))
+
+    def unlabeled_rows(self, epoch: int, steps: range) -> tuple[Rows, Sizes]:
+        """Return the unlabeled images of some steps of an epoch."""
+        return self._taken(self.unlabeled, "unlabeled", epoch, steps, self.is_over_unlabeled)
+
+    def unlabeled_before(self, epoch: int, step: int) -> int:
+        """Return how many unlabeled images the steps of an epoch take before one of them."""
+        return self.unlabeled.images(self._in(epoch, range(step)))
+
+    def _stored_in_batch(self, config: RunConfig) -> int:
+        """Return the stored images in each batch where their share is chosen: some, but not all."""
+        training, share = self.training, config.stored_share or self.training.stored_share
+        is_mixed = training.labeled == "labeled" and training.per_class is None
+        if share is None or not (is_mixed and self.counts["new"] and self.counts["coreset"]):
+            return 0
+        return min(max(round(share * self.labeled_batch), 1), self.labeled_batch - 1)
+
+    def _taken(
+        self, order: BatchOrder, over: ImageSet, epoch: int, steps: range, is_pass: bool
+    ) -> tuple[Rows, Sizes]:
+        """Return what some steps of an epoch take of a set, in a pass of it or going round."""
+        if is_pass:
+            return order.in_pass(epoch, steps, self._draw(over, "epoch"))
+        return order.going_round(self._in(epoch, steps), self._draw(over, "round"))
+
+    def _in(self, epoch: int, steps: range) -> range:
+        """Return the numbers that steps of an epoch have in the whole training."""
+        return range(epoch * self.steps + steps.start, epoch * self.steps + steps.stop)
+
+    def _draw(self, over: ImageSet, purpose: str) -> Draw:
+        return lambda number: self._permutation(self.counts[over], purpose, number)
 
 
 def of_each_class(labels: NDArray[np.int64], per_class: int, draw: Draw, steps: range) -> Rows:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.batch_order import BatchOrder, Draw, Sizes, batch_sizes, of_each_class
+from distillmatch.engine.batch_order import Sizes, TrainingOrder, batch_sizes
 from distillmatch.engine.device import Placement
 from distillmatch.engine.outputs import (
     frozen_outputs,
@@ -117,11 +117,8 @@ class TaskData:
         self.info = info
         self.normalization = normalization
         self.placement = placement
-        self.seed = config.seed
-        self.batch = config.batch
-        self.unlabeled_batch = config.unlabeled_batch
+        self.config = config
         self.last_batches = find_method(config.method).recipe_of(config).last_batches
-        self.stored_share = config.stored_share
         self.networks: Mapping[str, nn.Module] = {}
         self.limit = resident_limit(config.resident_bytes, placement)
         of_labels, of_unlabeled = make_stores(
@@ -150,8 +147,7 @@ class TaskData:
 
     def steps(self, training: Training) -> int:
         """Return the steps of an epoch: a pass over the labeled or over the unlabeled images."""
-        over_unlabeled = self._is_over_unlabeled(training)
-        return (self._unlabeled_order if over_unlabeled else self._order(training)).steps
+        return self.order(training).steps
 
     def parts(self, training: Training) -> list[range]:
         """Cut the steps of an epoch so that the views of each part fit in memory.
@@ -159,30 +155,26 @@ class TaskData:
         Parts end where pieces that are scored together end, so that scores are the same to the last
         bit however an epoch is cut.
         """
-        steps = self.steps(training)
-        per_step = training.views_in_step(self.batch, self.unlabeled_batch, self.info)
-        fitting = self.limit // VIEWS_SHARE // (per_step * self._view_bytes())
-        size = self._piece_size()
-        batches = self._labeled_batch(training), self.unlabeled_batch
-        whole = lcm(*(steps_in_piece(n, size) for n in batches))
+        order, unlabeled_batch = self.order(training), self.config.unlabeled_batch
+        per_step = training.views_in_step(self.config.batch, unlabeled_batch, self.info)
+        view_bytes = 3 * self.side * self.side * self.placement.dtype.itemsize
+        fitting = self.limit // VIEWS_SHARE // (per_step * view_bytes)
+        batches = order.labeled_batch, unlabeled_batch
+        whole = lcm(*(steps_in_piece(one, self._piece_size()) for one in batches))
         count = max(1, fitting // whole) * whole
-        return [range(start, min(start + count, steps)) for start in range(0, steps, count)]
+        return [
+            range(start, min(start + count, order.steps)) for start in range(0, order.steps, count)
+        ]
 
     def draft(self, training: Training, number: int, steps: range) -> Draft:
         """Draw which images some steps of an epoch take, and fetch them as far as the host can."""
         chosen, others = self.sets[training.labeled], self.sets["unlabeled"]
-        rows, sizes = self._labeled_rows(training, number, steps)
+        order = self.order(training)
+        rows, sizes = order.labeled_rows(number, steps, self.slots[chosen.rows])
         images = chosen.fetch(rows)
-        if not (training.unlabeled and len(others)):
+        if not order.has_unlabeled:
             return Draft(number, steps, sizes, rows, images, (0,) * len(steps))
-        rows_u, sizes_u = self._taken(
-            self._unlabeled_order,
-            training,
-            number,
-            steps,
-            "unlabeled",
-            in_pass=self._is_over_unlabeled(training),
-        )
+        rows_u, sizes_u = order.unlabeled_rows(number, steps)
         return Draft(number, steps, sizes, rows, images, sizes_u, rows_u, others.fetch(rows_u))
 
     def views(
@@ -196,7 +188,8 @@ class TaskData:
         chosen, number, steps = self.sets[training.labeled], draft.number, draft.steps
         assert chosen.labels is not None
         pixels = chosen.store.deliver(draft.images)
-        first = steps.start * self._labeled_batch(training)
+        order = self.order(training)
+        first = steps.start * order.labeled_batch
         key = training.name, number
         # These words key random numbers: spelled as in earlier versions, runs stay the same.
         images = self._views(weak_views, pixels, ("weak", "labelled"), key, first)
@@ -207,8 +200,7 @@ class TaskData:
         strong = self.nothing() if training.strong else None
         if draft.unlabeled_images is not None:
             pixels = self.sets["unlabeled"].store.deliver(draft.unlabeled_images)
-            earlier = self._in_training(training, number, range(steps.start))
-            first = self._unlabeled_order.images(earlier)
+            first = order.unlabeled_before(number, steps.start)
             unlabeled = self._views(weak_views, pixels, ("weak", "unlabelled"), key, first)
             if training.strong:
                 strong = self._views(strong_views, pixels, ("strong",), key, first)
@@ -233,7 +225,7 @@ class TaskData:
     ) -> Any:
         """Return outputs of frozen networks for weak views of every image of a set."""
         chosen, networks = self.sets[over], self.frozen(by_batch)
-        batches = batch_sizes(len(chosen), self.unlabeled_batch) if by_batch else []
+        batches = batch_sizes(len(chosen), self.config.unlabeled_batch) if by_batch else []
         outputs = []
         for view in range(views):
             start = 0
@@ -265,94 +257,23 @@ class TaskData:
         """Return how many images of each seen class a labeled set holds."""
         return count_labels(self.labels(over), self.info.seen)
 
-    def _piece_size(self) -> int:
-        return piece_size(self.placement.scoring_batch, self.sets["unlabeled"].store.side)
-
-    def _view_bytes(self) -> int:
-        side = self.sets["unlabeled"].store.side
-        return 3 * side * side * self.placement.dtype.itemsize
-
-    def _order(self, training: Training) -> BatchOrder:
-        """Return how the labeled images that a pass goes through are cut into batches."""
-        stored = self._stored_in_batch(training)
-        over: ImageSet = "new" if stored else training.labeled
-        size = self._labeled_batch(training) - stored
-        return BatchOrder(len(self.sets[over]), size, self.last_batches)
-
-    def _labeled_batch(self, training: Training) -> int:
-        """Return the labeled images in a whole batch."""
-        if training.per_class is None:
-            return self.batch
-        return training.per_class * len(np.unique(self._slots_of(training)))
-
-    def _slots_of(self, training: Training) -> NDArray[np.int64]:
-        """Return the class slots of a training's labeled images."""
-        return self.slots[self.sets[training.labeled].rows]
-
-    def _is_over_unlabeled(self, training: Training) -> bool:
-        """Return whether an epoch is a pass over the unlabeled images, of which there are some."""
-        chosen = training.epoch_of == "unlabeled" and training.unlabeled
-        return chosen and len(self.sets["unlabeled"]) > 0
-
-    def _stored_in_batch(self, training: Training) -> int:
-        counts = len(self.sets["new"]), len(self.sets["coreset"])
-        return stored_in_batch(training, *counts, self.batch, self.stored_share)
-
-    def _labeled_rows(self, training: Training, number: int, steps: range) -> tuple[Rows, Sizes]:
-        """Return the labeled images of some steps; stored ones go round if a share is chosen."""
-        if training.per_class is not None:
-            rows = of_each_class(
-                self._slots_of(training),
-                training.per_class,
-                self._draw(training, purpose="step"),
-                self._in_training(training, number, steps),
-            )
-            return rows, (self._labeled_batch(training),) * len(steps)
-        stored = self._stored_in_batch(training)
-        over: ImageSet = "new" if stored else training.labeled
-        in_pass = not self._is_over_unlabeled(training)
-        rows, sizes = self._taken(self._order(training), training, number, steps, over, in_pass)
-        if not stored:
-            return rows, sizes
-        order = BatchOrder(len(self.sets["coreset"]), stored)
-        others, _ = self._taken(order, training, number, steps, "coreset", in_pass=False)
-        others = (others + len(self.sets["new"])).reshape(len(steps), stored)
-        pieces = np.split(rows, np.cumsum(sizes)[:-1])
-        both = [np.concatenate(pair) for pair in zip(pieces, others, strict=True)]
-        return np.concatenate(both), tuple(map(len, both))
-
-    def _taken(
-        self,
-        order: BatchOrder,
-        training: Training,
-        number: int,
-        steps: range,
-        over: ImageSet,
-        in_pass: bool,
-    ) -> tuple[Rows, Sizes]:
-        """Return what some steps of an epoch take of a set, in a pass of it or going round."""
-        if in_pass:
-            return order.in_pass(number, steps, self._draw(training, over, "epoch"))
-        in_training = self._in_training(training, number, steps)
-        return order.going_round(in_training, self._draw(training, over))
-
     @property
-    def _unlabeled_order(self) -> BatchOrder:
-        return BatchOrder(len(self.sets["unlabeled"]), self.unlabeled_batch, self.last_batches)
+    def side(self) -> int:
+        """The side of the images in pixels."""
+        return self.sets["unlabeled"].store.side
 
-    def _in_training(self, training: Training, epoch: int, steps: range) -> range:
-        """Return the numbers that steps of an epoch have in the whole training."""
-        before = epoch * self.steps(training)
-        return range(before + steps.start, before + steps.stop)
+    def _piece_size(self) -> int:
+        return piece_size(self.placement.scoring_batch, self.side)
 
-    def _draw(
-        self, training: Training, over: ImageSet | None = None, purpose: str = "round"
-    ) -> Draw:
-        """Return what draws orders: over a training's labeled images, or another set."""
-        count = len(self.sets[over or training.labeled])
-        return lambda number: self._permutation(
-            count, self.seed, purpose, self.info.number, training.name, number
-        )
+    def order(self, training: Training) -> TrainingOrder:
+        """Return which images the steps of a training take."""
+        counts = {name: len(images) for name, images in self.sets.items()}
+        size = self.config.batch
+        if training.per_class is not None:
+            slots = self.slots[self.sets[training.labeled].rows]
+            size = training.per_class * len(np.unique(slots))
+        how = self.config, self.last_batches, self._permutation
+        return TrainingOrder(training, self.info.number, counts, size, *how)
 
     def _views(
         self, make: Views, pixels: Tensor, words: tuple[str, ...], key: tuple[str, int], first: int
@@ -360,7 +281,7 @@ class TaskData:
         """Return random views of images, of which the first has that number in the epoch."""
         return make(
             pixels,
-            view_key(self.seed, *words, self.info.number, *key),
+            view_key(self.config.seed, *words, self.info.number, *key),
             self.normalization,
             dtype=self.placement.dtype,
             positions=torch.arange(first, first + len(pixels)),
@@ -368,20 +289,8 @@ class TaskData:
 
     def nothing(self) -> Tensor:
         """Return views of no images."""
-        side = self.sets["unlabeled"].store.side
-        shape = (0, 3, side, side)
+        shape = (0, 3, self.side, self.side)
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.placement.device)
-
-
-def stored_in_batch(
-    training: Training, new: int, stored: int, batch: int, share: float | None
-) -> int:
-    """Return the stored images in each batch where their share is chosen: some, but not all."""
-    share = share or training.stored_share
-    mixed = training.labeled == "labeled" and training.per_class is None
-    if share is None or not mixed or not (new and stored):
-        return 0
-    return min(max(round(share * batch), 1), batch - 1)
 
 
 def _listed(images: ImageRows | list[ImageRows]) -> list[ImageRows]:

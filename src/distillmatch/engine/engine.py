@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.batch_order import BatchOrder
-from distillmatch.engine.data import Labeled, TaskData, stored_in_batch
+from distillmatch.engine.batch_order import TrainingOrder
+from distillmatch.engine.data import Labeled, TaskData
 from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.engine.outcome import Progress, TaskOutcome, Underway
 from distillmatch.engine.outputs import evaluate
 from distillmatch.engine.snapshot import Snapshot, restored_coreset
 from distillmatch.engine.trainer import EpochDone, Trainer
-from distillmatch.methods import TaskInfo, make_method
+from distillmatch.methods import ImageSet, TaskInfo, make_method
 from distillmatch.methods.contract import trainings_of
 from distillmatch.sources import Dataset
 from distillmatch.streams import (
@@ -161,20 +161,22 @@ class Engine:
         total = 0.0
         in_coreset = [0, *(images for images, _ in stored_sizes(self.stream))]
         for number in tasks:
-            info = self.task_info(number)
+            info, task = self.task_info(number), self.stream.tasks[number]
             stored = in_coreset[number]
             if self.method.memory == "everything":
                 stored = sum(len(t.labeled) for t in self.stream.tasks[:number])
-            new = len(self.stream.tasks[number].labeled)
-            counts = {"new": new, "coreset": stored, "first-half": (new + stored) // 2}
-            batch, share = self.config.batch, self.config.stored_share
-            unlabeled = len(self.stream.tasks[number].unlabeled)
+            labeled = len(task.labeled) + stored
+            counts: dict[ImageSet, int] = {
+                "labeled": labeled,
+                "new": len(task.labeled),
+                "coreset": stored,
+                "first-half": labeled // 2,
+                "second-half": labeled // 2,
+                "unlabeled": len(task.unlabeled),
+            }
             for training in trainings_of(self.method, info):
-                in_batch = stored_in_batch(training, new, stored, batch, share)
-                images = new if in_batch else counts.get(training.labeled, new + stored)
-                size = training.labeled_batch(batch, info) - in_batch
-                if training.epoch_of == "unlabeled" and training.unlabeled and unlabeled:
-                    images, size = unlabeled, self.config.unlabeled_batch
-                order = BatchOrder(images, size, self.method.recipe.last_batches)
+                size = training.labeled_batch(self.config.batch, info)
+                last = self.method.recipe.last_batches
+                order = TrainingOrder(training, number, counts, size, self.config, last)
                 total += self.trainer.work_of(training, info, order.steps)
         return total

@@ -1,6 +1,6 @@
 """Outputs of networks that do not learn: of frozen ones for the steps, of a method for tests."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, captured_or_none
+from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Frozen, Method, TaskInfo
 from distillmatch.methods.contract import logits_of, map_outputs, outputs_of
 from distillmatch.networks import by_batch_statistics
 from distillmatch.sources import Dataset
-from distillmatch.streams import EvaluationPart, Stream
+from distillmatch.streams import Stream
 from distillmatch.views import Normalization, plain_views
 
 LARGE_SIDE = 64
@@ -169,8 +170,10 @@ def evaluate(
     """Return a method's outputs for all test images, computed in large batches."""
     outputs, scores = [], []
     parts = [stream.evaluation_part(number) for number in range(len(stream))]
-    for piece in _pieces(parts, piece_size(placement.scoring_batch, dataset.image_size)):
-        pixels = placement.tensor(piece).permute(0, 3, 1, 2)
+    store = StreamedStore([part.images for part in parts], placement)
+    for (count,) in pieces_of(len(store), [], piece_size(placement.scoring_batch, store.side)):
+        rows = np.arange(count) + sum(map(len, outputs))
+        pixels = store.deliver(store.fetch(rows))
         images = plain_views(pixels, normalization, dtype=placement.dtype)
         with torch.no_grad(), placement.autocast():
             outputs.append(logits_of(method, images, task.seen).float())
@@ -182,19 +185,3 @@ def evaluate(
         np.concatenate([part.labels for part in parts]),
         torch.cat(scores).cpu().numpy() if scores else None,
     )
-
-
-def _pieces(parts: Iterable[EvaluationPart], size: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield the images of all parts in pieces of a size, for a small part alone fills no device."""
-    held: list[NDArray[np.uint8]] = []
-    room = size
-    for part in parts:
-        start = 0
-        while start < len(part):
-            held.append(np.asarray(part.images[start : start + room]))
-            start, room = start + len(held[-1]), room - len(held[-1])
-            if room == 0:
-                yield np.concatenate(held)
-                held, room = [], size
-    if held:
-        yield np.concatenate(held)
