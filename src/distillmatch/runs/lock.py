@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from errno import EINVAL
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from distillmatch.errors import LockedError, explain_disk_errors
 from distillmatch.files import lies_at
@@ -22,7 +22,6 @@ else:
 
 NAME = "run.lock"
 MOMENT_SECONDS = 0.5
-Answer = TypeVar("Answer")
 State = Literal["taken", "busy", "no locks"]
 
 
@@ -41,24 +40,19 @@ class FolderLock:
     def _acquire(self, tell: Callable[[str], None]) -> int:
         while True:
             descriptor = self._open()
-            holder = _holder_in(descriptor)
-            # `is_held` takes the lock for a moment, and a new holder is about to write its number.
-            state = _soon(_lock, descriptor)
-            if state == "busy":
-                holder = holder or _soon(_holder_in, descriptor)
+            left_by, until = _holder_in(descriptor), time.monotonic() + MOMENT_SECONDS
+            # Who asks `is_held` takes the lock too, for a moment.
+            while (state := _lock(descriptor)) == "busy" and time.monotonic() < until:
+                time.sleep(MOMENT_SECONDS / 100)
+            if state == "busy" or (state == "no locks" and _lives(left_by) is not False):
+                refusal = self._busy(left_by or _holder_in(descriptor), state)
                 os.close(descriptor)
-                raise LockedError(self._busy(holder))
-            if state == "no locks" and holder and _lives(holder) is not False:
-                os.close(descriptor)
-                raise LockedError(
-                    f"{self._busy(holder)} (no locks here: remove {self.path} if "
-                    "that process is no run of this folder)"
-                )
+                raise LockedError(refusal)
             if lies_at(descriptor, self.path):
                 break
             os.close(descriptor)  # its last holder removed the file after we had opened it
-        if holder:
-            number = holder.partition(" ")[0]
+        if left_by:
+            number = left_by.partition(" ")[0]
             tell(f"process {number} left {self.path.parent} without an end; its lock is taken over")
         if state == "no locks":
             tell(
@@ -80,14 +74,20 @@ class FolderLock:
                 raise OSError(EINVAL, "expected a file, found a pipe or a device")
         return descriptor
 
-    def _busy(self, holder: str) -> str:
+    def _busy(self, holder: str, state: State) -> str:
         number, _, machine = holder.partition(" ")
         who = f"another process ({number or 'just started'})"
-        if number == str(os.getpid()) and machine in ("", platform.node()):
-            who = "another run of this process"
-        elif machine not in ("", platform.node()):
+        if machine not in ("", platform.node()):
             who = f"process {number} of machine {machine}"
-        return f"{self.path.parent}: {who} is running in this folder; wait for it or choose another"
+        elif number == str(os.getpid()):
+            who = "another run of this process"
+        sentence = f"{self.path.parent}: {who} is running in this folder; wait for it or choose "
+        if state == "busy":
+            return f"{sentence}another"
+        return (
+            f"{sentence}another (no locks here: remove {self.path} if that process is no run of "
+            "this folder)"
+        )
 
     def release(self) -> None:
         """Remove the file and release the lock."""
@@ -142,14 +142,6 @@ def _holder_in(descriptor: int) -> str:
     """Return the number and the machine of the process that wrote the file."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     return os.read(descriptor, 300).decode("utf-8", "replace").strip()
-
-
-def _soon(ask: Callable[[int], Answer], descriptor: int) -> Answer:
-    """Return the first answer within a moment that is not empty or busy, or else the last."""
-    until = time.monotonic() + MOMENT_SECONDS
-    while (answer := ask(descriptor)) in ("", "busy") and time.monotonic() < until:
-        time.sleep(MOMENT_SECONDS / 100)
-    return answer
 
 
 if sys.platform == "win32":
