@@ -13,7 +13,6 @@ from interrupted_runs import DiesAfter, checkpoint_files, interrupted, said, ses
 from small_runs import six_classes, without_times
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import DiskError
 from distillmatch.runs import Interrupted, checkpoints, read_result, run
 from distillmatch.runs.checkpoints import WRITER as THREAD
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWriter, decode
@@ -64,10 +63,6 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def full_disk(checkpoint: Checkpoint) -> None:
-    raise DiskError("no space left on the disk of here while writing a checkpoint")
-
-
 class Counting(DiesAfter):
     """Counts the epochs that are finished, and does something after each."""
 
@@ -90,31 +85,25 @@ def test_a_slow_write_delays_no_epoch_and_keeps_the_state_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The write after the first task begins when the second is learned; nothing else ends it."""
-    config, kept = interrupted(method="base"), []
-
-    def two_tasks_are_learned() -> bool:
-        return len(read_result(tmp_path)["tasks"]) == 2
+    config, slow, quick = interrupted(method="base"), list[Checkpoint](), list[Checkpoint]()
 
     def wait_for_the_second_task(checkpoint: Checkpoint) -> None:
+        slow.append(checkpoint)
         if place_of(checkpoint) == (1, 0, 0):
-            wait_until(two_tasks_are_learned, "the second task")
-        else:
-            kept.append(newest(tmp_path))
+            wait_until(lambda: len(read_result(tmp_path)["tasks"]) == 2, "the second task")
 
     with monkeypatch.context() as patch:
         before_each_write(patch, wait_for_the_second_task)
         result = counted(config, tmp_path, Counting())
-    (first,) = kept
-    assert place_of(first) == (1, 0, 0) and len(first.values["results"]["tasks"]) == 1
-    assert len(first.values["results"]["R"]) == 1
-    assert not checkpoint_files(tmp_path)
     with monkeypatch.context() as patch:
-        others: list[Checkpoint] = []
-        before_each_write(patch, others.append)
-        assert session(config, tmp_path / "other", checkpoint_seconds=0.0) is not None
-    for name, tensor in others[0].tensors.items():
-        assert torch.equal(tensor, first.tensors[name]), name
-    assert without_times(result) == without_times(run(config, dataset=six_classes()))
+        before_each_write(patch, quick.append)
+        expected = counted(config, tmp_path / "other", Counting())
+    assert without_times(result) == without_times(expected)
+    for one, other in zip(slow, quick, strict=True):
+        assert place_of(one) == place_of(other)
+        assert len(one.values["results"]["R"]) == len(one.values["results"]["tasks"])
+        for name, tensor in other.tensors.items():
+            assert torch.equal(tensor, one.tensors[name]), name
 
 
 def test_writes_come_one_at_a_time_in_order_and_never_before_their_epochs_in_the_log(
@@ -186,34 +175,11 @@ def test_a_stop_that_comes_while_a_run_looks_around_waits_for_the_next_checkpoin
     assert place_of(newest(tmp_path)) == (1, 0, 2)
 
 
-def test_a_disk_that_hangs_keeps_no_process_from_ending_by_a_second_signal(
+def test_a_second_signal_waits_for_no_disk_and_its_write_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comes_back = threading.Event()
-    before_each_write(monkeypatch, lambda checkpoint: wait_until(comes_back.is_set, "the disk"))
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    second = Interrupted("stopped at once", 2)
-    with RunFolder(tmp_path, said.append) as folder:
-        start = time.monotonic()
-        with pytest.raises(Interrupted), CheckpointWriter(folder.checkpoints, folder.log) as writer:
-            writer.begin(Checkpoint({}, {}), "task 1")
-            raise second
-        assert time.monotonic() - start < 120
-        (thread,) = writing()
-        assert thread.daemon
-        with pytest.raises(SystemExit):  # which would be too late, did `os._exit` return
-            end_process(second)
-        assert ended == [130]
-        comes_back.set()
-        thread.join()
-
-
-def test_a_write_that_was_given_up_leaves_the_next_sessions_checkpoints_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comes_back = threading.Event()
-    encode = checkpoints.encode
+    """The next session in the folder, of this process, finds its checkpoints as it wrote them."""
+    comes_back, encode, ended = threading.Event(), checkpoints.encode, list[int]()
 
     def hanging(checkpoint: Checkpoint) -> bytes:
         if checkpoint.values["session"] == 1:
@@ -221,14 +187,20 @@ def test_a_write_that_was_given_up_leaves_the_next_sessions_checkpoints_alone(
         return encode(checkpoint)
 
     monkeypatch.setattr(checkpoints, "encode", hanging)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    second = Interrupted("stopped at once", 2)
     with (
         RunFolder(tmp_path, said.append) as folder,
         pytest.raises(Interrupted),
         CheckpointWriter(folder.checkpoints, folder.log) as writer,
     ):
         writer.begin(Checkpoint({"session": 1}, {}), "task 1")
-        raise Interrupted("stopped at once", 2)
+        raise second
     (thread,) = writing()
+    assert thread.daemon
+    with pytest.raises(SystemExit):  # which would be too late, did `os._exit` return
+        end_process(second)
+    assert ended == [130]
     with RunFolder(tmp_path, said.append) as folder:
         for number in (1, 2, 3):
             folder.checkpoints.save(Checkpoint({"session": 2, "number": number}, {}))
