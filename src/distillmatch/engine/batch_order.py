@@ -114,9 +114,9 @@ class TrainingOrder:
         self.has_unlabeled = training.unlabeled and counts["unlabeled"] > 0
         self.is_over_unlabeled = self.has_unlabeled and training.epoch_of == "unlabeled"
         self.steps = (self.unlabeled if self.is_over_unlabeled else self.labeled).steps
-        self._permutation = lambda count, purpose, number: permutation(
-            count, config.seed, purpose, task, training.name, number
-        )
+        self.task = task
+        self.seed = config.seed
+        self.permutation = permutation
 
     def labeled_rows(
         self, epoch: int, steps: range, slots: NDArray[np.int64]
@@ -167,7 +167,8 @@ class TrainingOrder:
         return range(epoch * self.steps + steps.start, epoch * self.steps + steps.stop)
 
     def _draw(self, over: ImageSet, purpose: str) -> Draw:
-        return lambda number: self._permutation(self.counts[over], purpose, number)
+        key = self.counts[over], self.seed, purpose, self.task, self.training.name
+        return lambda number: self.permutation(*key, number)
 
 
 def of_each_class(labels: NDArray[np.int64], per_class: int, draw: Draw, steps: range) -> Rows:

@@ -168,11 +168,12 @@ def evaluate(
     placement: Placement,
 ) -> Outputs:
     """Return a method's outputs for all test images, computed in large batches."""
-    outputs, scores = [], []
+    outputs: list[Tensor] = []
+    scores: list[Tensor] = []
     parts = [stream.evaluation_part(number) for number in range(len(stream))]
     store = StreamedStore([part.images for part in parts], placement)
     for (count,) in pieces_of(len(store), [], piece_size(placement.scoring_batch, store.side)):
-        rows = np.arange(count) + sum(map(len, outputs))
+        rows = np.arange(count) + sum(len(one) for one in outputs)
         pixels = store.deliver(store.fetch(rows))
         images = plain_views(pixels, normalization, dtype=placement.dtype)
         with torch.no_grad(), placement.autocast():
