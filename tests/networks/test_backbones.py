@@ -127,7 +127,7 @@ def all_kinds() -> nn.Module:
 
 def test_a_function_or_class_gives_the_backbone_and_its_features_are_counted() -> None:
     network = build_network(OWN, 5)
-    assert network.feature_count == 64 and network.class_count == 5
+    assert network.feature_count == 64 and network.head.slots.out_features == 5
     assert network.features(images(3)).shape == (3, 64)
     assert build_network("test_backbones:flat", 2, image_size=8).feature_count == 3 * 8 * 8
     assert build_network("test_backbones:lazy", 2, image_size=8).feature_count == 5 * 6 * 6

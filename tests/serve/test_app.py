@@ -64,13 +64,6 @@ def test_nothing_is_answered_without_the_token(client: Client, token: str) -> No
                 assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_the_token_is_taken_from_the_address_or_as_bearer(client: Client) -> None:
-    assert all(client.get(path).status == 200 for path in GETS)
-    image = image_file("red")
-    assert client.ask("POST", "/predict", [image], headers=[BEARER]).status == 200
-    assert client.post("/predict", image).status == 200
-
-
 def test_the_word_for_the_browser_leads_to_the_page_once(client: Client) -> None:
     assert client.ask("GET", f"/{ONCE}", hosts=["evil.example"]).status == 403
     first, second = client.ask("GET", f"/{ONCE}"), client.ask("GET", f"/{ONCE}")
@@ -97,14 +90,6 @@ def test_requests_of_other_pages_are_refused(client: Client, review: Review, ori
     assert client.post("/label", request, headers=[("origin", origin)]).status == 403
     assert not review.labels.labeled
     assert client.post("/label", request, headers=[("origin", f"http://{HOST}")]).status == 200
-
-
-def test_each_address_takes_its_methods_only(client: Client) -> None:
-    for path in POSTS:
-        assert client.get(path).status == 405
-    for path in GETS:
-        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
-            assert client.ask(method, f"/{TOKEN}{path}").status == 405
 
 
 @pytest.mark.parametrize(
@@ -135,6 +120,8 @@ def test_no_path_leads_to_a_file(client: Client, path: str) -> None:
 
 
 def test_every_answer_has_the_headers_that_keep_others_out(client: Client) -> None:
+    assert all(client.get(path).status == 200 for path in GETS)
+    assert all(client.get(path).status == 405 for path in POSTS)
     answers = [client.get("/"), client.get("/thumb/0"), client.get("/none"), client.ask("GET", "/")]
     answers += [client.post("/label", b"no json"), client.get("/", hosts=["evil.example"])]
     assert [answer.status for answer in answers] == [200, 200, 404, 401, 400, 403]
@@ -208,7 +195,8 @@ def test_predict_answers_as_the_learner_does(client: Client, form: str) -> None:
     assert said["familiarity"] == pytest.approx(210, abs=5)
     assert list(said["probabilities"]) == list(CLASSES)
     assert sum(said["probabilities"].values()) == pytest.approx(1)
-    assert client.post("/predict", image_file("gray", form=form)).json["known"] is False
+    by_bearer = client.ask("POST", "/predict", [image_file("gray", form=form)], headers=[BEARER])
+    assert by_bearer.json["known"] is False
 
 
 def test_a_learner_that_cannot_reject_knows_nothing_of_the_unknown(tmp_path: Path) -> None:
@@ -288,24 +276,19 @@ def test_pictures_are_made_anew(client: Client, review: Review) -> None:
         assert np.abs(mean - COLORS["green"]).max() < 12
 
 
-def test_an_image_that_went_away_is_missing_and_gets_no_label(
-    client: Client, review: Review
-) -> None:
-    Path(review.camera.shots[0].path).unlink()
-    assert client.get("/picture/0").status == client.get("/thumb/0").status == 404
-    answer = client.post("/label", {"images": [1, 0], "label": "red"})
-    assert answer.status == 400 and "No such file" in answer.json["error"]
-    assert client.get("/page").json["images"][1][2] == "red", "the first was labeled"
-    assert client.post("/undo").json["changed"] == {"1": None}
-
-
-def test_a_file_that_takes_the_place_of_an_image_is_not_shown(
+def test_an_image_that_went_away_or_was_replaced_is_not_shown_and_gets_no_label(
     client: Client, review: Review, tmp_path: Path
 ) -> None:
-    (tmp_path / "private.png").write_bytes(image_file("blue", size=40))
     path = Path(review.camera.shots[0].path)
+    (tmp_path / "private.png").write_bytes(image_file("blue", size=40))
     path.unlink()
-    path.symlink_to(tmp_path / "private.png")
-    for kind in ("thumb", "picture"):
-        answer = client.get(f"/{kind}/0")
-        assert answer.status == 404 and "has changed" in answer.json["error"]
+    for said in ("No such file", "has changed"):
+        for kind in ("thumb", "picture"):
+            answer = client.get(f"/{kind}/0")
+            assert answer.status == 404 and said in answer.json["error"]
+        answer = client.post("/label", {"images": [1, 0], "label": "red"})
+        assert answer.status == 400 and said in answer.json["error"]
+        assert client.get("/page").json["images"][1][2] == "red", "the first was labeled"
+        assert client.post("/undo").json["changed"] == {"1": None}
+        if not path.is_symlink():
+            path.symlink_to(tmp_path / "private.png")

@@ -1,7 +1,7 @@
 """Networks: a backbone by name, with a linear or a DeConf head."""
 
 from distillmatch.networks.initial_weights import InitialWeights, named_generator
-from distillmatch.networks.names import Head, build_network, check_network, parse_network
+from distillmatch.networks.names import Head, build_network, check_network
 from distillmatch.networks.network import DeconfHead, Detector, LinearHead, Network
 from distillmatch.networks.normalization import (
     BatchNorm,
@@ -27,7 +27,6 @@ __all__ = [
     "by_batch_statistics",
     "check_network",
     "named_generator",
-    "parse_network",
     "separate_statistics",
     "weights_digest",
 ]

@@ -128,11 +128,6 @@ class Network(nn.Module):
         """How many features an image has."""
         return self.head.slots.in_features
 
-    @property
-    def class_count(self) -> int:
-        """How many class slots the head has."""
-        return self.head.slots.out_features
-
     def features(self, images: Tensor) -> Tensor:
         """Return one vector of `feature_count` numbers for each image."""
         features: Tensor = self.backbone(images)

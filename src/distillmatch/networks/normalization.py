@@ -85,7 +85,7 @@ def separate_statistics(
     Every group is normalized by its own statistics; the first `updating` of them update the running
     ones, in their order. Strong views, say, do not: their statistics are not those of test images.
     """
-    layers = _norms(network)
+    layers = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
     for layer in layers:
         layer.groups = StatisticsGroups(tuple(sizes), updating)
     try:
@@ -107,7 +107,3 @@ def by_batch_statistics(networks: Sequence[nn.Module], sizes: Sequence[int]) -> 
             unchanged.callback(network.eval)
             network.train()
         yield
-
-
-def _norms(network: nn.Module) -> list[BatchNorm]:
-    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]

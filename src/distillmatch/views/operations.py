@@ -37,16 +37,12 @@ class Operation:
     signed: bool = False
     whole: bool = False
 
-    @property
-    def span(self) -> float:
-        """The factor of a number in [0, 1)."""
-        return self.high - self.low + self.whole
-
     def magnitude(self, share: Tensor, negative: Tensor) -> Tensor:
         """Turn uniform numbers in [0, 1) and random signs into magnitudes, float32."""
         if self.whole:
-            return (share * self.span).floor_().add_(self.low).clamp_(max=self.high)
-        size = share * self.span + self.low
+            whole = (share * (self.high - self.low + 1)).floor_()
+            return whole.add_(self.low).clamp_(max=self.high)
+        size = share * (self.high - self.low) + self.low
         if self.signed:
             size = torch.where(negative, -size, size)
         return size + self.center
