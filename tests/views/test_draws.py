@@ -1,11 +1,10 @@
 """The hash behind views: the same as written out plainly, in range, different by purpose."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distillmatch.views.draws import Draw, positions_of, random_words, whole
+from distillmatch.views.draws import Draw, random_words, whole
 
 WORD = 1 << 64
 
@@ -42,13 +41,3 @@ def test_whole_numbers_stay_in_range_even_for_extreme_words(count: int) -> None:
     assert drawn.tolist()[0] == 0
     assert drawn.tolist()[1] == count - 1
     assert int(drawn.min()) >= 0 and int(drawn.max()) < count
-
-
-def test_positions_count_from_zero_unless_given() -> None:
-    images = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
-    assert positions_of(images, None).tolist() == [0, 1, 2]
-    assert positions_of(images, torch.tensor([5, 6, 9])).tolist() == [5, 6, 9]
-    with pytest.raises(ValueError, match="one for each of the 3 images"):
-        positions_of(images, torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="int64"):
-        positions_of(images, torch.zeros(3))

@@ -284,7 +284,7 @@ class TaskData:
             view_key(self.config.seed, *words, self.info.number, *key),
             self.normalization,
             dtype=self.placement.dtype,
-            positions=torch.arange(first, first + len(pixels)),
+            first=first,
         )
 
     def nothing(self) -> Tensor:

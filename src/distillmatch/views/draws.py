@@ -1,4 +1,4 @@
-"""Random numbers for views: a hash of a key, the image's position and the number of the draw.
+"""Random numbers for views: a hash of a key, the image's number and the number of the draw.
 
 Unlike a `torch.Generator`, a hash of a counter gives the same view on the CPU and on a GPU, alone
 and in a batch of thousands; it has no state to save, and the host knows what the GPU draws.
@@ -42,10 +42,10 @@ def view_key(seed: int, *purpose: str | int) -> int:
     return _signed(int(random_integers(seed, "views", *purpose, count=1)[0]))
 
 
-def random_words(key: int, positions: Tensor, *draws: Draw) -> Tensor:
-    """Return 64 random bits for every draw and position: int64, (draws, positions)."""
-    # Mixing the position before adding the key keeps two keys from giving shifted sequences.
-    image = _mix(_mix(positions * _STEP) + key)
+def random_words(key: int, numbers: Tensor, *draws: Draw) -> Tensor:
+    """Return 64 random bits for every draw and image: int64, (draws, images)."""
+    # Mixing the number before adding the key keeps two keys from giving shifted sequences.
+    image = _mix(_mix(numbers * _STEP) + key)
     # full() and not tensor(), whose copy to a GPU would wait.
     steps = [torch.full((1,), _signed((d + 1) * _STEP % _WORD), device=image.device) for d in draws]
     return _mix(image + torch.stack(steps))
@@ -64,22 +64,6 @@ def whole(words: Tensor, count: int) -> Tensor:
 def coin(words: Tensor) -> Tensor:
     """Turn random words into fair booleans."""
     return words < 0
-
-
-def positions_of(images: Tensor, positions: Tensor | None) -> Tensor:
-    """Return the images' positions on the host: those given, or 0, 1, 2 and so on."""
-    if positions is None:
-        return torch.arange(len(images))
-    if positions.dtype != torch.int64 or positions.shape != images.shape[:1]:
-        raise ValueError(
-            f"positions must be int64, one for each of the {len(images)} images, "
-            f"not {positions.dtype} of shape {tuple(positions.shape)}"
-        )
-    if positions.device.type != "cpu":
-        raise ValueError(
-            f"positions must be on the CPU, where they are sorted, not on {positions.device}"
-        )
-    return positions
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -4,7 +4,7 @@
 - weak: jitter, horizontal flip, crop with a black border, normalization;
 - strong: jitter, two random operations, normalization, and a square cut out.
 
-A view depends on the key and the image's position alone, not on the rest of the batch. Images that
+A view depends on the key and the image's number alone, not on the rest of the batch. Images that
 drew the same operation are sorted together, so that each operation runs once on a slice of the
 batch. Draws are hashes, so the host sorts without waiting for the GPU.
 """
@@ -18,7 +18,6 @@ from torch import Tensor
 from distillmatch.views.draws import (
     Draw,
     coin,
-    positions_of,
     random_words,
     to_device,
     uniform,
@@ -94,11 +93,11 @@ class StrongDraw(NamedTuple):
     column: Tensor
 
 
-def draw_weak(key: int, positions: Tensor, padding: int = PADDING) -> WeakDraw:
-    """Draw the weak views of the images at these positions, on the positions' device."""
+def draw_weak(key: int, numbers: Tensor, padding: int = PADDING) -> WeakDraw:
+    """Draw the weak views of the images of these numbers, on the numbers' device."""
     words = random_words(
         key,
-        positions,
+        numbers,
         *(Draw.WEAK_BRIGHTNESS, Draw.WEAK_CONTRAST, Draw.WEAK_ORDER),
         *(Draw.FLIP, Draw.CROP_ROW, Draw.CROP_COLUMN),
     )
@@ -107,18 +106,18 @@ def draw_weak(key: int, positions: Tensor, padding: int = PADDING) -> WeakDraw:
 
 
 def draw_strong(
-    key: int, positions: Tensor, side: int, device: torch.device | None = None
+    key: int, numbers: Tensor, side: int, device: torch.device | None = None
 ) -> StrongDraw:
-    """Draw the strong views of the images at these positions (on the CPU), for a device."""
+    """Draw the strong views of the images of these numbers (on the CPU), for a device."""
     words = random_words(
         key,
-        to_device(positions, device or positions.device),
+        to_device(numbers, device or numbers.device),
         *(Draw.STRONG_BRIGHTNESS, Draw.STRONG_CONTRAST, Draw.STRONG_ORDER),
         *(Draw.FIRST_MAGNITUDE, Draw.FIRST_SIGN, Draw.SECOND_MAGNITUDE, Draw.SECOND_SIGN),
         *(Draw.CUTOUT_ROW, Draw.CUTOUT_COLUMN),
     )
     first, second = whole(
-        random_words(key, positions, Draw.FIRST_OPERATION, Draw.SECOND_OPERATION), len(OPERATIONS)
+        random_words(key, numbers, Draw.FIRST_OPERATION, Draw.SECOND_OPERATION), len(OPERATIONS)
     )
     return StrongDraw(
         Jitter.draw(words[:3]),
@@ -145,15 +144,16 @@ def weak_views(
     normalization: Normalization,
     *,
     dtype: torch.dtype = torch.float32,
-    positions: Tensor | None = None,
+    first: int = 0,
     padding: int = PADDING,
 ) -> Tensor:
     """Return one normalized weak view of each uint8 image, channels-last, on the same device.
 
-    `positions` (int64, on the CPU) are the images' places in the sequence that the key stands for.
+    `first` is the first image's number in the sequence of images that the key stands for.
     """
     pixels = _pixels(images)
-    draw = draw_weak(key, to_device(positions_of(images, positions), images.device), padding)
+    numbers = torch.arange(first, first + len(images), device=images.device)
+    draw = draw_weak(key, numbers, padding)
 
     def changed(piece: slice) -> Tensor:
         jittered = draw.jitter.apply(pixels[piece], piece)
@@ -170,14 +170,15 @@ def strong_views(
     normalization: Normalization,
     *,
     dtype: torch.dtype = torch.float32,
-    positions: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Return one normalized strong view of each uint8 image, channels-last, on the same device.
 
-    `positions` (int64, on the CPU) are the images' places in the sequence that the key stands for.
+    `first` is the first image's number in the sequence of images that the key stands for.
     """
     pixels = _pixels(images)
-    draw = draw_strong(key, positions_of(images, positions), pixels.shape[1], images.device)
+    numbers = torch.arange(first, first + len(images))  # on the CPU, where they are sorted
+    draw = draw_strong(key, numbers, pixels.shape[1], images.device)
     changed = _apply(pixels, draw)
     views = _views(pixels, normalization, dtype, changed.__getitem__)
     for piece in _pieces(pixels):
