@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from learner_world import CLOWNFISH, GOLDFISH, SMALL, write_classes
 
-from distillmatch.learner import estimator, learn
+from distillmatch.learner import learn, learning
 from distillmatch.runs import Interrupted
 
 
@@ -27,7 +27,7 @@ def test_a_signal_while_images_are_read_ends_it_there(
 
     settings = {**SMALL, "method": "e2e"}
     with monkeypatch.context() as patch:
-        patch.setattr(estimator, "look_around", look)
+        patch.setattr(learning, "look_around", look)
         with pytest.raises(Interrupted, match="before anything was learned") as end:
             learn(state, labeled=tmp_path / "march", settings=settings, tell=told.append)
     assert (end.value.exit_code, read, told) == (128 + number, ["begun"], [])

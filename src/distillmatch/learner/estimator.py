@@ -1,32 +1,24 @@
 """The learner as a scikit-learn-style estimator."""
 
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
-from warnings import warn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from distillmatch.config import RunConfig
-from distillmatch.engine import Placement, Progress
+from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
-from distillmatch.learner.backbone import Backbone
-from distillmatch.learner.environment import look_around
 from distillmatch.learner.explanation import Explanation
-from distillmatch.learner.feature_reader import FeatureReader, Gallery, VectorReader
-from distillmatch.learner.features import Featured, learn_features
+from distillmatch.learner.features import Featured
 from distillmatch.learner.inputs import (
     Items,
-    PixelReader,
     Reader,
-    natural_side,
     open_images,
     read_in_chunks,
 )
@@ -36,26 +28,20 @@ from distillmatch.learner.labels import (
     label_array,
     labeled_images,
     labels_of,
-    new_classes,
     read_labeled,
     slots_of,
 )
 from distillmatch.learner.learned import Learned
+from distillmatch.learner.learning import config_of, first_reader, learn_task
 from distillmatch.learner.parameters import Parameters, not_fitted
 from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
 from distillmatch.learner.settings import (
     AUTO,
-    FEATURES,
-    IDENTITY,
     Limits,
-    continued_config,
-    missed,
     plain,
-    run_config,
 )
-from distillmatch.learner.task import Given, Keeper
+from distillmatch.learner.task import Keeper
 from distillmatch.learner.trained import Trained
-from distillmatch.learner.trained_task import learn_task as learn_trained
 from distillmatch.methods import Method
 from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
@@ -121,81 +107,17 @@ class ContinualLearner(Parameters):
         """
         with self._alone(), shown_progress(progress, verbose, name or "learning") as shown_as:
             labeled = labeled_images(X, y)
-            if not len(labeled.items):
-                raise LearnerError("images must be at least one, not none")
             announced = labeled.labels if classes is None else labels_of(classes)
             if strange := set(labeled.labels) - set(announced):
                 raise LearnerError(
                     "labels must be among the classes that were given, but "
                     f"{min(strange, key=str)!r} came"
                 )
-            self._learned = self._after(labeled, unlabeled, name, shown_as, checkpoint)
+            before = self._learned_or_none()
+            self._learned = learn_task(
+                before, self._plain(), labeled, unlabeled, name, shown_as, checkpoint
+            )
         return self
-
-    def _after(
-        self,
-        labeled: Labeled,
-        unlabeled: Any,
-        name: str | None,
-        progress: Progress | None,
-        checkpoint: Keeper | None,
-    ) -> Learned:
-        """Return what is learned after a task."""
-        began = time.perf_counter()
-        before, tell = self._learned_or_none(), warn if checkpoint is None else checkpoint.tell
-        config, parameters = self._config(before), plain(self.get_params())
-        classes, number = ((), 0) if before is None else (before.labels, len(before.sizes))
-        new_classes(classes, labeled.labels)  # what cannot be learned is refused before it is read
-        if before is None and (sentence := missed(parameters, config)):
-            tell(sentence)
-        _refuse_other_weights(before, config)
-        reader = self.reader_for(labeled.items)
-        if isinstance(before, Featured):
-            reader = before.frozen_reader
-        if config.method == FEATURES:
-            labeled = labeled.with_contents()
-        known = self.learned_before(labeled)
-        if again := int(known.sum()):
-            tell(
-                f"{again:,} of {len(known):,} labeled images were learned before and do not count "
-                "again"
-            )
-            labeled = labeled.part(np.flatnonzero(~known).tolist())
-        limit, fine_tune, pixels = parameters["unlabeled_limit"], parameters["fine_tune"], None
-        if isinstance(reader, FeatureReader) and fine_tune:
-            to_pixels = PixelReader(reader.backbone.side)
-            images, labeled = read_labeled(labeled, to_pixels, "labeled images")
-            environment = look_around(unlabeled, to_pixels, limit, config.seed, number)
-            pixels = images, environment.images
-            rows, _ = reader.read(images)
-            reader = replace(reader, gallery=Gallery())
-            environment = replace(environment, images=reader.read(environment.images)[0])
-        else:
-            rows, labeled = read_labeled(labeled, reader, "labeled images")
-            if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
-                reader = replace(reader, gallery=Gallery())
-            environment = look_around(unlabeled, reader, limit, config.seed, number)
-        given = Given(
-            name=f"task {number + 1}" if name is None else name,
-            images=rows,
-            labeled=labeled,
-            environment=environment,
-            accept=parameters["accept"],
-            examples=parameters["examples"],
-            seconds=time.perf_counter() - began,
-            again=again,
-            fine_tune=fine_tune,
-            pixels=pixels,
-        )
-        learned = _after_task(before, config, given, reader, progress, checkpoint)
-        unlabeled_rows = given.environment.images
-        if learned.gives_scores and len(unlabeled_rows):
-            familiarity, needed = (
-                learned.familiarity(unlabeled_rows),
-                learned.threshold(given.accept),
-            )
-            learned.history[-1]["rejected"] = int((familiarity < needed).sum())
-        return learned
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -220,13 +142,10 @@ class ContinualLearner(Parameters):
         verbose: bool = False,
     ) -> Self:
         """Forget everything, and learn a first task."""
-        kept = self.__dict__.pop("_learned", None)
-        try:
-            return self.partial_fit(X, y, unlabeled, verbose=verbose)
-        except BaseException:
-            if kept is not None:
-                self._learned = kept
-            raise
+        with self._alone(), shown_progress(None, verbose, "learning") as progress:
+            labeled = labeled_images(X, y)
+            self._learned = learn_task(None, self._plain(), labeled, unlabeled, progress=progress)
+        return self
 
     def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
         """Mark labeled images that would count twice, were they learned now."""
@@ -237,15 +156,7 @@ class ContinualLearner(Parameters):
     def reader_for(self, items: Items) -> Reader:
         """Return what reads images, these ones being the first if nothing was learned yet."""
         before = self._learned_or_none()
-        if before is not None:
-            return before.reader
-        config = self._config(None)
-        if config.network == IDENTITY:
-            width = items.shape[-1] if isinstance(items, np.ndarray) else 0
-            return VectorReader(Backbone.of_vectors(width, Placement.of(config)), None)
-        if config.method == FEATURES:
-            return FeatureReader(Backbone.of(config, Placement.of(config)))
-        return PixelReader(config.image_size or natural_side(items))
+        return first_reader(self._plain(), items) if before is None else before.reader
 
     def predict(self, X: Any, reject: bool = False, accept: float | None = None) -> NDArray[Any]:
         """Return the label of each image; with `reject`, "unknown" where it looks like no class.
@@ -323,8 +234,9 @@ class ContinualLearner(Parameters):
     def write(self, folder: Path) -> None:
         """Write the learner into a folder of which the caller holds the lock."""
         learned = self._fitted()
-        self._config(learned)  # parameters that do not fit would make a folder that nobody can load
-        write_learned(folder, plain(self.get_params()), learned)
+        parameters = self._plain()
+        config_of(learned, parameters)  # or nobody could load the folder
+        write_learned(folder, parameters, learned)
 
     @classmethod
     def load(
@@ -418,42 +330,5 @@ class ContinualLearner(Parameters):
             "pseudo-labels"
         )
 
-    def _config(self, before: Learned | None) -> RunConfig:
-        """Return the configuration, or refuse one that is not that of what was learned."""
-        parameters = plain(self.get_params())
-        if before is None:
-            return run_config(parameters)
-        return continued_config(parameters, before.config, before.image_size)
-
-
-def _after_task(
-    before: Learned | None,
-    config: RunConfig,
-    given: Given,
-    reader: Reader,
-    progress: Progress | None,
-    checkpoint: Keeper | None,
-) -> Learned:
-    """Return what is learned, from features or by training."""
-    if isinstance(reader, FeatureReader):
-        assert before is None or isinstance(before, Featured)
-        return learn_features(before, config, given, reader, progress, checkpoint)
-    assert before is None or isinstance(before, Trained)
-    try:
-        return learn_trained(before, config, given, progress, checkpoint)
-    except KeyError as error:
-        if before is None:
-            raise
-        raise LearnerError(f"what was learned before has no {error}") from error
-
-
-def _refuse_other_weights(before: Learned | None, config: RunConfig) -> None:
-    """Refuse a file of weights by which features would be others; its name does not matter."""
-    if not isinstance(before, Featured) or config.pretrained in (None, before.config.pretrained):
-        return
-    config = config.replace(image_size=before.image_size)
-    if Backbone.of(config, before.placement).digest != before.backbone.digest:
-        raise LearnerError(
-            f"pretrained: {shown(str(config.pretrained))} holds other weights than those that were "
-            "learned with, which cannot change"
-        )
+    def _plain(self) -> dict[str, Any]:
+        return plain(self.get_params())

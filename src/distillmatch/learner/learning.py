@@ -1,0 +1,172 @@
+"""Learning a task: its images are read, then learned from features or by training."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from warnings import warn
+
+import numpy as np
+
+from distillmatch.config import RunConfig
+from distillmatch.engine import Placement, Progress
+from distillmatch.errors import LearnerError
+from distillmatch.learner.backbone import Backbone
+from distillmatch.learner.environment import look_around
+from distillmatch.learner.feature_reader import FeatureReader, Gallery, VectorReader
+from distillmatch.learner.features import Featured, learn_features
+from distillmatch.learner.inputs import Items, PixelReader, Reader, natural_side
+from distillmatch.learner.labels import Labeled, new_classes, read_labeled
+from distillmatch.learner.learned import Learned
+from distillmatch.learner.settings import (
+    FEATURES,
+    IDENTITY,
+    Parameters,
+    continued_config,
+    missed,
+    run_config,
+)
+from distillmatch.learner.task import Given, Keeper
+from distillmatch.learner.trained import Trained
+from distillmatch.learner.trained_task import learn_task as learn_trained
+from distillmatch.sources.walk import shown
+
+
+def config_of(before: Learned | None, parameters: Parameters) -> RunConfig:
+    """Return the configuration, or refuse one that is not that of what was learned before."""
+    if before is None:
+        return run_config(parameters)
+    return continued_config(parameters, before.config, before.image_size)
+
+
+def first_reader(parameters: Parameters, items: Items) -> Reader:
+    """Return what reads images where nothing was learned yet, these ones being the first."""
+    config = run_config(parameters)
+    if config.network == IDENTITY:
+        width = items.shape[-1] if isinstance(items, np.ndarray) else 0
+        return VectorReader(Backbone.of_vectors(width, Placement.of(config)), None)
+    if config.method == FEATURES:
+        return FeatureReader(Backbone.of(config, Placement.of(config)))
+    return PixelReader(config.image_size or natural_side(items))
+
+
+def learn_task(
+    before: Learned | None,
+    parameters: Parameters,
+    labeled: Labeled,
+    unlabeled: Any,
+    name: str | None = None,
+    progress: Progress | None = None,
+    checkpoint: Keeper | None = None,
+) -> Learned:
+    """Return what is learned after a task; what was learned before stays as it is."""
+    if not len(labeled.items):
+        raise LearnerError("images must be at least one, not none")
+    tell = warn if checkpoint is None else checkpoint.tell
+    config = config_of(before, parameters)
+    # What cannot be learned is refused before anything is read.
+    new_classes(() if before is None else before.labels, labeled.labels)
+    if before is None and (sentence := missed(parameters, config)):
+        tell(sentence)
+    _refuse_other_weights(before, config)
+    if isinstance(before, Featured):
+        reader: Reader = before.frozen_reader
+    else:
+        reader = first_reader(parameters, labeled.items) if before is None else before.reader
+    watching = reader
+    if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
+        watching = replace(reader, gallery=Gallery())
+    labeled, again = _without_known(before, labeled, config, tell)
+    given = _read(before, parameters, labeled, unlabeled, name, reader, watching, again)
+    learned = _after(before, config, given, watching, progress, checkpoint)
+    rows = given.environment.images
+    if learned.gives_scores and len(rows):
+        unfamiliar = learned.familiarity(rows) < learned.threshold(given.accept)
+        learned.history[-1]["rejected"] = int(unfamiliar.sum())
+    return learned
+
+
+def _refuse_other_weights(before: Learned | None, config: RunConfig) -> None:
+    """Refuse a file of weights by which features would be others; its name does not matter."""
+    if not isinstance(before, Featured) or config.pretrained in (None, before.config.pretrained):
+        return
+    config = config.replace(image_size=before.image_size)
+    if Backbone.of(config, before.placement).digest != before.backbone.digest:
+        raise LearnerError(
+            f"pretrained: {shown(str(config.pretrained))} holds other weights than those that were "
+            "learned with, which cannot change"
+        )
+
+
+def _without_known(
+    before: Learned | None, labeled: Labeled, config: RunConfig, tell: Callable[[str], Any]
+) -> tuple[Labeled, int]:
+    """Return the images that were not learned before under their labels, and how many were."""
+    if config.method == FEATURES:
+        labeled = labeled.with_contents()
+    if before is None or not (known := before.learned_before(labeled)).any():
+        return labeled, 0
+    again = int(known.sum())
+    tell(f"{again:,} of {len(known):,} labeled images were learned before and do not count again")
+    return labeled.part(np.flatnonzero(~known).tolist()), again
+
+
+def _read(
+    before: Learned | None,
+    parameters: Parameters,
+    labeled: Labeled,
+    unlabeled: Any,
+    name: str | None,
+    reader: Reader,
+    watching: Reader,
+    again: int,
+) -> Given:
+    """Read a task's labeled images, and the unlabeled ones by the reader that is `watching`.
+
+    Those that a network is tuned with are needed as pixels, too.
+    """
+    began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
+    limit, seed, pixels = parameters["unlabeled_limit"], parameters["seed"], None
+    if isinstance(reader, FeatureReader) and parameters["fine_tune"]:
+        to_pixels = PixelReader(reader.backbone.side)
+        images, labeled = read_labeled(labeled, to_pixels, "labeled images")
+        environment = look_around(unlabeled, to_pixels, limit, seed, number)
+        pixels = images, environment.images
+        images = reader.read(images)[0]
+        environment = replace(environment, images=watching.read(environment.images)[0])
+    else:
+        images, labeled = read_labeled(labeled, reader, "labeled images")
+        environment = look_around(unlabeled, watching, limit, seed, number)
+    return Given(
+        name=f"task {number + 1}" if name is None else name,
+        images=images,
+        labeled=labeled,
+        environment=environment,
+        accept=parameters["accept"],
+        examples=parameters["examples"],
+        seconds=time.perf_counter() - began,
+        again=again,
+        fine_tune=parameters["fine_tune"],
+        pixels=pixels,
+    )
+
+
+def _after(
+    before: Learned | None,
+    config: RunConfig,
+    given: Given,
+    reader: Reader,
+    progress: Progress | None,
+    checkpoint: Keeper | None,
+) -> Learned:
+    """Return what is learned, from features or by training."""
+    if isinstance(reader, FeatureReader):
+        assert before is None or isinstance(before, Featured)
+        return learn_features(before, config, given, reader, progress, checkpoint)
+    assert before is None or isinstance(before, Trained)
+    try:
+        return learn_trained(before, config, given, progress, checkpoint)
+    except KeyError as error:
+        if before is None:
+            raise
+        raise LearnerError(f"what was learned before has no {error}") from error
