@@ -6,7 +6,8 @@ it, u_c and b_c; of all classes together, the largest axes of the scatter within
 
     mean         m_c = (n_c a_c + w_c b_c) / (n_c + w_c),   g = the mean of the m_c
     covariance   C = (1 - s) S / f + s v I,   v = tr(S) / (f d), f the degrees of freedom
-    logits       l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2, over T
+    logits       l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2 + e_c, over T
+    chance       e_c = d / 2 (n_c + w_c), less the mean of it over the classes
     familiarity  (max_c l_c - 3/4 max(0, max_o l_o)) / p - min_c |z - m_c| / 3 q
 
 An other o is the mean of a group of unlabeled images that looked unfamiliar. The temperature T, the
@@ -205,6 +206,9 @@ class _Model:
         self.axes = axes / np.sqrt(np.where(squares > 0, squares, 1))[:, None]
         self.excess = spread / (self.even * (self.even + spread))
         self.weights, self.biases = self._linear(self.means)
+        # The mean of a few images lies farther out by chance, which must not count against it.
+        chance = sums.shape[1] / np.maximum(labeled + weight, 1)
+        self.biases += (chance - (chance[self.known].mean() if several else chance)) / 2
         self.other_weights, self.other_biases = self._linear(state["others"])
 
     def logits(self, z: Array) -> Array:
