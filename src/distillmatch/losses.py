@@ -63,21 +63,20 @@ def with_pseudo_labels(
 def class_weights(
     label_counts: Tensor,
     pseudo_label_counts: Tensor | None = None,
-    smoothing: float = 1.0,
     cap: float = 10.0,
 ) -> Tensor:
     """Return the class weights w(k), inverse class frequencies (eq. 3).
 
     w(k) = min( cap, (1/K) · Σ_j c_j / c_k )
 
-    c_k counts the labels k and the accepted pseudo-labels k, plus `smoothing`. K is the number of
+    c_k is 1 plus the count of the labels k and of the accepted pseudo-labels k. K is the number of
     classes counted, those seen so far. The total is that of the smoothed counts, so before the cap
     the mean weight over images so counted is exactly 1.
     """
     counts = label_counts if pseudo_label_counts is None else label_counts + pseudo_label_counts
     if not counts.is_floating_point():
         counts = counts.to(torch.get_default_dtype())
-    counts = counts + smoothing
+    counts = counts + 1
     return (counts.mean() / counts).clamp(max=cap)
 
 
@@ -312,8 +311,6 @@ def choose_epsilon(
     `highest` takes the ε with the highest mean score, as DeConf does; `lowest-halved` takes half of
     the one with the lowest, as the authors' release does. Of equals the first is taken.
     """
-    if len(epsilons) != len(mean_scores) or not epsilons:
-        raise ValueError(f"{len(epsilons)} values of epsilon but {len(mean_scores)} mean scores")
     by_score = range(len(epsilons))
     if rule == "highest":
         return epsilons[max(by_score, key=mean_scores.__getitem__)]

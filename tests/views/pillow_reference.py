@@ -10,7 +10,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from distillmatch.views.operations import OPERATIONS
-from distillmatch.views.views import Jitter, OperationDraw, StrongDraw, WeakDraw
+from distillmatch.views.views import PADDING, Jitter, OperationDraw, StrongDraw, WeakDraw
 
 Picture = Image.Image
 Pixels = NDArray[np.uint8]
@@ -22,7 +22,7 @@ def weak_view(image: Pixels, draw: WeakDraw, number: int) -> Pixels:
     if draw.flip[number]:
         picture = ImageOps.mirror(picture)
     side = picture.width
-    bordered = ImageOps.expand(picture, border=draw.padding, fill=0)
+    bordered = ImageOps.expand(picture, border=PADDING, fill=0)
     left, top = int(draw.column[number]), int(draw.row[number])
     return np.asarray(bordered.crop((left, top, left + side, top + side)))
 

@@ -150,11 +150,6 @@ class ClassTree:
         """Return the parents under one super-class."""
         return tuple(p for p, of in enumerate(self.super_class_of_parent) if of == super_class)
 
-    def classes_of_super_class(self, super_class: int) -> tuple[int, ...]:
-        """Return the classes under one super-class."""
-        parents = self.parents_of_super_class(super_class)
-        return tuple(c for c, parent in enumerate(self.parent_of_class) if parent in parents)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:

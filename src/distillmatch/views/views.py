@@ -67,13 +67,12 @@ class Jitter(NamedTuple):
 
 
 class WeakDraw(NamedTuple):
-    """The random numbers of weak views; row and column `padding` crop the image itself."""
+    """The random numbers of weak views; row and column `PADDING` crop the image itself."""
 
     jitter: Jitter
     flip: Tensor
     row: Tensor
     column: Tensor
-    padding: int
 
 
 class OperationDraw(NamedTuple):
@@ -93,7 +92,7 @@ class StrongDraw(NamedTuple):
     column: Tensor
 
 
-def draw_weak(key: int, numbers: Tensor, padding: int = PADDING) -> WeakDraw:
+def draw_weak(key: int, numbers: Tensor) -> WeakDraw:
     """Draw the weak views of the images of these numbers, on the numbers' device."""
     words = random_words(
         key,
@@ -101,8 +100,8 @@ def draw_weak(key: int, numbers: Tensor, padding: int = PADDING) -> WeakDraw:
         *(Draw.WEAK_BRIGHTNESS, Draw.WEAK_CONTRAST, Draw.WEAK_ORDER),
         *(Draw.FLIP, Draw.CROP_ROW, Draw.CROP_COLUMN),
     )
-    row, column = (whole(word, 2 * padding + 1) for word in words[4:])
-    return WeakDraw(Jitter.draw(words[:3]), coin(words[3]), row, column, padding)
+    row, column = (whole(word, 2 * PADDING + 1) for word in words[4:])
+    return WeakDraw(Jitter.draw(words[:3]), coin(words[3]), row, column)
 
 
 def draw_strong(
@@ -145,7 +144,6 @@ def weak_views(
     *,
     dtype: torch.dtype = torch.float32,
     first: int = 0,
-    padding: int = PADDING,
 ) -> Tensor:
     """Return one normalized weak view of each uint8 image, channels-last, on the same device.
 
@@ -153,12 +151,12 @@ def weak_views(
     """
     pixels = _pixels(images)
     numbers = torch.arange(first, first + len(images), device=images.device)
-    draw = draw_weak(key, numbers, padding)
+    draw = draw_weak(key, numbers)
 
     def changed(piece: slice) -> Tensor:
         jittered = draw.jitter.apply(pixels[piece], piece)
         return flip_and_crop(
-            jittered, draw.flip[piece], draw.row[piece], draw.column[piece], padding
+            jittered, draw.flip[piece], draw.row[piece], draw.column[piece], PADDING
         )
 
     return _views(pixels, normalization, dtype, changed)
