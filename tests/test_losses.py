@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from math import log
+from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import consistency, cross_entropy, divergence, ensemble, softmax
+from plain import Rows, consistency, cross_entropy, divergence, ensemble, softmax
 from torch import Tensor
 
 from distillmatch.errors import ConfigError
@@ -32,21 +33,48 @@ from distillmatch.losses import (
 )
 
 generated = settings(deadline=None, max_examples=60)
-seeds = st.integers(0, 2**31)
-batches = st.integers(1, 6)
-temperatures = st.sampled_from([1.0, 2.0, 0.5, 7.0])
 
 
-def normal(*shape: int, seed: int, spread: float = 3.0) -> Tensor:
+class Batch(NamedTuple):
+    """Logits of the same images by three networks, over the classes of past tasks and a new one."""
+
+    sizes: list[int]
+    new: int
+    teacher: Tensor
+    student: Tensor
+    strong: Tensor
+    labels: Tensor
+    mask: Tensor
+    temperature: float
+
+    @property
+    def past(self) -> int:
+        return sum(self.sizes)
+
+    def divergence(self, start: int, end: int) -> float:
+        """Return the mean divergence of the student from the teacher among some classes."""
+        teacher, student = (z[:, start:end].tolist() for z in (self.teacher, self.student))
+        t, count = self.temperature, len(teacher)
+        pairs = zip(teacher, student, strict=True)
+        return sum(divergence(softmax(a, t), softmax(b, t)) for a, b in pairs) / count
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    new, count, seed = draw(st.integers(1, 4)), draw(st.integers(1, 6)), draw(st.integers(0, 2**31))
     generator = torch.Generator().manual_seed(seed)
-    return spread * torch.randn(shape, generator=generator, dtype=torch.float64)
+    classes = sum(sizes) + new
+    teacher, student, strong = normal(3, count, classes, seed=seed)
+    labels = torch.randint(classes, (count,), generator=generator)
+    mask = torch.rand(count, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))
+    temperature = draw(st.sampled_from([1.0, 2.0, 0.5, 7.0]))
+    return Batch(sizes, new, teacher, student, strong, labels, mask, temperature)
 
 
-def some(count: int, seed: int) -> Tensor:
-    """A mask in which none, some or all are chosen, each often enough."""
+def normal(*shape: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    chance = (0.0, 0.5, 1.0)[seed % 3]
-    return torch.rand(count, generator=generator) < chance
+    return 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def near(value: Tensor, expected: float) -> bool:
@@ -57,44 +85,37 @@ def gradient(loss: Tensor, of: Tensor) -> Tensor | None:
     return torch.autograd.grad(loss, of, allow_unused=True, retain_graph=True)[0]
 
 
+def taught(loss: Tensor, logits: Tensor, dim: int) -> list[int]:
+    """Return the classes (of dimension 0) or images (of dimension 1) that get a gradient."""
+    received = gradient(loss, logits)
+    assert received is not None
+    return received.ne(0).any(dim=dim).nonzero().flatten().tolist()
+
+
 @generated
-@given(
-    batch=batches, unlabeled=batches, classes=st.integers(1, 5), weighted=st.booleans(), seed=seeds
-)
+@given(batch=batches(), weighted=st.booleans())
 def test_labels_and_accepted_pseudo_labels_are_one_weighted_sum(
-    batch: int, unlabeled: int, classes: int, weighted: bool, seed: int
+    batch: Batch, weighted: bool
 ) -> None:
     """Eqs. 6 and 7, each by itself and both joined; a label outside the mask may be any number."""
-    logits = normal(batch + unlabeled, classes, seed=seed)
-    labels = torch.arange(batch + unlabeled) % classes
-    weights = normal(classes, seed=seed + 1).abs() if weighted else None
-    mask = some(unlabeled, seed)
+    _, _, logits, others, _, labels, mask, _ = batch
+    weights = torch.linspace(0.5, 2, logits.shape[1], dtype=torch.float64) if weighted else None
+    guesses = labels.flip(0)
 
-    def slow(rows: range) -> float:
-        return sum(
-            (1.0 if weights is None else float(weights[labels[b]]))
-            * cross_entropy(logits[b].tolist(), int(labels[b]))
-            for b in rows
-            if b < batch or mask[b - batch]
-        )
+    def slow(rows: Rows, of: Tensor, counts: Tensor) -> float:
+        weight = [1.0] * logits.shape[1] if weights is None else weights.tolist()
+        triples = zip(rows, of.tolist(), counts.tolist(), strict=True)
+        return sum(weight[label] * cross_entropy(row, label) for row, label, c in triples if c)
 
-    of_labels = weighted_cross_entropy_sum(logits[:batch], labels[:batch], weights)
-    assert near(of_labels, slow(range(batch)))
-    anything_outside = torch.where(mask, labels[batch:], -7)
-    of_pseudo = weighted_cross_entropy_sum(logits[batch:], anything_outside, weights, mask)
-    assert near(of_pseudo, slow(range(batch, batch + unlabeled)))
-    both, count = with_pseudo_labels(labels[:batch], labels[batch:], mask)
-    assert near(weighted_cross_entropy_sum(logits, both, weights), float(of_labels + of_pseudo))
-    assert int(count) == batch + int(mask.sum())
-
-
-def test_images_outside_the_mask_teach_nothing() -> None:
-    logits = normal(3, 4, seed=1).requires_grad_()
-    for mask in (torch.tensor([True, False, True]), torch.zeros(3, dtype=torch.bool)):
-        loss = weighted_cross_entropy_sum(logits, torch.tensor([0, 1, 2]), None, mask)
-        received = gradient(loss, logits)
-        assert received is not None
-        assert torch.equal(received.ne(0).any(dim=1), mask)
+    of_labels = weighted_cross_entropy_sum(logits, labels, weights)
+    assert near(of_labels, slow(logits.tolist(), labels, torch.ones_like(mask)))
+    anything_outside = torch.where(mask, guesses, -7)
+    of_guesses = weighted_cross_entropy_sum(others, anything_outside, weights, mask)
+    assert near(of_guesses, slow(others.tolist(), guesses, mask))
+    both, count = with_pseudo_labels(labels, guesses, mask)
+    joined = weighted_cross_entropy_sum(torch.cat([logits, others]), both, weights)
+    assert near(joined, float(of_labels + of_guesses))
+    assert int(count) == len(labels) + int(mask.sum())
 
 
 @generated
@@ -114,103 +135,42 @@ def test_class_weights_agree_with_loops(counts: list[tuple[int, int]], cap: floa
 
 
 def test_pseudo_labels_are_past_classes_of_the_teacher() -> None:
-    teacher = torch.tensor([[1.0, 2.0, 9.0], [3.0, 2.0, 9.0]], requires_grad=True)
+    teacher = torch.tensor([[1.0, 2.0, 9.0], [3.0, 2.0, 9.0]])
     assert pseudo_labels(teacher, 2).tolist() == [1, 0]
     assert pseudo_labels(teacher, 3).tolist() == [2, 2]
 
 
 @generated
 @given(
-    batch=batches,
-    classes=st.integers(1, 5),
+    batch=batches(),
     threshold=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
-    seed=seeds,
+    leave_out=st.booleans(),
+    returns=st.booleans(),
 )
 def test_consistency_loss_agrees_with_loops(
-    batch: int, classes: int, threshold: float, seed: int
+    batch: Batch, threshold: float, leave_out: bool, returns: bool
 ) -> None:
-    weak, strong = normal(batch, classes, seed=seed), normal(batch, classes, seed=seed + 1)
-    expected = consistency(weak.tolist(), strong.tolist(), threshold)
-    assert near(consistency_loss(weak, strong, threshold), expected)
-    past, returning = classes // 2, range(seed % max(1, classes // 2))
-    own = [c for c in range(classes) if c >= past or c in returning]
-    weak[:, [c for c in range(classes) if c not in own]] = -1e9  # as if they were not there
-    expected = consistency(weak.tolist(), strong.tolist(), threshold)
-    given = normal(batch, classes, seed=seed)
-    assert near(consistency_loss(given, strong, threshold, past, returning), expected)
-
-
-def test_consistency_teaches_through_confident_strong_views_only() -> None:
-    weak = torch.tensor([[9.0, 0.0], [0.1, 0.0]], requires_grad=True)
-    strong = normal(2, 2, seed=1).requires_grad_()
-    loss = consistency_loss(weak, strong, 0.9)
-    assert gradient(loss, weak) is None
-    received = gradient(loss, strong)
-    assert received is not None
-    assert received.ne(0).any(dim=1).tolist() == [True, False]
-
-
-def of_classes(teacher: Tensor, student: Tensor, classes: slice, temperature: float) -> float:
-    """The mean over images of the divergence among some classes."""
-    pairs = zip(teacher[:, classes].tolist(), student[:, classes].tolist(), strict=True)
-    found = [divergence(softmax(t, temperature), softmax(s, temperature)) for t, s in pairs]
-    return sum(found) / len(found)
+    past, returning = (batch.past if leave_out else 0), (0,) if returns else ()
+    weak = batch.student.clone()
+    weak[:, [c for c in range(past) if c not in returning]] = -1000
+    expected = consistency(weak.tolist(), batch.strong.tolist(), threshold)
+    found = consistency_loss(batch.student, batch.strong, threshold, past, returning)
+    assert near(found, expected)
 
 
 @generated
-@given(
-    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
-    new=st.integers(0, 3),
-    batch=batches,
-    temperature=temperatures,
-    seed=seeds,
-)
-def test_per_task_distillation_agrees_with_loops(
-    sizes: list[int], new: int, batch: int, temperature: float, seed: int
-) -> None:
-    slots = sum(sizes) + new
-    teacher, student = normal(batch, slots, seed=seed), normal(batch, slots, seed=seed + 1)
-    expected, first = 0.0, 0
-    for size in sizes:
-        task = slice(first, first + size)
-        expected += size / slots * of_classes(teacher, student, task, temperature)
-        first += size
-    assert near(per_task_distillation(teacher, student, sizes, temperature), expected)
-
-
-@generated
-@given(
-    past=st.integers(1, 5),
-    new=st.integers(1, 5),
-    batch=batches,
-    temperature=temperatures,
-    seed=seeds,
-)
-def test_distillation_of_all_past_and_of_the_new_classes_agrees_with_loops(
-    past: int, new: int, batch: int, temperature: float, seed: int
-) -> None:
-    seen = past + new
-    teacher, student = normal(batch, seen + 2, seed=seed), normal(batch, seen + 2, seed=seed + 1)
-    of_past = past_distillation(teacher, student, past, temperature)
-    of_new = new_task_distillation(teacher, student, past, seen, temperature)
-    squared = temperature**2
-    assert near(of_past, squared * of_classes(teacher, student, slice(0, past), temperature))
-    assert near(of_new, squared * of_classes(teacher, student, slice(past, seen), temperature))
-
-
-def test_distillation_teaches_the_student_about_its_classes_only() -> None:
-    teacher, student = (normal(3, 6, seed=seed).requires_grad_() for seed in (1, 2))
-    for loss, classes in (
-        (per_task_distillation(teacher, student, [2, 2], 2.0), [0, 1, 2, 3]),
-        (per_task_distillation(teacher, student, [3, 1], 2.0), [0, 1, 2]),  # of one class, nothing
-        (past_distillation(teacher, student, 2, 2.0), [0, 1]),
-        (new_task_distillation(teacher, student, 2, 5, 2.0), [2, 3, 4]),
-    ):
-        assert gradient(loss, teacher) is None
-        received = gradient(loss, student)
-        assert received is not None
-        assert received.ne(0).any(dim=0).nonzero().flatten().tolist() == classes
-        assert received.sum(dim=1).abs().max() < 1e-12
+@given(batch=batches())
+def test_distillation_agrees_with_loops(batch: Batch) -> None:
+    sizes, past, seen, t = batch.sizes, batch.past, batch.past + batch.new, batch.temperature
+    starts = [sum(sizes[:task]) for task in range(len(sizes))]
+    pairs = zip(sizes, starts, strict=True)
+    expected = sum(size / seen * batch.divergence(start, start + size) for size, start in pairs)
+    teacher, student = batch.teacher, batch.student
+    assert near(per_task_distillation(teacher, student, sizes, t), expected)
+    of_past = past_distillation(teacher, student, past, t)
+    assert near(of_past, t**2 * batch.divergence(0, past))
+    of_new = new_task_distillation(teacher, student, past, seen, t)
+    assert near(of_new, t**2 * batch.divergence(past, seen))
 
 
 def test_per_task_distillation_is_nothing_in_the_first_task_and_for_one_class_a_task() -> None:
@@ -223,61 +183,66 @@ def test_padding_is_harmless_in_single_precision() -> None:
     teacher, student = normal(4, 7, seed=1).float(), normal(4, 7, seed=2).float().requires_grad_()
     loss = per_task_distillation(teacher, student, [1, 4, 2], 0.5)
     received = gradient(loss, student)
-    assert received is not None
-    assert torch.isfinite(received).all()
+    assert received is not None and torch.isfinite(received).all()
     exact = per_task_distillation(teacher.double(), student.double(), [1, 4, 2], 0.5)
     assert float(loss.detach()) == pytest.approx(float(exact.detach()), rel=1e-5)
 
 
 @generated
-@given(past=st.integers(1, 6), new=st.integers(1, 6), batch=batches, seed=seeds)
-def test_the_ensemble_and_its_distillation_agree_with_loops(
-    past: int, new: int, batch: int, seed: int
-) -> None:
-    of_past, of_new = normal(batch, past, seed=seed), normal(batch, new, seed=seed + 1)
+@given(batch=batches())
+def test_the_ensemble_and_its_distillation_agree_with_loops(batch: Batch) -> None:
+    of_past, of_new = batch.teacher[:, : batch.past], batch.strong[:, batch.past :]
     target = ensemble_target(of_past.softmax(dim=1), of_new.softmax(dim=1))
-    logits, total = normal(batch, past + new, seed=seed + 2), 0.0
-    for b in range(batch):
-        expected = ensemble(of_past[b].tolist(), of_new[b].tolist())
-        assert target[b].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
-        assert float(target[b].sum()) == pytest.approx(1, abs=1e-12)
-        total += divergence(expected, softmax(logits[b].tolist()))
-    assert near(soft_global_distillation(logits, target), total)
+    expected = [ensemble(*rows) for rows in zip(of_past.tolist(), of_new.tolist(), strict=True)]
+    torch.testing.assert_close(target, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(target.sum(dim=1), torch.ones(len(target), dtype=torch.float64))
+    pairs = zip(expected, batch.student.tolist(), strict=True)
+    total = sum(divergence(q, softmax(row)) for q, row in pairs)
+    assert near(soft_global_distillation(batch.student, target), total)
 
 
-def test_the_two_teachers_of_the_ensemble_learn_nothing() -> None:
-    past, new, student = (normal(3, n, seed=n).requires_grad_() for n in (3, 2, 5))
-    target = ensemble_target(past.softmax(dim=1), new.softmax(dim=1))
+def test_losses_teach_the_student_about_the_right_images_and_classes_only() -> None:
+    teacher, new, student = (normal(3, 6, seed=seed).requires_grad_() for seed in (1, 2, 3))
+    for loss, classes in (
+        (per_task_distillation(teacher, student, [2, 2], 2.0), [0, 1, 2, 3]),
+        (per_task_distillation(teacher, student, [3, 1], 2.0), [0, 1, 2]),  # of one class, nothing
+        (past_distillation(teacher, student, 2, 2.0), [0, 1]),
+        (new_task_distillation(teacher, student, 2, 5, 2.0), [2, 3, 4]),
+    ):
+        assert gradient(loss, teacher) is None
+        assert taught(loss, student, 0) == classes
+    target = ensemble_target(teacher[:, :4].softmax(dim=1), new[:, 4:].softmax(dim=1))
     loss = soft_global_distillation(student, target)
-    assert gradient(loss, past) is None and gradient(loss, new) is None
-    received = gradient(loss, student)
-    assert received is not None
-    torch.testing.assert_close(received, student.detach().softmax(dim=1) - target)
+    assert gradient(loss, teacher) is None and gradient(loss, new) is None
+    assert taught(loss, student, 0) == list(range(6))
+    for mask in (torch.tensor([True, False, True]), torch.zeros(3, dtype=torch.bool)):
+        loss = weighted_cross_entropy_sum(student, torch.tensor([0, 1, 2]), None, mask)
+        assert taught(loss, student, 1) == mask.nonzero().flatten().tolist()
+    weak = torch.tensor([[9.0, 0.0], [0.1, 0.0], [0.0, 9.0]], requires_grad=True)
+    loss = consistency_loss(weak, student[:, :2], 0.9)
+    assert gradient(loss, weak) is None
+    assert taught(loss, student, 1) == [0, 2]
 
 
 @generated
-@given(batch=batches, classes=st.integers(1, 6), seed=seeds)
-def test_confidence_calibration_agrees_with_loops(batch: int, classes: int, seed: int) -> None:
-    logits, mask = normal(batch, classes, seed=seed), some(batch, seed)
-    rows = [
-        -sum(log(p) for p in softmax(logits[b].tolist())) / classes - log(classes)
-        for b in range(batch)
-    ]
+@given(batch=batches())
+def test_confidence_calibration_agrees_with_loops(batch: Batch) -> None:
+    logits, mask = batch.student, batch.mask
+    classes = logits.shape[1]
+    rows = [-sum(map(log, softmax(row))) / classes - log(classes) for row in logits.tolist()]
     chosen = [row for row, counts in zip(rows, mask, strict=True) if counts]
-    assert near(confidence_calibration(logits), sum(rows) / batch)
+    assert near(confidence_calibration(logits), sum(rows) / len(rows))
     assert near(confidence_calibration(logits, mask), sum(chosen) / max(1, len(chosen)))
     assert near(confidence_calibration(torch.zeros_like(logits)), 0)
 
 
 @generated
-@given(batch=st.integers(1, 5), seen=st.integers(1, 4), unseen=st.integers(0, 3), seed=seeds)
-def test_scores_look_at_seen_classes_only(batch: int, seen: int, unseen: int, seed: int) -> None:
-    values = normal(batch, seen + unseen, seed=seed)
-    similarity, confidence = max_similarity(values, seen), softmax_confidence(values, seen)
-    for b in range(batch):
-        row = values[b, :seen].tolist()
-        assert float(similarity[b]) == max(row)
-        assert near(confidence[b], max(softmax(row)))
+@given(batch=batches())
+def test_scores_look_at_seen_classes_only(batch: Batch) -> None:
+    seen, rows = batch.past, batch.student[:, : batch.past].tolist()
+    assert max_similarity(batch.student, seen).tolist() == [max(row) for row in rows]
+    confidence = softmax_confidence(batch.student, seen)
+    assert confidence.tolist() == pytest.approx([max(softmax(row)) for row in rows])
 
 
 def test_the_perturbation_moves_every_pixel_by_epsilon_along_the_gradient() -> None:

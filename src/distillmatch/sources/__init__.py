@@ -5,7 +5,6 @@ from distillmatch.sources.registry import (
     CheckedSource,
     check_images_available,
     load_source,
-    source_names,
 )
 
 __all__ = [
@@ -16,6 +15,5 @@ __all__ = [
     "Part",
     "check_images_available",
     "load_source",
-    "source_names",
     "verify",
 ]

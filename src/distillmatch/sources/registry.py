@@ -6,7 +6,7 @@ from typing import Any
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import DistillMatchError, SourceError, kind_of
-from distillmatch.plugins import find_plugin, plugin_names
+from distillmatch.plugins import find_plugin
 from distillmatch.sources.dataset import Dataset
 
 GROUP = "distillmatch.sources"
@@ -25,11 +25,6 @@ class CheckedSource:
     def __call__(self, config: StreamConfig) -> Dataset:
         """Load the data set."""
         return self.load(config)
-
-
-def source_names() -> tuple[str, ...]:
-    """Return the names of all sources that are installed."""
-    return plugin_names(GROUP)
 
 
 def load_source(config: StreamConfig) -> Dataset:
