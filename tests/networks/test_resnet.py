@@ -2,34 +2,26 @@
 
 import torch
 from drawn_images import images, seeded
+from plain import normalized
 from torch import Tensor
 from torch.nn import functional
 
 from distillmatch.networks import build_network
 
-Weights = dict[str, Tensor]
 
-
-def normalized(maps: Tensor, weights: Weights, name: str) -> Tensor:
-    mean = maps.mean((0, 2, 3), keepdim=True)
-    variance = ((maps - mean) ** 2).mean((0, 2, 3), keepdim=True)
-    scale, shift = (weights[f"{name}.{one}"].view(1, -1, 1, 1) for one in ("weight", "bias"))
-    return (maps - mean) / torch.sqrt(variance + 1e-5) * scale + shift
-
-
-def plain_features(pictures: Tensor, weights: Weights) -> Tensor:
+def plain_features(pictures: Tensor, weights: dict[str, Tensor]) -> Tensor:
     maps = functional.conv2d(pictures, weights["first.weight"], padding=1)
-    maps = normalized(maps, weights, "norm").relu()
+    maps = normalized(maps, weights, "norm", True).relu()
     for number in range(8):
         name, stride = f"blocks.{number}", 2 if number in (2, 4, 6) else 1
         inner = functional.conv2d(maps, weights[f"{name}.conv1.weight"], stride=stride, padding=1)
-        inner = normalized(inner, weights, f"{name}.norm1").relu()
+        inner = normalized(inner, weights, f"{name}.norm1", True).relu()
         inner = functional.conv2d(inner, weights[f"{name}.conv2.weight"], padding=1)
         shortcut = maps
         if stride == 2:
             shortcut = functional.conv2d(maps, weights[f"{name}.shortcut.0.weight"], stride=2)
-            shortcut = normalized(shortcut, weights, f"{name}.shortcut.1")
-        maps = (normalized(inner, weights, f"{name}.norm2") + shortcut).relu()
+            shortcut = normalized(shortcut, weights, f"{name}.shortcut.1", True)
+        maps = (normalized(inner, weights, f"{name}.norm2", True) + shortcut).relu()
     return maps.mean((2, 3))
 
 

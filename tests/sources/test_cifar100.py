@@ -23,6 +23,15 @@ from distillmatch.sources import Dataset, cifar100
 REAL = os.environ.get("DISTILLMATCH_CIFAR100")
 
 
+def md5_of(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
 def fake_files() -> dict[str, bytes]:
     """Make files like the published ones, with one image a class in each part."""
     random = np.random.default_rng(0)
@@ -100,26 +109,6 @@ def test_pixels_and_parents_are_those_of_the_files(files: dict[str, bytes], tmp_
     assert tree.parents_of_super_class(4) == (8, 11, 12, 15, 16)  # land vertebrates
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_what_is_missing_is_downloaded_and_unpacked_once(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
-) -> None:
-    archive, places = publish(monkeypatch, pack(files, tmp_path / "published.tar.gz")), []
-
-    def download(url: str, path: Path, md5: str) -> None:
-        assert (url, md5) == (cifar100.URL, cifar100.ARCHIVE_MD5)
-        path.write_bytes(archive.read_bytes())
-        places.append(path)
-
-    monkeypatch.setattr(cifar100, "download", download)
-    folder = tmp_path / ("data" if given else "user-cache/distillmatch")
-    folder.mkdir(parents=True)
-    first, again = (load(folder if given else None) for _ in range(2))
-    assert places == [folder / "cifar-100-python.tar.gz"]
-    assert (folder / "cifar-100-python" / "train").read_bytes() == files["train"]
-    assert first.fingerprint == again.fingerprint
-
-
 def test_missing_folders_and_files_are_named(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="missing: expected a folder that holds cifar-100-python"):
         load(tmp_path / "missing")
@@ -161,25 +150,20 @@ CONTENT = bytes(range(256)) * 1024
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves CONTENT, of which only so many bytes come, or an error."""
+    """Serves a file, of which only so many bytes come, or an error."""
 
-    status, sent = 200, len(CONTENT)
+    status, content, sent = 200, CONTENT, None
     asked: list[str]
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
         self.send_response(self.status)
-        self.send_header("Content-Length", str(len(CONTENT)))
+        self.send_header("Content-Length", str(len(self.content)))
         self.end_headers()
-        self.wfile.write(CONTENT[: self.sent])
+        self.wfile.write(self.content[: self.sent])
 
     def log_message(self, format: str, *args: object) -> None:
         """Keep the test output quiet."""
-
-
-@pytest.fixture(autouse=True)
-def without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 @contextmanager
@@ -197,21 +181,30 @@ def serving(**behavior: Any) -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def md5_of(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+@pytest.mark.parametrize("given", [False, True])
+def test_what_is_missing_is_downloaded_once_and_unpacked(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    archive = publish(monkeypatch, pack(files, tmp_path / "published.tar.gz"))
+    folder = tmp_path / ("data" if given else "user-cache/distillmatch")
+    folder.mkdir(parents=True)
+    found: list[str] = []
 
+    def start() -> None:
+        found.append(load(folder if given else None).fingerprint)
 
-def test_of_several_downloads_at_once_one_works_and_the_others_wait(tmp_path: Path) -> None:
-    target = tmp_path / "data" / "file.tar.gz"
-    with serving() as (url, asked):
-        given = (url, target, md5_of(CONTENT))
-        threads = [threading.Thread(target=cifar100.download, args=given) for _ in range(3)]
+    with serving(content=archive.read_bytes()) as (url, asked):
+        monkeypatch.setattr(cifar100, "URL", url)
+        threads = [threading.Thread(target=start) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(asked) == 1 and target.read_bytes() == CONTENT
-    assert list(target.parent.iterdir()) == [target]
+    start()
+    assert len(asked) == 1, "the others waited"
+    assert len(found) == 4 and len(set(found)) == 1
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert names == {"cifar-100-python.tar.gz", *(f"cifar-100-python/{name}" for name in files)}
 
 
 @pytest.mark.parametrize(
