@@ -105,7 +105,8 @@ def test_labels_and_accepted_pseudo_labels_are_one_weighted_sum(
     def slow(rows: Rows, of: Tensor, counts: Tensor) -> float:
         weight = [1.0] * logits.shape[1] if weights is None else weights.tolist()
         triples = zip(rows, of.tolist(), counts.tolist(), strict=True)
-        return sum(weight[label] * cross_entropy(row, label) for row, label, c in triples if c)
+        costs = (weight[label] * cross_entropy(row, label) for row, label, c in triples if c)
+        return float(sum(costs))
 
     of_labels = weighted_cross_entropy_sum(logits, labels, weights)
     assert near(of_labels, slow(logits.tolist(), labels, torch.ones_like(mask)))

@@ -1,25 +1,21 @@
 from contextlib import nullcontext
-from math import exp, sqrt
+from math import sqrt
 from typing import get_args
 
 import pytest
 import torch
 from drawn_images import images, seeded
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from distillmatch.errors import ConfigError
 from distillmatch.networks import (
     BatchNorm,
-    DeconfHead,
     Detector,
     Head,
     build_network,
     separate_statistics,
 )
 from distillmatch.networks.names import parse_network
-from distillmatch.networks.network import Similarity
 
 
 def test_parameters_are_those_of_the_paper() -> None:
@@ -116,55 +112,6 @@ def test_groups_end_with_the_block_even_after_a_failed_forward() -> None:
     assert mean.eq(0).all()
     network(images(2))
     assert not mean.eq(0).all()
-
-
-def slow_similarity(head: DeconfHead, feature: list[float], k: int, scale: float) -> float:
-    weight: list[float] = head.classes.weight[k].tolist()
-    inner = sum(w * z for w, z in zip(weight, feature, strict=True))
-    cosine = inner / sqrt(sum(w * w for w in weight)) / sqrt(sum(z * z for z in feature))
-    return cosine * scale if head.similarity == "scaled-cosine" else cosine
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    similarity=st.sampled_from(get_args(Similarity)),
-    classes=st.integers(1, 4),
-    batch=st.integers(2, 5),
-    seed=st.integers(0, 1000),
-)
-def test_deconf_head_agrees_with_loops(
-    similarity: Similarity, classes: int, batch: int, seed: int
-) -> None:
-    head = DeconfHead(3, classes, similarity).double()
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=seeded(seed)))
-    features = torch.randn(batch, 3, generator=seeded(seed + 1)).double()
-
-    def normalized(layer: nn.Linear, norm: BatchNorm) -> list[float]:
-        bias = float(dict(layer.named_parameters()).get("bias", 0.0))
-        weight = layer.weight[0].tolist()
-        values = [
-            sum(w * z for w, z in zip(weight, row, strict=True)) + bias for row in features.tolist()
-        ]
-        mean = sum(values) / batch
-        deviation = sqrt(sum((value - mean) ** 2 for value in values) / batch + 1e-5)
-        return [float(norm.weight) * (v - mean) / deviation + float(norm.bias) for v in values]
-
-    with torch.no_grad():
-        h, g = head.parts(features)
-        f = head(features)
-        divisors = normalized(head.divisor, head.divisor_norm)
-        scales = [0.0] * batch
-        if similarity == "scaled-cosine":
-            scales = normalized(head.scale, head.scale_norm)
-    for b in range(batch):
-        divisor = 1 / (1 + exp(-divisors[b]))
-        assert float(g[b]) == pytest.approx(divisor, rel=1e-9)
-        for k in range(classes):
-            expected = slow_similarity(head, features[b].tolist(), k, exp(scales[b]))
-            assert float(h[b, k]) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-            assert float(f[b, k]) == pytest.approx(expected / divisor, rel=1e-9, abs=1e-12)
 
 
 def test_the_head_leaves_mixed_precision() -> None:
