@@ -1,3 +1,5 @@
+"""A learner in its folder: months learned one after the other, whatever comes in between."""
+
 import errno
 import os
 import signal
@@ -7,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from interrupted_runs import ALWAYS, checkpoint_files
+from learner_folders import SMALL as WORDS
+from learner_folders import write_class
 from learner_world import (
     BOAT,
     CLOWNFISH,
@@ -26,16 +30,19 @@ from learner_world import (
 from odd_files import contents, forbid
 
 from distillmatch import ContinualLearner
+from distillmatch.cli import main
 from distillmatch.engine import NoProgress
 from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
-from distillmatch.learner import learn, read_state
+from distillmatch.learner import learn, learning, read_state
 from distillmatch.learner.accuracy import TestImages, hold_out, measure
+from distillmatch.learner.saved import HEAD
 from distillmatch.runs import Interrupted
 from distillmatch.runs.lock import FolderLock
 from distillmatch.sources.images import ImageFile
 
 WITH_DETECTOR = {**SMALL, "method": "dm"}
 SETTINGS = {**SMALL, "method": "e2e"}
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 class Interrupts(NoProgress):
@@ -55,6 +62,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_classes(root / "test", CLOWNFISH, GOLDFISH, TROUT, SHARK, count=5, first=60)
     (root / "empty").mkdir()
     return root
+
+
+@pytest.fixture(name="state")
+def state_fixture(world: Path, tmp_path: Path) -> Path:
+    """A learner of the first month."""
+    learn(tmp_path / "fish", labeled=world / "march", settings=SETTINGS)
+    return tmp_path / "fish"
 
 
 def weights(state: Path) -> list[str]:
@@ -113,166 +127,10 @@ def test_held_out_are_a_share_of_every_class_and_never_all_of_one() -> None:
     files = [ImageFile.at(f"{number}.png") for number in range(23)]
     labels = ["many"] * 20 + ["two"] * 2 + ["one"]
     held = hold_out(files, labels, 0.25)
-    assert held[:20].sum() == 5
-    assert held[20:].sum() == 0
+    assert (held[:20].sum(), held[20:].sum()) == (5, 0)
     assert hold_out(files, labels, 0.9)[20:].tolist().count(True) == 1
     moved = [ImageFile.at(f"elsewhere/{number}.png") for number in range(23)]
     np.testing.assert_array_equal(hold_out(moved, labels, 0.25), held)
-
-
-def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    april: dict[str, Any] = {"labeled": world / "april", "unlabeled": [world / "camera"]}
-    for state in (whole, broken):
-        learn(state, labeled=world / "march", settings=WITH_DETECTOR)
-    learn(whole, **april)
-    before = contents(broken)
-    for epochs in (1, 1):  # it dies, and once more after it was continued
-        with pytest.raises(CrashError):
-            learn(broken, **april, progress=DiesIn(epochs), checkpoint_seconds=ALWAYS)
-        assert before.items() <= contents(broken).items()
-        assert read_state(broken)["unfinished"]
-    told: list[str] = []
-    record = learn(broken, **april, tell=told.append)
-    assert any("continuing the unfinished task" in sentence for sentence in told)
-    assert weights(broken) == weights(whole)
-    assert record["losses"] == read_state(whole)["history"][-1]["losses"]
-    assert not (broken / "checkpoints").exists()
-
-
-def test_ctrl_c_keeps_what_was_done(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    with pytest.raises(Interrupted, match="the same command continues"):
-        learn(state, labeled=world / "march", settings=SETTINGS, progress=Interrupts())
-    with pytest.raises(LearnerError, match="found none"):
-        read_state(state)
-    told: list[str] = []
-    learn(state, labeled=world / "march", settings=SETTINGS, tell=told.append)
-    assert any("continuing" in sentence for sentence in told)
-
-
-def test_other_images_do_not_continue_an_unfinished_task(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    learn(state, labeled=world / "march", settings=SETTINGS)
-    with pytest.raises(CrashError):
-        learn(state, labeled=world / "april", progress=DiesIn(1), checkpoint_seconds=ALWAYS)
-    before = contents(state)
-    with pytest.raises(LearnerError, match="unfinished task was begun with other images"):
-        learn(state, labeled=world / "april", unlabeled=[world / "camera"])
-    assert contents(state) == before
-    record = learn(
-        state, labeled=world / "april", unlabeled=[world / "camera"], drop_unfinished=True
-    )
-    assert record["number"] == 2
-    assert not (state / "checkpoints").exists()
-
-
-def test_a_checkpoint_of_a_finished_task_is_not_taken_up(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    with pytest.raises(CrashError):
-        learn(
-            state,
-            labeled=world / "march",
-            settings=SETTINGS,
-            progress=DiesIn(1),
-            checkpoint_seconds=ALWAYS,
-        )
-    stale = contents(state / "checkpoints")
-    learn(state, labeled=world / "march", settings=SETTINGS)
-    (state / "checkpoints").mkdir()
-    for name, content in stale.items():  # as if it had died before it could remove them
-        (state / "checkpoints" / name).write_bytes(content)
-    told: list[str] = []
-    assert learn(state, labeled=world / "april", tell=told.append)["number"] == 2
-    assert told == []
-
-
-def test_one_process_at_a_time(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    learn(state, labeled=world / "march", settings=SETTINGS)
-    lock = FolderLock(state, print)
-    try:
-        assert read_state(state)["busy"]
-        with pytest.raises(LockedError):
-            learn(state, labeled=world / "april")
-        other = small_learner().partial_fit(*task(GOLDFISH, count=2))
-        with pytest.raises(LockedError):
-            other.save(state)
-    finally:
-        lock.release()
-    assert read_state(state)["labels"] == names_of(CLOWNFISH, GOLDFISH)
-
-
-@pytest.mark.parametrize("checkpoint_seconds", [ALWAYS, 0.0])
-def test_a_full_disk_leaves_the_state_as_it_was(
-    checkpoint_seconds: float, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = tmp_path / "fish"
-    learn(state, labeled=world / "march", settings=SETTINGS)
-    before = contents(state)
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(DiskError, match="no space left on the disk"):
-            learn(state, labeled=world / "april", checkpoint_seconds=checkpoint_seconds)
-    assert contents(state) == before
-    assert learn(state, labeled=world / "april")["number"] == 2
-
-
-def test_what_a_crash_left_half_written_is_swept_away(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    state.mkdir()
-    (state / f"weights-{'0' * 32}.safetensors").write_bytes(b"half")
-    (state / ".learner.json.x.part").write_bytes(b"half")
-    with pytest.raises(LearnerError, match="found a half-written one"):
-        read_state(state)
-    learn(state, labeled=world / "march", settings=SETTINGS)
-    assert sorted(path.suffix for path in state.iterdir()) == [".json", ".safetensors"]
-
-
-def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    overlapping = {"labeled": world / "march", "test": world / "april"}
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"labeled": world / "nowhere"}, "expected a folder with one folder for each class"),
-        ({"labeled": world / "empty"}, "found none"),
-        ({"labeled": world / "camera"}, "one folder of images for each class, found none"),
-        ({"labeled": world / "march", "unlabeled": [world / "nowhere"]}, "found nothing"),
-        ({"labeled": world / "march", "test": world / "nowhere"}, "expected a folder"),
-        ({"labeled": world / "march", "test": world / "march"}, "apart from the label+ed"),
-        ({**overlapping, "unlabeled": [world / "camera", world]}, "apart from the unlabel+ed"),
-        ({**overlapping, "unlabeled": [world / "april" / "trout"]}, "apart from the unlabel+ed"),
-        ({**overlapping, "unlabeled": [world / "ap*" / "**"]}, "apart from the unlabel+ed"),
-        ({"labeled": world / "march", "held_out": 1.0}, "held_out must be"),
-        ({"labeled": world / "march", "settings": {"method": "offline"}}, "keeps none"),
-    ]
-    for given, sentence in bad:
-        with pytest.raises((LearnerError, SourceError, ValueError), match=sentence):
-            learn(state, **{"settings": SETTINGS, **given})
-        assert not state.exists()
-    with pytest.raises(LearnerError, match=r"did you mean .*may/labeled"):
-        learn(state, labeled=write_classes(tmp_path / "may" / "labeled", BOAT, count=1).parent)
-    assert not state.exists()
-    other = write_images(tmp_path / "pictures", images_of(SHARK, count=1))
-    with pytest.raises(LearnerError, match="expected a learner or an empty folder"):
-        learn(other, labeled=world / "march", settings=SETTINGS)
-    with pytest.raises(LearnerError, match="found a file"):
-        learn(other / "0.png", labeled=world / "march", settings=SETTINGS)
-    assert [path.name for path in other.iterdir()] == ["0.png"]
-
-
-def test_settings_that_cannot_change_are_refused_later(world: Path, tmp_path: Path) -> None:
-    state = tmp_path / "fish"
-    learn(state, labeled=world / "march", settings=SETTINGS)
-    before = contents(state)
-    with pytest.raises(LearnerError, match="method is 'e2e' in what was learned"):
-        learn(state, labeled=world / "april", settings=WITH_DETECTOR)
-    assert contents(state) == before
-    learn(state, labeled=world / "april", settings={"epochs": 1})
-    assert read_state(state)["settings"]["epochs"] == 1
 
 
 def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None:
@@ -306,27 +164,111 @@ def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None
     }
 
 
-def test_a_learner_lives_in_a_folder_whose_name_is_not_utf8(
-    odd_folder: Path, tmp_path: Path
-) -> None:
-    march = write_classes(tmp_path / "march", CLOWNFISH, count=6)
-    april = write_classes(tmp_path / "april", SHARK, count=6)
-    learn(odd_folder, labeled=march, settings=SETTINGS)
-    assert ContinualLearner.load(odd_folder).classes_.tolist() == names_of(CLOWNFISH)
-    with pytest.raises(CrashError):
-        learn(odd_folder, labeled=april, progress=DiesIn(1), checkpoint_seconds=ALWAYS)
+def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    april: dict[str, Any] = {"labeled": world / "april", "unlabeled": [world / "camera"]}
+    for state in (whole, broken):
+        learn(state, labeled=world / "march", settings=WITH_DETECTOR)
+    learn(whole, **april)
+    before = contents(broken)
+    for epochs in (1, 1):  # it dies, and once more after it was continued
+        with pytest.raises(CrashError):
+            learn(broken, **april, progress=DiesIn(epochs), checkpoint_seconds=ALWAYS)
+        assert before.items() <= contents(broken).items()
+        assert read_state(broken)["unfinished"]
     told: list[str] = []
-    assert learn(odd_folder, labeled=april, tell=told.append)["number"] == 2
+    record = learn(broken, **april, tell=told.append)
     assert any("continuing the unfinished task" in sentence for sentence in told)
-    assert ContinualLearner.load(odd_folder).classes_.tolist() == names_of(CLOWNFISH, SHARK)
+    assert weights(broken) == weights(whole)
+    assert record["losses"] == read_state(whole)["history"][-1]["losses"]
+    assert not (broken / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_images_are_read_ends_it_there(
+    number: signal.Signals, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not put off to the end of an epoch, and names no checkpoint, as there is none."""
+    read, told = list[str](), list[str]()
+
+    def look(*given: Any, **settings: Any) -> Any:
+        read.append("begun")
+        os.kill(os.getpid(), number)
+        read.append("done")
+
+    given: dict[str, Any] = {"labeled": world / "march", "settings": SETTINGS}
+    with monkeypatch.context() as patch:
+        patch.setattr(learning, "look_around", look)
+        with pytest.raises(Interrupted, match="before anything was learned") as end:
+            learn(tmp_path / "fish", **given, tell=told.append)
+    assert (end.value.exit_code, read, told) == (128 + number, ["begun"], [])
+    learn(tmp_path / "fish", **given, tell=told.append)
+    assert not told
+
+
+def test_ctrl_c_keeps_what_was_done(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    with pytest.raises(Interrupted, match="the same command continues"):
+        learn(state, labeled=world / "march", settings=SETTINGS, progress=Interrupts())
+    with pytest.raises(LearnerError, match="found none"):
+        read_state(state)
+    told: list[str] = []
+    learn(state, labeled=world / "march", settings=SETTINGS, tell=told.append)
+    assert any("continuing" in sentence for sentence in told)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_signal_after_the_state_was_replaced_loses_and_repeats_nothing(
+    error: type[BaseException], world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"labeled": world / "march", "settings": SETTINGS}
+    write = ContinualLearner.write
+
+    def killed(learner: ContinualLearner, folder: Path) -> None:
+        write(learner, folder)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ContinualLearner, "write", killed)
+        with pytest.raises(error):
+            learn(tmp_path / "fish", **given)
+    told: list[str] = []
+    record = learn(tmp_path / "fish", **given, tell=told.append)
+    assert record["number"] == 1 and "is learned already" in told[-1]
+    assert len(read_state(tmp_path / "fish")["history"]) == 1
+
+
+def test_other_images_do_not_continue_an_unfinished_task(world: Path, state: Path) -> None:
+    with pytest.raises(CrashError):
+        learn(state, labeled=world / "april", progress=DiesIn(1), checkpoint_seconds=ALWAYS)
+    before = contents(state)
+    other: dict[str, Any] = {"labeled": world / "april", "unlabeled": [world / "camera"]}
+    with pytest.raises(LearnerError, match="unfinished task was begun with other images"):
+        learn(state, **other)
+    assert contents(state) == before
+    assert learn(state, **other, drop_unfinished=True)["number"] == 2
+    assert not (state / "checkpoints").exists()
+
+
+def test_a_checkpoint_of_a_finished_task_is_not_taken_up(world: Path, tmp_path: Path) -> None:
+    state, given = tmp_path / "fish", {"labeled": world / "march", "settings": SETTINGS}
+    with pytest.raises(CrashError):
+        learn(state, **given, progress=DiesIn(1), checkpoint_seconds=ALWAYS)  # type: ignore[arg-type]
+    stale = contents(state / "checkpoints")
+    learn(state, **given)  # type: ignore[arg-type]
+    (state / "checkpoints").mkdir()
+    for name, content in stale.items():  # as if it had died before it could remove them
+        (state / "checkpoints" / name).write_bytes(content)
+    told: list[str] = []
+    assert learn(state, labeled=world / "april", tell=told.append)["number"] == 2
+    assert told == []
 
 
 def test_an_unfinished_task_that_cannot_be_read_is_refused_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    march = write_classes(tmp_path / "march", CLOWNFISH, count=6)
     state = tmp_path / "fish"
-    given: dict[str, Any] = {"labeled": march, "settings": SETTINGS}
+    given: dict[str, Any] = {"labeled": world / "march", "settings": SETTINGS}
     with pytest.raises(CrashError):
         learn(state, **given, progress=DiesIn(1), checkpoint_seconds=ALWAYS)
     before = contents(state)
@@ -340,18 +282,120 @@ def test_an_unfinished_task_that_cannot_be_read_is_refused_and_kept(
     assert any("continuing the unfinished task" in sentence for sentence in told)
 
 
-def test_weights_that_cannot_be_read_are_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_repeated_command_learns_nothing_and_finishes_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small_learner(epochs=1).partial_fit(*task(SHARK, count=2)).save(tmp_path)
-    [weights] = tmp_path.glob("weights-*")
-    with monkeypatch.context() as patch:
-        forbid(patch, weights)
-        with pytest.raises(LearnerError) as error:
-            ContinualLearner.load(tmp_path)
-    assert str(error.value) == f"{weights}: Permission denied while reading the learner"
-    weights.unlink()
-    weights.mkdir()
-    with pytest.raises(LearnerError) as error:
-        ContinualLearner.load(tmp_path)
-    assert str(error.value) == f"{weights}: Is a directory while reading the learner"
+    write_class(tmp_path / "march" / "labeled", "red", 6)
+    write_class(tmp_path / "camera", "green", 3)
+    state, page = tmp_path / "state", tmp_path / "state" / "report.html"
+    words = ["learn", str(state), "--labeled", str(tmp_path / "march" / "labeled")]
+    words += ["--unlabeled", str(tmp_path / "camera")]
+    assert main([*words, *WORDS]) == 0
+    page.unlink()
+    (state / "checkpoints").mkdir()
+    for left in (".report.html.a.part", "checkpoints/.00000001.safetensors.a.part"):
+        (state / left).touch()  # by a process that was killed at the end
+    head = (state / HEAD).read_bytes()
+    capsys.readouterr()
+    for repeated in (words, [*words, *WORDS, "--name", "another"]):
+        assert main(repeated) == 0
+        assert "task 'march' is learned already" in capsys.readouterr().err
+        assert (state / HEAD).read_bytes() == head and page.is_file()
+        assert len(list(state.iterdir())) == 3
+    write_class(tmp_path / "march" / "labeled", "red", 2, first=50)
+    assert main(words) == 2
+    assert "was learned from other images" in capsys.readouterr().err
+    assert (state / HEAD).read_bytes() == head
+    assert main([*words, "--again"]) == 0
+    assert [one["name"] for one in read_state(state)["history"]] == ["march", "march"]
+
+
+def test_one_process_at_a_time(world: Path, state: Path) -> None:
+    lock = FolderLock(state, print)
+    try:
+        assert read_state(state)["busy"]
+        with pytest.raises(LockedError):
+            learn(state, labeled=world / "april")
+        other = small_learner().partial_fit(*task(GOLDFISH, count=2))
+        with pytest.raises(LockedError):
+            other.save(state)
+    finally:
+        lock.release()
+    assert read_state(state)["labels"] == names_of(CLOWNFISH, GOLDFISH)
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [ALWAYS, 0.0])
+def test_a_full_disk_leaves_the_state_as_it_was(
+    checkpoint_seconds: float, world: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(state)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(DiskError, match="no space left on the disk"):
+            learn(state, labeled=world / "april", checkpoint_seconds=checkpoint_seconds)
+    assert contents(state) == before
+    assert learn(state, labeled=world / "april")["number"] == 2
+
+
+def test_what_a_crash_left_half_written_is_swept_away(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    state.mkdir()
+    (state / f"weights-{'0' * 32}.safetensors").write_bytes(b"half")
+    (state / ".learner.json.x.part").write_bytes(b"half")
+    with pytest.raises(LearnerError, match="found a half-written one"):
+        read_state(state)
+    learn(state, labeled=world / "march", settings=SETTINGS)
+    assert sorted(path.suffix for path in state.iterdir()) == [".json", ".safetensors"]
+
+
+def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
+    state = tmp_path / "fish"
+    outer = write_classes(tmp_path / "may" / "labeled", BOAT, count=1).parent
+    overlapping = {"labeled": world / "march", "test": world / "april"}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"labeled": world / "nowhere"}, "expected a folder with one folder for each class"),
+        ({"labeled": world / "camera"}, "one folder of images for each class, found none"),
+        ({"labeled": outer}, "did you mean .*may/labeled"),
+        ({"labeled": world / "march", "unlabeled": [world / "nowhere"]}, "found nothing"),
+        ({"labeled": world / "march", "test": world / "nowhere"}, "expected a folder"),
+        ({"labeled": world / "march", "test": world / "march"}, "apart from the labeled"),
+        ({**overlapping, "unlabeled": [world / "camera", world]}, "apart from the unlabeled"),
+        ({**overlapping, "unlabeled": [world / "april" / "trout"]}, "apart from the unlabeled"),
+        ({**overlapping, "unlabeled": [world / "ap*" / "**"]}, "apart from the unlabeled"),
+        ({"labeled": world / "march", "held_out": 1.0}, "held_out must be"),
+        ({"labeled": world / "march", "settings": {"method": "offline"}}, "keeps none"),
+    ]
+    for given, sentence in bad:
+        with pytest.raises((LearnerError, SourceError, ValueError), match=sentence):
+            learn(state, **{"settings": SETTINGS, **given})
+        assert not state.exists()
+    other = write_images(tmp_path / "pictures", images_of(SHARK, count=1))
+    with pytest.raises(LearnerError, match="expected a learner or an empty folder"):
+        learn(other, labeled=world / "march", settings=SETTINGS)
+    with pytest.raises(LearnerError, match="found a file"):
+        learn(other / "0.png", labeled=world / "march", settings=SETTINGS)
+    assert [path.name for path in other.iterdir()] == ["0.png"]
+
+
+def test_settings_that_cannot_change_are_refused_later(world: Path, state: Path) -> None:
+    before = contents(state)
+    with pytest.raises(LearnerError, match="method is 'e2e' in what was learned"):
+        learn(state, labeled=world / "april", settings=WITH_DETECTOR)
+    assert contents(state) == before
+    learn(state, labeled=world / "april", settings={"epochs": 1})
+    assert read_state(state)["settings"]["epochs"] == 1
+
+
+def test_a_learner_lives_in_a_folder_whose_name_is_not_utf8(odd_folder: Path, world: Path) -> None:
+    learn(odd_folder, labeled=world / "march", settings=SETTINGS)
+    with pytest.raises(CrashError):
+        learn(odd_folder, labeled=world / "april", progress=DiesIn(1), checkpoint_seconds=ALWAYS)
+    told: list[str] = []
+    assert learn(odd_folder, labeled=world / "april", tell=told.append)["number"] == 2
+    assert any("continuing the unfinished task" in sentence for sentence in told)
+    learner = ContinualLearner.load(odd_folder)
+    assert learner.classes_.tolist() == [*names_of(CLOWNFISH, GOLDFISH), *names_of(TROUT)]
