@@ -234,16 +234,6 @@ def test_scalars_of_numpy_are_parameters_like_any_others(tmp_path: Path) -> None
     assert loaded.get_params() == learner.get_params() | {"device": "auto"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"method": "dm"}, {"network": "wrn-16-1"}, {"image_size": 32}, {"coreset": 9}, {"seed": 2}],
-)
-def test_what_was_learned_with_other_parameters_is_not_mixed(change: dict[str, Any]) -> None:
-    learner = small_learner(epochs=1).partial_fit(*task(SHARK, count=2)).set_params(**change)
-    with pytest.raises(LearnerError, match=f"{next(iter(change))} is .* in what was learned"):
-        learner.partial_fit(*task(BOAT, count=2))
-
-
 def test_a_method_of_ones_own_learns_too() -> None:
     small = {**small_learner(epochs=1).get_params()}
     learner = ContinualLearner(**small | {"method": "learner_methods:Weighted"})

@@ -125,33 +125,21 @@ def test_images_are_resized_as_pillow_resizes_them(size: tuple[int, int]) -> Non
     assert wrong.max() <= 1  # Pillow's versions begin with rows or with columns, and round both
 
 
-def test_without_the_extra_one_sentence_says_how_to_get_it(
-    state: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnx" else find(name))
-    assert main(["export", str(state), "--onnx", str(tmp_path / "x.onnx")]) == 2
-    refusal = capsys.readouterr().err
-    assert "pip install 'distillmatch[onnx]'" in refusal and refusal.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_export_to_nowhere_is_refused(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(state)]) == 2
-    assert "--onnx FILE or --torch FILE" in capsys.readouterr().err
-
-
-def test_two_exports_to_one_file_are_refused(
+def test_an_export_that_cannot_be_made_leaves_no_file(
     state: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["export", str(state), "--onnx", "a.b", "--torch", str(tmp_path / "a.b")]) == 2
-    refusal = capsys.readouterr().err
-    assert "--onnx and --torch must name two files, not both" in refusal
-    assert refusal.count("\n") == 1 and not list(tmp_path.iterdir())
+    find = importlib.util.find_spec
+    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnx" else find(name))
+    for words, sentence in (
+        (["--onnx", "x.onnx"], "pip install 'distillmatch[onnx]'"),
+        ([], "--onnx FILE or --torch FILE"),
+        (["--onnx", "a.b", "--torch", str(tmp_path / "a.b")], "must name two files, not both"),
+    ):
+        assert main(["export", str(state), *words]) == 2
+        refusal = capsys.readouterr().err
+        assert sentence in refusal and refusal.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -75,10 +75,15 @@ def test_worldmatch_is_as_familiar_with_an_image_as_it_is_certain_of_a_class() -
 @pytest.mark.parametrize(
     ("method", "first", "then"),
     [
-        ("dm", None, {"pseudo_labels": False}),
-        ("dm", {"pseudo_labels": False}, None),
-        ("dm", None, {"recipe": "as-written"}),
-        ("worldmatch", None, {"accept": "newness"}),
+        ("dm", None, {"options": {"pseudo_labels": False}}),
+        ("dm", {"pseudo_labels": False}, {"options": None}),
+        ("dm", None, {"options": {"recipe": "as-written"}}),
+        ("worldmatch", None, {"options": {"accept": "newness"}}),
+        ("base", None, {"method": "dm"}),
+        ("base", None, {"network": "wrn-16-1"}),
+        ("base", None, {"image_size": 32}),
+        ("base", None, {"coreset": 9}),
+        ("base", None, {"seed": 2}),
     ],
 )
 def test_what_networks_and_thresholds_hang_on_cannot_change_once_something_is_learned(
@@ -87,8 +92,9 @@ def test_what_networks_and_thresholds_hang_on_cannot_change_once_something_is_le
     learner = small_learner(method, epochs=1, options=first)
     learner.partial_fit(*task(CLOWNFISH, GOLDFISH, count=2), unlabeled=ENVIRONMENT)
     learner.save(tmp_path / "it")
+    before = learner.get_params()
     state, answers = content_of(tmp_path / "it"), learner.predict_proba(ENVIRONMENT)
-    learner.set_params(options=then)
+    learner.set_params(**then)
     for attempt in (
         lambda: learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT),
         lambda: learner.save(tmp_path / "it"),
@@ -98,6 +104,7 @@ def test_what_networks_and_thresholds_hang_on_cannot_change_once_something_is_le
     np.testing.assert_array_equal(learner.predict_proba(ENVIRONMENT), answers)
     assert content_of(tmp_path / "it") == state
     others = {"consistency_weight": 0.5} if method == "dm" else {}
+    learner.set_params(**before)
     learner.set_params(options={**(first or {}), **others, "momentum": 0.8, "optimizer": "adamw"})
     learner.partial_fit(*task(BOAT, count=2), unlabeled=ENVIRONMENT)
     assert learner.classes_.tolist() == [*names_of(CLOWNFISH, GOLDFISH), *names_of(BOAT)]

@@ -34,7 +34,7 @@ from distillmatch.cli import main
 from distillmatch.engine import NoProgress
 from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
 from distillmatch.learner import learn, learning, read_state
-from distillmatch.learner.accuracy import TestImages, hold_out, measure
+from distillmatch.learner.accuracy import hold_out
 from distillmatch.learner.saved import HEAD
 from distillmatch.runs import Interrupted
 from distillmatch.runs.lock import FolderLock
@@ -102,6 +102,14 @@ def test_two_months_with_a_test_folder(world: Path, tmp_path: Path) -> None:
     new = 100 * learner.score(*task(TROUT, count=5, first=60))
     assert tested["by_class"]["trout"] == tested["new"] == pytest.approx(new)
     assert tested["all"] == pytest.approx((2 * now + new) / 3)
+    known = names_of(CLOWNFISH, GOLDFISH, TROUT)
+    assert {label: sum(answers.values()) for label, answers in tested["answers"].items()} == (
+        dict.fromkeys(known, 5)
+    )
+    images = images_of(CLOWNFISH, GOLDFISH, TROUT, count=5, first=60)
+    accepted = (learner.predict(images, reject=True) != "unknown").mean()
+    assert tested["accepted"] == pytest.approx(100 * accepted)
+    assert (tested["nearest_mean"], tested["unknown"]) == (None, {"shark": 5})
     assert learner.history_ == [first, second]
     summary = read_state(state)
     assert summary["history"] == [first, second]
@@ -131,37 +139,6 @@ def test_held_out_are_a_share_of_every_class_and_never_all_of_one() -> None:
     assert hold_out(files, labels, 0.9)[20:].tolist().count(True) == 1
     moved = [ImageFile.at(f"elsewhere/{number}.png") for number in range(23)]
     np.testing.assert_array_equal(hold_out(moved, labels, 0.25), held)
-
-
-def test_accuracies_are_weighted_by_images_and_unknown_labels_left_out() -> None:
-    class Guesses:
-        classes_ = np.array(["boat", "shark", "trout"])
-        can_reject = True
-
-        def answer_rows(self, rows: Any, reject: bool = False) -> Any:
-            third = "unknown" if reject else "boat"
-            return np.array(["boat", "boat", third, "shark", "trout", "boat"]), None
-
-        def nearest_mean_rows(self, rows: Any) -> Any:
-            return np.array(["boat", "trout", "trout", "boat", "trout", "boat"])
-
-    labels = ["boat", "boat", "boat", "trout", "trout", "whale"]
-    tests = TestImages("test", images_of(BOAT, count=6), labels)
-    found = measure(Guesses(), tests, ["trout"], {"boat": 50.0})  # type: ignore[arg-type]
-    assert found == {
-        "on": "test",
-        "images": 5,
-        "all": pytest.approx(80.0),
-        "old": 100.0,
-        "new": 50.0,
-        "old_before": 50.0,
-        "forgotten": -50.0,
-        "accepted": pytest.approx(80.0),
-        "nearest_mean": pytest.approx(40.0),
-        "by_class": {"boat": 100.0, "trout": 50.0},
-        "answers": {"boat": {"boat": 3}, "trout": {"shark": 1, "trout": 1}},
-        "unknown": {"whale": 1},
-    }
 
 
 def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Path) -> None:
