@@ -11,7 +11,7 @@ from review_client import ColorLearner, start_review, write_camera
 from distillmatch import ContinualLearner
 from distillmatch.errors import LearnerError
 from distillmatch.serve import camera as of_camera
-from distillmatch.serve.camera import describe, look
+from distillmatch.serve.camera import Camera, describe, look
 
 
 def test_each_content_is_judged_once_and_other_files_are_named(
@@ -47,14 +47,15 @@ def test_labels_inside_the_camera_folder_are_not_camera_images(tmp_path: Path) -
         start_review(camera, tmp_path)
 
 
+def look_at(*places: Path) -> Camera:
+    return look(cast(ContinualLearner, ColorLearner()), places, Path("nowhere"))
+
+
 def test_patterns_and_single_files_are_taken_once(tmp_path: Path) -> None:
     camera = write_camera(tmp_path / "camera", {"red": 3, "green": 2})
-    places = [camera / "r*.png", camera / "red-1.png", camera / "green-0.png"]
-    found = look(cast(ContinualLearner, ColorLearner()), places, tmp_path / "out")
-    assert [shot.name for shot in found.shots] == [
-        *(f"red-{n}.png" for n in range(3)),
-        "green-0.png",
-    ]
+    found = look_at(camera / "r*.png", camera / "red-1.png", camera / "green-0.png")
+    names = [shot.name for shot in found.shots]
+    assert names == ["red-0.png", "red-1.png", "red-2.png", "green-0.png"]
     assert found.copies == 0
 
 
@@ -64,23 +65,23 @@ def test_links_do_not_lead_out_of_the_places_given(tmp_path: Path) -> None:
     (camera / "one.png").symlink_to(other / "green-0.png")
     (camera / "all").symlink_to(other)
     (camera / "same.png").symlink_to(camera / "red-0.png")
-    learner, out = cast(ContinualLearner, ColorLearner()), tmp_path / "out"
-    found = look(learner, [camera], out)
+    found = look_at(camera)
     assert {shot.name for shot in found.shots} == {"red-0.png", "red-1.png"}
     assert len(found.problems) == 3 and all("leads out" in one for one in found.problems)
-    assert len(look(learner, [camera, other], out).shots) == 4
-    assert len(look(learner, [camera / "one.png"], out).shots) == 1, "it was named"
+    assert len(look_at(camera, other).shots) == 4
+    assert len(look_at(camera / "one.png").shots) == 1, "it was named"
 
 
 def test_folders_without_images_are_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
     with pytest.raises(LearnerError, match="found nothing"):
-        start_review(tmp_path / "none", tmp_path / "labels")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(LearnerError, match="found none"):
-        start_review(tmp_path / "empty", tmp_path / "labels")
-    (tmp_path / "empty" / "notes.txt").write_text("no image")
+        look_at(empty)
+    empty.mkdir()
+    with pytest.raises(LearnerError, match=r"found none$"):
+        look_at(empty)
+    (empty / "notes.txt").write_text("no image")
     with pytest.raises(LearnerError, match=r"found none \(.*notes.txt: not an image"):
-        start_review(tmp_path / "empty", tmp_path / "labels")
+        look_at(empty)
 
 
 @pytest.mark.parametrize("side", [8, 20])

@@ -8,8 +8,8 @@ used only if footer, description, size and key agree.
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +79,17 @@ def load_cached(
     dataset = read_cache(path, key)
     if dataset is not None:
         return dataset
+    with made_once(path, doing):
+        return read_cache(path, key) or write_cache(path, key, side, prepare(), doing)
+
+
+@contextmanager
+def made_once(path: Path, doing: str) -> Iterator[None]:
+    """Let one process at a time make a file; the others wait, and then find it."""
     lock = path.with_name(f"{path.name}.lock")
     with explain_disk_errors(doing, path), locked_file(lock):
         try:
-            return read_cache(path, key) or write_cache(path, key, side, prepare(), doing)
+            yield
         finally:
             lock.unlink(missing_ok=True)
 
@@ -95,6 +102,20 @@ def cache_folder(config: StreamConfig) -> Path:
     if folder is None:
         raise ConfigError("cache_dir must be given where there is no home folder")
     return folder
+
+
+def find_published(
+    config: StreamConfig, folder: str, archive: str, files: Collection[str]
+) -> tuple[Path, Path | None]:
+    """Return where a published data set is looked for, and where it is found.
+
+    Found is a folder that holds the files, or the archive.
+    """
+    given = config.data_dir.expanduser().absolute() if config.data_dir else cache_folder(config)
+    for place in (given, given / folder, given / archive):
+        if place.is_file() or all((place / name).is_file() for name in files):
+            return given, place
+    return given, None
 
 
 def cache_key(*parts: object) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, SourceError, explain_disk_errors
-from distillmatch.files import atomic_file, locked_file, open_file, write_atomically
-from distillmatch.sources.cache import cache_folder
+from distillmatch.errors import ConfigError, SourceError
+from distillmatch.files import atomic_file, open_file, write_atomically
+from distillmatch.sources.cache import find_published, made_once
 from distillmatch.sources.dataset import ClassTree, Dataset, Part
 from distillmatch.sources.registry import CheckedSource
 from distillmatch.terminal import show_progress
@@ -76,15 +76,12 @@ def _locate(config: StreamConfig) -> Path:
         raise ConfigError(
             f"image_size must be {SIDE} with source 'cifar100', not {config.image_size}"
         )
-    given = config.data_dir.expanduser() if config.data_dir else cache_folder(config)
+    given, found = find_published(config, FOLDER, ARCHIVE, FILE_MD5S)
+    if found is not None:
+        return found
+    archive, folder = given / ARCHIVE, given / FOLDER
     if config.data_dir and not given.exists():
         raise SourceError(f"{given}: expected {_EXPECTED}, found nothing there")
-    archive, folder = given / ARCHIVE, given / FOLDER
-    for place in (given, folder):
-        if place.is_file() or all((place / name).is_file() for name in FILE_MD5S):
-            return place
-    if archive.is_file():
-        return archive
     if folder.exists():
         missing = [name for name in FILE_MD5S if not (folder / name).is_file()]
         raise SourceError(
@@ -102,21 +99,18 @@ load = CheckedSource(_load, _locate)
 
 def download(url: str, path: Path, md5: str) -> None:
     """Download `url` to `path`, unless another process has done so; refuse bytes of another md5."""
-    lock, sums = path.with_name(f"{path.name}.lock"), hashlib.md5(usedforsecurity=False)
-    with explain_disk_errors(f"downloading {url}", path), locked_file(lock):
-        try:
-            if path.exists():
-                return
-            with atomic_file(path, f"downloading {url}") as file:
-                for block in _blocks(url):
-                    sums.update(block)
-                    file.write(block)
-                if sums.hexdigest() != md5:
-                    raise SourceError(
-                        f"{url}: expected md5 {md5}, downloaded {sums.hexdigest()}; {_HINT}"
-                    )
-        finally:
-            lock.unlink(missing_ok=True)
+    sums, doing = hashlib.md5(usedforsecurity=False), f"downloading {url}"
+    with made_once(path, doing):
+        if path.exists():
+            return
+        with atomic_file(path, doing) as file:
+            for block in _blocks(url):
+                sums.update(block)
+                file.write(block)
+            if sums.hexdigest() != md5:
+                raise SourceError(
+                    f"{url}: expected md5 {md5}, downloaded {sums.hexdigest()}; {_HINT}"
+                )
 
 
 def _blocks(url: str) -> Iterator[bytes]:

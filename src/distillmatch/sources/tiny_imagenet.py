@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError, first_of
 from distillmatch.files import open_file
-from distillmatch.sources.cache import Plan, cache_folder, cache_key, load_cached
+from distillmatch.sources.cache import Plan, cache_key, find_published, load_cached
 from distillmatch.sources.dataset import Dataset
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.registry import CheckedSource
@@ -47,18 +47,13 @@ def _load(config: StreamConfig) -> Dataset:
 
 def _locate(config: StreamConfig) -> Path:
     """Return the folder that holds wnids.txt, or the zip."""
-    given = config.data_dir.expanduser().absolute() if config.data_dir else cache_folder(config)
-    if given.is_file():
-        return given
-    for folder in (given, given / FOLDER):
-        if (folder / "wnids.txt").is_file():
-            return folder
-    if (given / ARCHIVE).is_file():
-        return given / ARCHIVE
-    hint = "" if config.data_dir else "; put it there, or give its place with --data-dir"
-    raise SourceError(
-        f"{given}: expected the folder {FOLDER} or {ARCHIVE} here, found neither{hint}"
-    )
+    given, found = find_published(config, FOLDER, ARCHIVE, ["wnids.txt"])
+    if found is None:
+        hint = "" if config.data_dir else "; put it there, or give its place with --data-dir"
+        raise SourceError(
+            f"{given}: expected the folder {FOLDER} or {ARCHIVE} here, found neither{hint}"
+        )
+    return found
 
 
 load = CheckedSource(_load, _locate)
