@@ -11,7 +11,6 @@ from small_runs import engine_for, learned, same_weights, six_classes, tiny, wit
 from torch import Tensor
 
 from distillmatch.engine.data import TaskData
-from distillmatch.errors import TrainingError
 from distillmatch.methods import Batch, Method, Passes, Schedule, TaskInfo, Training, method_names
 from distillmatch.methods.offline import Offline
 from distillmatch.methods.parts import label_loss
@@ -94,51 +93,21 @@ def observed(dataset: Dataset, **options: Any) -> list[Batch]:
     return list(Observer.seen)
 
 
-def observed_pairs(recipe: str) -> list[Batch]:
+@pytest.mark.parametrize("recipe", ["paper", "as-written"])
+def test_an_epoch_takes_every_labeled_image_and_a_round_every_unlabeled_one(recipe: str) -> None:
     """One task of 21 classes with one labeled and one unlabeled image each."""
     dataset = make_dataset(classes=21, per_class=2, parents=None, noise=True)
     sizes = {"task_sizes": (21,), "labels_per_class": 1, "batch": 8, "unlabeled_batch": 5}
-    return observed(dataset, recipe=recipe, **sizes)
-
-
-def truth_of(batches: list[Batch]) -> list[int]:
-    taken: list[int] = []
-    for batch in batches:
-        assert batch.truth is not None
-        taken += batch.truth.tolist()
-    return taken
-
-
-def test_with_filled_batches_an_epoch_takes_every_labeled_image_in_steps_of_one_shape() -> None:
-    pairs, steps = observed_pairs("as-written"), 3
-    assert len(pairs) == 6 * steps
-    assert {(len(b.images), len(b.labels), len(b.unlabeled)) for b in pairs} == {(8, 8, 5)}
-    orders = []
-    for start in range(0, len(pairs), steps):
-        labels = torch.cat([batch.labels for batch in pairs[start : start + steps]]).tolist()
-        counts = [labels.count(c) for c in range(21)]
-        assert sorted(counts) == [1] * 18 + [2] * 3, "24 places for 21 images"
-        orders.append(tuple(labels))
-    assert len(set(orders)) == 6, "every epoch has an order of its own"
-    taken = truth_of(pairs)
-    assert len(taken) == 90
-    rounds = [tuple(taken[start : start + 21]) for start in range(0, 84, 21)]
-    for one_round in rounds:
-        assert sorted(one_round) == list(range(21)), "every unlabeled image once a round"
-    assert len(set(rounds)) == 4, "every round has an order of its own"
-
-
-def test_with_short_batches_every_pass_takes_every_image_once() -> None:
-    pairs, steps = observed_pairs("paper"), 3
-    assert [len(batch.images) for batch in pairs] == [8, 8, 5] * 6
-    for start in range(0, len(pairs), steps):
-        labels = torch.cat([batch.labels for batch in pairs[start : start + steps]]).tolist()
-        assert sorted(labels) == list(range(21))
-    # Of 21 unlabeled images the last is no batch of its own: it joins the one before.
-    assert [len(batch.unlabeled) for batch in pairs] == [*[5, 5, 5, 6] * 4, 5, 5]
-    taken = truth_of(pairs)
-    for start in range(0, 84, 21):
-        assert sorted(taken[start : start + 21]) == list(range(21))
+    batches = observed(dataset, recipe=recipe, **sizes)
+    last = 5 if recipe == "paper" else 8
+    assert [len(batch.images) for batch in batches] == [8, 8, last] * 6
+    labels = [torch.cat([b.labels for b in batches[n : n + 3]]).tolist() for n in range(0, 18, 3)]
+    assert all(set(of_epoch) == set(range(21)) for of_epoch in labels)
+    taken = torch.cat([b.truth for b in batches if b.truth is not None]).tolist()
+    rounds = [taken[start : start + 21] for start in range(0, 84, 21)]
+    assert all(sorted(one) == list(range(21)) for one in rounds)
+    for orders in (labels, rounds):
+        assert len(set(map(tuple, orders))) == len(orders), "each has an order of its own"
 
 
 def test_strong_and_weak_views_are_of_the_same_images() -> None:
@@ -208,15 +177,6 @@ def test_the_halves_divide_labeled_images_and_past_ones_come_from_the_coreset_al
         for label in set(labels):
             of_first = sum(y == label for _, y in first)
             assert of_first == max(1, labels.count(label) // 2)
-
-
-@pytest.mark.parametrize("method", ["base", "dm"])
-def test_a_learning_rate_far_too_high_is_named_in_the_first_epoch(method: str) -> None:
-    engine = engine_for(tiny(method=method, learning_rate=1e30, task_sizes=(6,)))
-    with pytest.raises(
-        TrainingError, match=r"task 1, classifier, epoch 1, step 2; .*learning_rate"
-    ):
-        list(engine.run())
 
 
 class WatchedOffline(Offline):
