@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -118,7 +117,7 @@ class Trainer:
 
     def work_of(self, training: Training, task: TaskInfo, steps: int) -> float:
         """Return the images that a training of a task will see in so many steps an epoch."""
-        return training.epochs * self._epoch_work(training, task, steps)
+        return training.epochs * steps * self._images_in_step(training, task)
 
     def steps_of(self, training: Training, task: TaskInfo) -> EpochSteps:
         """Return what takes a training's steps, with a fresh optimizer."""
@@ -129,12 +128,10 @@ class Trainer:
     ) -> None:
         """Run one training, or what is left of it."""
         underway = self.underway
-        judges = type(self.method).judge is not Method.judge
         if training.before is not None:
             training.before(data, task)
-        if judges and training.frozen_unlabeled is not None and underway.judgement is None:
-            outputs = data.run(training.frozen_unlabeled, "unlabeled", by_batch=training.by_batch)
-            underway.judgement = self._judged(outputs, task, data, truth)
+        if underway.judgement is None:
+            underway.judgement = self._judged(training, data, task, truth)
         steps = self.steps_of(training, task)
         step = steps.step
         if self._resumed is not None:
@@ -146,15 +143,15 @@ class Trainer:
             partial(self.epoch_done, training),
         )
         self._at_work = step, means
-        epochs = Epochs(data, training)
+        epochs, in_step = Epochs(data, training), self._images_in_step(training, task)
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
                 step.optimizer.rate.fill_(training.schedule.rate(number))
                 losses = []
                 for part in epochs.parts(number):
                     losses.append(steps.run(part))
-                    work = self._epoch_work(training, task, part.steps)
-                    self._advance(work, f"{doing} {training.name}")
+                    self.work_done += part.steps * in_step
+                    self.progress.advance(part.steps * in_step, f"{doing} {training.name}")
                 means.add(torch.cat(losses), step.names)
                 underway.epochs = number + 1
                 self._pause()
@@ -167,8 +164,13 @@ class Trainer:
             training.after(data, task)
 
     def _judged(
-        self, outputs: Any, task: TaskInfo, data: TaskData, truth: Truth
+        self, training: Training, data: TaskData, task: TaskInfo, truth: Truth
     ) -> Judgement | None:
+        """Return what the method believes of the unlabeled images, if it says that."""
+        frozen = training.frozen_unlabeled
+        if frozen is None or type(self.method).judge is Method.judge:
+            return None
+        outputs = data.run(frozen, "unlabeled", by_batch=training.by_batch)
         judged = self.method.judge(outputs, task, data.truth)
         if judged is None:
             return None
@@ -196,10 +198,5 @@ class Trainer:
                 "outputs; a lower learning_rate may help"
             )
 
-    def _advance(self, work: float, doing: str) -> None:
-        self.work_done += work
-        self.progress.advance(work, doing)
-
-    def _epoch_work(self, training: Training, task: TaskInfo, steps: int) -> float:
-        batches = self.config.batch, self.config.unlabeled_batch
-        return steps * training.views_in_step(*batches, task)
+    def _images_in_step(self, training: Training, task: TaskInfo) -> int:
+        return training.views_in_step(self.config.batch, self.config.unlabeled_batch, task)
