@@ -16,20 +16,17 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-import torch._dynamo  # the first optimizer would import it, in every fork
 import yaml
 from learner_folders import SMALL, make_world
+from processes import Command
 from small_runs import PYTHONPATH, SOURCE, without_times
 
-from distillmatch.cli import main
 from distillmatch.runs import read_result
 
 KILLS = 5
@@ -67,70 +64,29 @@ Round = Callable[[Random, Path], None]
 counts: Counter[str] = Counter()
 
 
-class Process:
-    """A command in a fork of this process, which has imported everything."""
-
-    def __init__(self, words: Sequence[str], said: Path) -> None:
-        self.code: int | None = None
-        self.pid = os.fork()
-        if self.pid:
-            return
-        code = 1
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-                signal.signal(number, usual)
-            descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            for file, name in ((1, "stdout"), (2, "stderr")):
-                os.dup2(descriptor, file)
-                setattr(sys, name, open(file, "w", buffering=1, closefd=False))  # noqa: SIM115
-            code = main(words)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-
-    def poll(self) -> bool:
-        """Return whether it has ended."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code is not None
-
-    def wait(self, seconds: float = 600) -> bool:
-        """Wait so long; return whether it has ended."""
-        until = time.monotonic() + seconds
-        while not self.poll() and time.monotonic() < until:
-            time.sleep(0.005)
-        return self.code is not None
-
-    def kill(self, number: signal.Signals) -> None:
-        """Send a signal and wait for the end, which it must bring unless all is done."""
-        if self.poll():
-            return
-        os.kill(self.pid, number)
-        counts[number.name] += 1
-        assert self.wait(), "it does not end"
-        codes = (0, -number, 128 + number)  # by the signal itself before a command listens for it
-        assert self.code in codes, f"exit code {self.code} after {number.name}"
+def kill(command: Command, number: signal.Signals) -> None:
+    """Send a signal and wait for the end, which it must bring unless all is done."""
+    if command.ends_within(0):
+        return
+    command.send(number)
+    counts[number.name] += 1
+    codes = (0, -number, 128 + number)  # by the signal itself before a command listens for it
+    assert (code := command.wait()) in codes, f"exit code {code} after {number.name}"
 
 
 def kill_until_done(random: Random, words: list[str], said: Path, seconds: float) -> None:
     """Kill a command at moments up to so many seconds after its start, and let it end."""
     for _ in range(KILLS):
-        process = Process(words, said)
-        if not process.wait(seconds * random.random() * random.random()):
-            process.kill(random.choice(SIGNALS))
-    process = Process(words, said)
-    assert process.wait() and process.code == 0, f"exit code {process.code}"
+        command = Command(words, said)
+        if not command.ends_within(seconds * random.random() * random.random()):
+            kill(command, random.choice(SIGNALS))
+    assert (code := Command(words, said).wait()) == 0, f"exit code {code}"
 
 
 def timed(words: list[str], said: Path) -> float:
     """Run a command to its end; return how long it took."""
-    begun, process = time.monotonic(), Process(words, said)
-    assert process.wait() and process.code == 0, said.read_text()
+    begun = time.monotonic()
+    assert Command(words, said).wait() == 0, said.read_text()
     return time.monotonic() - begun
 
 
@@ -189,30 +145,29 @@ def suite_rounds(root: Path, engine: str = "local") -> Round:
     together = 2 if engine == "local" else 1
 
     def one(random: Random, work: Path) -> None:
-        command = [*words, "--ledger", str(work / "ledger"), "--work", str(work / "work")]
+        words_here = [*words, "--ledger", str(work / "ledger"), "--work", str(work / "work")]
         for _ in range(KILLS):
-            processes = [Process(command, work / "said") for _ in range(together)]
+            processes = [Command(words_here, work / "said") for _ in range(together)]
             if random.random() < 0.6:
                 _kill_a_worker(random, work / "work", processes)
-            processes[0].wait(seconds * random.random() * random.random())
+            processes[0].ends_within(seconds * random.random() * random.random())
             for process in processes:
                 if random.random() < 0.7:
-                    process.kill(random.choice(SIGNALS))
-                assert process.wait(), "it does not end"
-                assert process.code in (0, 2, 130, 143, -signal.SIGKILL, -signal.SIGTERM), (
-                    process.code
+                    kill(process, random.choice(SIGNALS))
+                code = process.wait()
+                assert code in (0, 2, 130, 143, -signal.SIGKILL, -signal.SIGTERM), (
+                    f"exit code {code}"
                 )
-        process = Process(command, work / "said")
-        assert process.wait() and process.code == 0, f"exit code {process.code}"
+        assert (code := Command(words_here, work / "said").wait()) == 0, f"exit code {code}"
         assert _ledger(work / "ledger") == whole, "another result"
 
     return one
 
 
-def _kill_a_worker(random: Random, work: Path, drivers: Sequence[Process]) -> None:
+def _kill_a_worker(random: Random, work: Path, drivers: Sequence[Command]) -> None:
     """Kill a process that holds the lock of a run, once there is one."""
     found: list[int] = []
-    while not found and not all(process.poll() for process in drivers):
+    while not found and not all(driver.ends_within(0) for driver in drivers):
         time.sleep(0.02)
         found = [number for lock in work.glob("*/run.lock") if (number := _holder(lock))]
     if found:
@@ -254,7 +209,6 @@ def kill_by_hand() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    torch.set_num_threads(1)
     os.environ["PYTHONPATH"] = PYTHONPATH
     failures = rounds = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,21 +1,26 @@
 """The engine: repeatable to the last bit, calm in odd worlds, and fair with a task's data."""
 
 from dataclasses import replace
+from functools import cache
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import make_dataset
 from small_runs import engine_for, learned, same_weights, six_classes, tiny, without_times
 from torch import Tensor
 
+from distillmatch.config import RunConfig
+from distillmatch.engine import Engine, TaskOutcome
 from distillmatch.engine.data import TaskData
 from distillmatch.methods import Batch, Method, Passes, Schedule, TaskInfo, Training, method_names
 from distillmatch.methods.offline import Offline
 from distillmatch.methods.parts import label_loss
 from distillmatch.runs import run
-from distillmatch.sources import Dataset, Part
+from distillmatch.sources import Dataset, Part, load_source
 from distillmatch.streams import build_stream
 
 
@@ -258,3 +263,89 @@ def test_named_terms_of_a_loss_are_recorded_by_epoch_and_add_up_to_it() -> None:
             assert losses["pull"][epoch] == pytest.approx(pull, rel=1e-5)
             assert losses["loss"][epoch] == pytest.approx(labels + pull, rel=1e-5)
     assert next(steps, None) is None
+
+
+CONFIDENT = {"consistency_threshold": 0.2}
+"""By which some strong views count in two short epochs."""
+SHOWN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("base", {}, {"strong_labels": True}),
+    ("base", {"coreset": 4}, {"stored_share": 0.5}),
+    ("base", {}, {"learning_rate": 0.02}),
+    ("base", {"epochs": 4}, {"schedule": "cosine"}),
+    ("base", {"learning_rate": 0.01}, {"optimizer": "adamw"}),
+    ("base", {}, {"momentum": 0.5}),
+    ("base", {}, {"weight_decay": 0.1}),
+    ("base", {}, {"weight_averaging": 0.9}),
+    ("offline", {}, {"weight_averaging": 0.9}),
+    *((name, {}, {"recipe": "as-written"}) for name in ("base", "e2e", "dr", "gd", "dm")),
+    ("gd", {}, {"calibration": False}),
+    ("dm", {}, {"pseudo_labels": False}),
+    ("dm", {}, {"class_balancing": False}),
+    ("dm", {"options": CONFIDENT}, {"consistency_weight": 0.0}),
+    ("dm", {"options": CONFIDENT}, {"consistency_weight": 5.0}),
+    ("dm", {}, {"distillation_weight": 5.0}),
+    ("dm", {"epochs": 4}, CONFIDENT),
+    ("dm", {}, {"true_positive_rate": 1.0}),
+    *(
+        ("worldmatch", {"epochs": 4}, {"accept": accept})
+        for accept in ("newness", "two-teachers", "truth", "truth-new")
+    ),
+    ("worldmatch", {}, {"class_balancing": False}),
+    ("worldmatch", {}, {"logit_adjustment": 1.0}),
+    ("worldmatch", {"options": CONFIDENT}, {"consistency_weight": 0.0}),
+    ("worldmatch", {}, {"distillation_weight": 5.0}),
+    ("worldmatch", {}, CONFIDENT),
+]
+"""A method in which the last named option shows, and what else it takes for that."""
+
+
+@cache
+def learned_once(config_text: str) -> dict[str, Tensor]:
+    return learned(RunConfig(**yaml.safe_load(config_text)))[1]
+
+
+@pytest.mark.parametrize(("method", "others", "change"), SHOWN)
+def test_every_option_shows_in_what_is_learned(
+    method: str, others: dict[str, Any], change: dict[str, Any]
+) -> None:
+    usual = tiny(method=method, **others)
+    of_run = {key: value for key, value in change.items() if key in RunConfig.model_fields}
+    own = {key: value for key, value in change.items() if key not in of_run}
+    changed = usual.replace(**of_run, options={**usual.options, **own})
+    assert changed != usual
+    by_default, weights = learned_once(usual.to_yaml()), learned_once(changed.to_yaml())
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert not same_weights(by_default, weights, "classifier")
+
+
+@pytest.fixture(scope="module")
+def shapes() -> Dataset:
+    return load_source(RunConfig(source="shapes", image_size=16))
+
+
+def outcomes(shapes: Dataset, first: int, **options: Any) -> list[TaskOutcome]:
+    """Learn the first so many tasks."""
+    config = RunConfig(network="wrn-10-1", device="cpu", **options)
+    engine = Engine(config, shapes, build_stream(shapes, config))
+    return list(islice(engine.run(), first))
+
+
+def accuracy(outcome: TaskOutcome, classes: int) -> float:
+    """Percent right of the test images of the first classes, predicting among all seen."""
+    asked = outcome.labels < classes
+    guesses = outcome.logits[asked, : outcome.task.seen].argmax(axis=1)
+    return float((guesses == outcome.labels[asked]).mean() * 100)
+
+
+@pytest.mark.parametrize("method", ["base", "offline"])
+def test_base_forgets_the_first_five_classes_and_the_bound_does_not(
+    shapes: Dataset, method: str
+) -> None:
+    given = {"tasks": 12, "epochs": 10, "batch": 16, "learning_rate": 0.1}
+    before, after = outcomes(shapes, 2, method=method, **given)
+    assert accuracy(before, 5) > 60
+    if method == "base":
+        assert accuracy(after, 5) < accuracy(before, 5) - 30
+    else:
+        assert accuracy(after, 5) > 60
+    assert accuracy(after, 10) > 25, "the second task's classes are half of these"

@@ -1,21 +1,18 @@
 """Runs in processes of their own: killed and resumed, interrupted, and two in one folder.
 
-One helper process has imported everything; each command runs in a fork of it. Processes are
-signaled after a number of training steps, however fast the machine is.
+They are signaled after a number of training steps, however fast the machine is.
 """
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interrupted_runs import interrupted
+from processes import Command
 from small_runs import (
     PYTHONPATH,
     SIGNALS,
@@ -32,93 +29,28 @@ from distillmatch.runs.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 
-HELPER = """
-import json, os, sys, traceback
-import torch._dynamo  # the first optimizer would import it, in every fork
-import distillmatch.report.comparison, distillmatch.runs.runner, small_runs
-from distillmatch.cli import main
-
-for line in sys.stdin:
-    command = json.loads(line)
-    if "wait" in command:
-        _, status = os.waitpid(command["wait"], os.WUNTRACED)
-        stopped = os.WIFSTOPPED(status)
-        print(-os.WSTOPSIG(status) if stopped else os.waitstatus_to_exitcode(status), flush=True)
-        continue
-    child = os.fork()
-    if child:
-        print(child, flush=True)
-        continue
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(command[name], os.O_WRONLY | os.O_CREAT), number)
-        setattr(sys, name, open(number, "w", buffering=1, closefd=False))
-    code = 1
-    try:
-        code = main(command["words"])
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-"""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
-
-
-class Process:
-    """A command under way."""
-
-    def __init__(self, helper: subprocess.Popen[str], words: list[str], stderr: Path) -> None:
-        self.helper = helper
-        self.stderr = stderr
-        self.pid = self.ask({"words": words, "stdout": os.devnull, "stderr": str(stderr)})
-
-    def ask(self, command: dict[str, Any]) -> int:
-        assert self.helper.stdin is not None and self.helper.stdout is not None
-        self.helper.stdin.write(json.dumps(command) + "\n")
-        self.helper.stdin.flush()
-        return int(self.helper.stdout.readline())
-
-    def send(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self) -> int:
-        """Return its exit code, or the signal that ended or stopped it, negative."""
-        return self.ask({"wait": self.pid})
-
-    def said(self) -> list[str]:
-        return self.stderr.read_text().splitlines()
 
 
 class Starter:
     """Starts commands, and plans the signals that the next of them sends itself."""
 
-    def __init__(self, helper: subprocess.Popen[str], folder: Path) -> None:
-        self.helper = helper
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.count = 0
 
-    def __call__(self, words: list[str], stderr: Path | None = None) -> Process:
+    def __call__(self, words: list[str], stderr: Path | None = None) -> Command:
         self.count += 1
-        return Process(self.helper, words, stderr or self.folder / f"said-{self.count}")
+        environment = {SIGNALS: str(self.folder / "signals")}
+        return Command(words, stderr or self.folder / f"said-{self.count}", environment)
 
     def signal_in(self, steps: int, *numbers: int) -> None:
         plan_signals(self.folder / "signals", steps, *numbers)
 
 
-@pytest.fixture(name="start", scope="module")
-def helper_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
-    folder = tmp_path_factory.mktemp("said")
-    with subprocess.Popen(
-        [sys.executable, "-c", HELPER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, SIGNALS: str(folder / "signals")},
-    ) as helper:
-        yield Starter(helper, folder)
-        assert helper.stdin is not None
-        helper.stdin.close()
+@pytest.fixture(name="start")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Starter:
+    return Starter(tmp_path_factory.mktemp("said"))
 
 
 def words_for(out: Path, method: str, **options: Any) -> list[str]:
@@ -204,7 +136,7 @@ def test_a_second_process_in_the_same_folder_is_refused(start: Starter, tmp_path
     words = words_for(out, method="base")
     start.signal_in(5, signal.SIGSTOP)
     first = start(words)
-    assert first.wait() == -signal.SIGSTOP
+    first.wait_until_stopped()
     second = start(words)
     assert second.wait() == 2
     (sentence,) = second.said()
@@ -223,7 +155,7 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(start: Starter, tmp_path: 
     reader = os.open(tmp_path / "progress", os.O_RDONLY | os.O_NONBLOCK)
     start.signal_in(5, signal.SIGSTOP)
     process = start(words, tmp_path / "progress")
-    assert process.wait() == -signal.SIGSTOP
+    process.wait_until_stopped()
     assert b"base" in os.read(reader, 1000)
     os.close(reader)
     process.send(signal.SIGCONT)

@@ -194,15 +194,6 @@ def test_the_detector_is_diagnosed_where_it_is_used(result: Result) -> None:
     assert last["auroc"] is None and last["tpr"] is None, "no detector after the last task"
 
 
-@pytest.mark.parametrize(("accept", "marked"), [("truth", True), ("everything", False)])
-def test_a_run_that_was_given_the_truth_is_marked(accept: str, marked: bool) -> None:
-    config = tiny(method="worldmatch", options={"accept": accept}, epochs=1)
-    result = run(config, dataset=six_classes())
-    assert result["uses_truth"] is marked
-    if marked:
-        assert all(task["detector"]["accepted_past"] in (None, 100) for task in result["tasks"])
-
-
 def test_a_result_is_read_from_its_file_or_its_folder(tmp_path: Path) -> None:
     made = run(tiny(method="base", epochs=1), tmp_path / "run", dataset=six_classes())
     for where in (tmp_path / "run", tmp_path / "run" / "result.json", str(tmp_path / "run")):

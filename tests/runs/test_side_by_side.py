@@ -15,8 +15,8 @@ from small_runs import SIGNALS, SOURCE, plan_signals, six_classes, without_times
 from test_processes import (
     ENVIRONMENT,
     Starter,
-    helper_process,  # noqa: F401 - the fixture `start`
     never_killed,
+    starter,  # noqa: F401 - the fixture `start`
     words_for,
 )
 

@@ -1,8 +1,6 @@
 """Independent tasks learned side by side give the result of tasks learned one after another."""
 
 import random
-import re
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,9 @@ from interrupted_runs import ALWAYS, DiesAfter, Killed, interrupted
 from small_runs import six_classes, without_times
 from test_processes import (
     Starter,
-    helper_process,  # noqa: F401 - the fixture `start`
     kill_again_and_again,
     never_killed,
+    starter,  # noqa: F401 - the fixture `start`
     words_for,
 )
 
@@ -190,23 +188,3 @@ def test_sigkill_at_random_steps_changes_nothing(start: Starter, tmp_path: Path)
     kill_again_and_again(start, words, lambda: chance.randint(1, 12))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
     assert without_times(read_result(tmp_path / "run")) == never_killed(**options)
-
-
-def test_a_signal_stops_all_stages_and_the_same_command_continues_them(
-    start: Starter, tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {"method": "offline", "epochs": 30}
-    words = words_for(tmp_path, **options, at_once=3, checkpoint_seconds=0)
-    start.signal_in(28, signal.SIGTERM)
-    process = start(words)
-    assert process.wait() == 143, process.said()
-    # No checkpoint was due: those that are there, the signal has had written.
-    kept = list(tmp_path.glob("stages/*/checkpoints/*.safetensors"))
-    assert len(kept) == 3
-    stopped = re.match(r"distillmatch: stopped by SIGTERM with (\d) under", process.said()[-1])
-    assert stopped is not None
-    assert not list(tmp_path.glob("**/run.lock"))
-    last = start(words)
-    assert last.wait() == 0, last.said()
-    assert sum("continuing in task" in line for line in last.said()) == int(stopped[1])
-    assert without_times(read_result(tmp_path)) == never_killed(**options)
