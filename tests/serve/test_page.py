@@ -43,8 +43,7 @@ def browser() -> Iterator[Any]:
 
 
 def labels_of(review: Review, color: str) -> list[str | None]:
-    shots = review.camera.shots
-    return [review.labels.of(shots[n].digest) for n in numbers_of(review, color)]
+    return [review.labels.of(n) for n in numbers_of(review, color)]
 
 
 def test_a_person_labels_by_keys_at_the_width_of_a_phone(

@@ -63,8 +63,6 @@ class Review:
         self.classes = [str(label) for label in learner.classes_]
         self.uncertainty = uncertainties(camera.judged)
         self.groups = group_images(camera.judged, self.uncertainty, self.classes)
-        self._digests = [shot.digest for shot in camera.shots]
-        self._number = {digest: number for number, digest in enumerate(self._digests)}
 
     def page(self) -> dict[str, Any]:
         """Return everything the page shows but the pictures.
@@ -72,7 +70,7 @@ class Review:
         A group's gain is the sum of the uncertainties of its images without a label: about as many
         answers the learner does not know.
         """
-        given = [self.labels.of(digest) for digest in self._digests]
+        given = [self.labels.of(number) for number in range(len(self.camera.shots))]
         gains = self.uncertainty * [label is None for label in given]
         names = [shot.name for shot in self.camera.shots]
         uncertainty = self.uncertainty.round(3).astype(float).tolist()
@@ -86,7 +84,7 @@ class Review:
 
     def give(self, numbers: Sequence[int], label: str | None) -> dict[str, Any]:
         """Label images, and return what changed."""
-        return self._changed(self.labels.give([self._digests[n] for n in numbers], label))
+        return self._changed(self.labels.give(numbers, label))
 
     def undo(self) -> dict[str, Any]:
         """Take the last action back, and return what changed."""
@@ -126,16 +124,14 @@ class Review:
 
     def _guesses(self) -> list[list[tuple[str, float]]]:
         rows = self.camera.judged.probabilities
-        order = np.argsort(-rows, axis=1, kind="stable")[:, :GUESSES]
-        shares = np.take_along_axis(rows, order, axis=1).round(3).astype(float)
+        order = np.argsort(-rows, axis=1, kind="stable")[:, :GUESSES].tolist()
         return [
-            [(self.classes[one], share) for one, share in zip(*pair, strict=True)]
-            for pair in zip(order.tolist(), shares.tolist(), strict=True)
+            [(self.classes[number], round(float(row[number]), 3)) for number in best]
+            for row, best in zip(rows, order, strict=True)
         ]
 
-    def _changed(self, digests: Sequence[str]) -> dict[str, Any]:
-        changed = {self._number[digest]: self.labels.of(digest) for digest in digests}
-        return {**self._status(), "changed": changed}
+    def _changed(self, numbers: Sequence[int]) -> dict[str, Any]:
+        return {**self._status(), "changed": {n: self.labels.of(n) for n in numbers}}
 
     def _status(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ import shutil
 import threading
 import unicodedata
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from distillmatch.errors import LearnerError, explain_disk_errors
@@ -33,21 +33,21 @@ _KEEPING = "keeping a label"
 class Labels:
     """The labels in one folder, with the actions that can be undone until it is closed."""
 
-    def __init__(self, folder: Path, classes: Sequence[str], shots: Iterable[Shot]) -> None:
+    def __init__(self, folder: Path, classes: Sequence[str], shots: Sequence[Shot]) -> None:
         self.folder = folder
         self._skipped = folder / OF_REVIEW / "skipped"
         self._learned = tuple(classes)
-        self._shots = {shot.digest: shot for shot in shots}
-        self._files: dict[str, Path] = {}
+        self._shots = shots
+        self._files: dict[int, Path] = {}
         self._others: set[str] = set()
         self._change = threading.Lock()
-        self._actions: deque[dict[str, str | None]] = deque(maxlen=_MOST_ACTIONS)
+        self._actions: deque[dict[int, str | None]] = deque(maxlen=_MOST_ACTIONS)
         with explain_disk_errors("reading the labels", folder):
             self._read_folders()
 
-    def of(self, digest: str) -> str | None:
-        """Return an image's label, `SKIPPED`, or None if it has neither."""
-        path = self._files.get(digest)
+    def of(self, number: int) -> str | None:
+        """Return the label of the image of this number, `SKIPPED`, or None if it has neither."""
+        path = self._files.get(number)
         return None if path is None else self._label_of(path.parent)
 
     @property
@@ -66,46 +66,46 @@ class Labels:
         """How many actions can be undone."""
         return len(self._actions)
 
-    def give(self, digests: Sequence[str], label: str | None) -> list[str]:
+    def give(self, numbers: Sequence[int], label: str | None) -> list[int]:
         """Give images a label, `SKIPPED` or none; return those that changed.
 
         If the disk refuses, what was changed before that can be undone.
         """
         with self._change:
             name = class_name(label, self.classes) if label else label
-            before: dict[str, str | None] = {}
+            before: dict[int, str | None] = {}
             try:
-                self._put_all(dict.fromkeys(digests, name), before)
+                self._put_all(dict.fromkeys(numbers, name), before)
             finally:
                 if before:
                     self._actions.append(before)
             return list(before)
 
-    def undo(self) -> list[str]:
+    def undo(self) -> list[int]:
         """Take the last action back; return the images that changed."""
         with self._change:
             if not self._actions:
                 return []
-            changed: dict[str, str | None] = {}
+            changed: dict[int, str | None] = {}
             self._put_all(self._actions[-1], changed)
             self._actions.pop()
             return list(changed)
 
-    def _put_all(self, labels: dict[str, str | None], before: dict[str, str | None]) -> None:
+    def _put_all(self, labels: dict[int, str | None], before: dict[int, str | None]) -> None:
         """Give each image its label; note what it had before in `before`."""
         with explain_disk_errors(_KEEPING, self.folder):
             folders = {label: self._folder_of(label) for label in set(labels.values()) - {None}}
-            for digest, label in labels.items():
-                old = self.of(digest)
+            for number, label in labels.items():
+                old = self.of(number)
                 if old != label:
-                    self._put(digest, None if label is None else folders[label])
-                    before[digest] = old
+                    self._put(number, None if label is None else folders[label])
+                    before[number] = old
 
-    def _put(self, digest: str, folder: Path | None) -> None:
+    def _put(self, number: int, folder: Path | None) -> None:
         """Move an image's file to a folder, or bring it there, or remove it."""
-        old, shot = self._files.get(digest), self._shots[digest]
+        old, shot = self._files.get(number), self._shots[number]
         if folder is None:
-            self._files.pop(digest).unlink(missing_ok=True)
+            self._files.pop(number).unlink(missing_ok=True)
         else:
             target = folder / _file_name(shot)
             folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class Labels:
                 old.replace(target)
             else:
                 _bring(shot, target)
-            self._files[digest] = target
+            self._files[number] = target
         if old is not None:
             with contextlib.suppress(OSError):  # others may be in it
                 old.parent.rmdir()
@@ -132,14 +132,16 @@ class Labels:
 
     def _read_folders(self) -> None:
         """Find the images that have a label, and the classes of other files."""
+        number_of = {shot.digest: number for number, shot in enumerate(self._shots)}
         places = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
         for place in (*(place for place in places if not is_ignored(place.name)), self._skipped):
             if not place.is_dir() or place.is_symlink():
                 continue
             for path in sorted(place.iterdir()):
                 found = _DIGEST.search(path.name)
-                if found and found[1] in self._shots and found[1] not in self._files:
-                    self._files[found[1]] = path
+                number = number_of.get(found[1]) if found else None
+                if number is not None and number not in self._files:
+                    self._files[number] = path
                 else:
                     self._others.add(self._label_of(place))
 
