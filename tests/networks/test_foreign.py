@@ -129,13 +129,13 @@ def test_a_function_or_class_gives_the_backbone_and_its_features_are_counted() -
     network = build_network(OWN, 5)
     assert network.feature_count == 64 and network.head.slots.out_features == 5
     assert network.features(images(3)).shape == (3, 64)
-    assert build_network("test_backbones:flat", 2, image_size=8).feature_count == 3 * 8 * 8
-    assert build_network("test_backbones:lazy", 2, image_size=8).feature_count == 5 * 6 * 6
+    assert build_network("test_foreign:flat", 2, image_size=8).feature_count == 3 * 8 * 8
+    assert build_network("test_foreign:lazy", 2, image_size=8).feature_count == 5 * 6 * 6
     assert network.training
 
 
 def test_networks_from_a_function_that_always_gives_the_same_module_share_nothing() -> None:
-    one, two = (build_network("test_backbones:the_one", 2, image_size=8) for _ in range(2))
+    one, two = (build_network("test_foreign:the_one", 2, image_size=8) for _ in range(2))
     assert not {id(p) for p in one.parameters()} & {id(p) for p in two.parameters()}
     assert isinstance(THE_ONE[1], nn.BatchNorm2d)
 
@@ -147,14 +147,14 @@ def test_networks_from_a_function_that_always_gives_the_same_module_share_nothin
         ("torchvision:resnet19", "torchvision has no classifier 'resnet19'"),
         ("torchvision:squeezenet", "has no linear classification layer that could be removed"),
         ("timm:resnet19", "timm has no model 'resnet19'"),
-        ("test_backbones:maps", r"of two images it gave shape \(2, 4, 6, 6\), not \(2, F\)"),
-        ("test_backbones:only_large", "cannot take images of 8×8 pixels: RuntimeError"),
-        ("test_backbones:unfinished", "could not be made: ValueError: no such layer$"),
-        ("test_backbones:needs_an_argument", "could not be made: TypeError"),
-        ("test_backbones:nothing", "must give a torch.nn.Module, not None"),
-        ("test_backbones:without_statistics", "must keep running statistics"),
-        ("test_backbones:synchronized", "must be torch's own, not SyncBatchNorm"),
-        ("test_backbones:neverland", "has no 'neverland'"),
+        ("test_foreign:maps", r"of two images it gave shape \(2, 4, 6, 6\), not \(2, F\)"),
+        ("test_foreign:only_large", "cannot take images of 8×8 pixels: RuntimeError"),
+        ("test_foreign:unfinished", "could not be made: ValueError: no such layer$"),
+        ("test_foreign:needs_an_argument", "could not be made: TypeError"),
+        ("test_foreign:nothing", "must give a torch.nn.Module, not None"),
+        ("test_foreign:without_statistics", "must keep running statistics"),
+        ("test_foreign:synchronized", "must be torch's own, not SyncBatchNorm"),
+        ("test_foreign:neverland", "has no 'neverland'"),
         ("nowhere:Net", "network 'nowhere:Net': there is no module 'nowhere'"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_backbone_that_cannot_be_used_is_one_sentence(name: str, sentence: str
 
 
 def test_exchanged_normalization_computes_learns_and_loads_as_torchs_does(tmp_path: Path) -> None:
-    network = build_network("test_backbones:all_kinds", 2, generator=seeded(1), image_size=8)
+    network = build_network("test_foreign:all_kinds", 2, generator=seeded(1), image_size=8)
     theirs = all_kinds()
     ours = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
     assert len(ours) == 4, "the shared layer is one layer still"
@@ -185,10 +185,10 @@ def test_exchanged_normalization_computes_learns_and_loads_as_torchs_does(tmp_pa
     torch.testing.assert_close(network.features(images(4)), theirs(images(4)))
     torch.save(theirs.state_dict(), tmp_path / "weights.pt")
     weights = PretrainedWeights.read(tmp_path / "weights.pt")
-    again = build_network("test_backbones:all_kinds", 2, image_size=8, weights=weights)
+    again = build_network("test_foreign:all_kinds", 2, image_size=8, weights=weights)
     torch.testing.assert_close(again.eval().features(images(4)), theirs(images(4)))
     one, two = (
-        build_network("test_backbones:all_kinds", 3, "cosine", seeded(4), image_size=8)
+        build_network("test_foreign:all_kinds", 3, "cosine", seeded(4), image_size=8)
         for _ in range(2)
     )
     together_and_apart(one, two)
@@ -249,6 +249,6 @@ def test_a_foreign_backbone_learns_and_a_stopped_run_of_it_goes_on(method: str) 
 
 
 def test_the_size_of_the_images_is_known_to_the_network() -> None:
-    config, dataset = tiny(method="base", network="test_backbones:flat"), six_classes()
+    config, dataset = tiny(method="base", network="test_foreign:flat"), six_classes()
     classifier = engine_for(config, dataset).method.classifier
     assert classifier.get_submodule("head.slots").in_features == 3 * dataset.image_size**2

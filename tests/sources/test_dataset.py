@@ -41,7 +41,7 @@ def wrong(config: StreamConfig) -> Dataset:
 def test_what_no_result_could_hold_is_one_sentence_before_training(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--source", "test_own_datasets:wrong", "--data-dir", case, "--tasks", "2"]
+    words = ["--source", "test_dataset:wrong", "--data-dir", case, "--tasks", "2"]
     assert main(["run", *words, "--out", str(tmp_path / "out")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("distillmatch: error: ") and WRONG[case][1] in line
