@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distillmatch.config import StreamConfig
 from distillmatch.errors import SourceError
 from distillmatch.sources.dataset import ClassTree, Dataset, Part
-from distillmatch.sources.shapes_drawing import WORLDS, Canvas, directions, overlap, union, without
+from distillmatch.sources.shapes_drawing import WORLDS, Canvas, around, overlap, union, without
 
 SIDES = (16, 32)
 TRAIN_PER_CLASS = 150
@@ -34,7 +34,7 @@ def _fish(c: Canvas, name: str) -> None:
     if name == "clownfish":
         c.paint(overlap(body, c.stripes(c.x, 0.5, 0.4, center=-0.3)), "white")
     if name == "trout":
-        c.paint(c.discs([(-0.3, -0.15), (0, 0.12), (0.05, -0.2), (0.28, 0.05)], 0.1), "brown")
+        c.paint(c.discs(0.1, (-0.3, -0.15), (0, 0.12), (0.05, -0.2), (0.28, 0.05)), "brown")
     c.paint(c.disc(-0.5, -0.08, 0.1), "black")
 
 
@@ -65,8 +65,7 @@ def _flower(c: Canvas, name: str) -> None:
         "sunflower": (10, 0.6, 0.18, ("yellow", "orange"), "brown", 0.42),
         "rose": (5, 0.3, 0.42, ("pink", "white"), "red", 0.16),
     }[name]
-    centers = [(reach * x, reach * y) for x, y in directions(petals)]
-    c.paint(union(c.discs(centers, radius), c.disc(0, 0, reach)), *tints)
+    c.paint(union(c.discs(radius, *around(petals, reach)), c.disc(0, 0, reach)), *tints)
     if name == "rose":
         c.paint(c.ring(0, 0, 0.42, 0.13), "red")
     c.paint(c.disc(0, 0, size), heart)
@@ -85,7 +84,7 @@ def _tree(c: Canvas, name: str) -> None:
     else:
         c.paint(c.disc(0, -0.2, 0.6), "forest")
     if name == "apple tree":
-        c.paint(c.discs([(-0.28, -0.4), (0.25, -0.45), (-0.1, -0.02), (0.32, 0)], 0.13), "red")
+        c.paint(c.discs(0.13, (-0.28, -0.4), (0.25, -0.45), (-0.1, -0.02), (0.32, 0)), "red")
 
 
 def _planet(c: Canvas, name: str) -> None:
@@ -99,7 +98,7 @@ def _planet(c: Canvas, name: str) -> None:
     if name == "banded planet":
         c.paint(overlap(c.disc(0, 0, 0.65), c.stripes(c.y, 0.45)), "brown", "red")
     if name == "cratered planet":
-        c.paint(c.discs([(-0.25, -0.2), (0.25, -0.15), (0, 0.32)], 0.17), "slate")
+        c.paint(c.discs(0.17, (-0.25, -0.2), (0.25, -0.15), (0, 0.32)), "slate")
     if name == "eclipsed sun":
         c.paint(c.disc(0, 0, 0.42), "night")
 
@@ -158,7 +157,7 @@ def _house(c: Canvas, name: str) -> None:
         c.paint(awning, "white")
         c.paint(overlap(awning, c.stripes(c.x, 0.44)), "red", "green")
     if name == "factory":
-        c.paint(c.discs([(0.15, -0.75), (-0.2, -0.8)], 0.17), "white")
+        c.paint(c.discs(0.17, (0.15, -0.75), (-0.2, -0.8)), "white")
         c.paint(c.box(0.38, -0.45, 0.16, 0.45), "red", "brown")
     if name == "church":
         c.paint(c.box(0, -0.2, 0.24, 0.4), *walls)
@@ -178,8 +177,8 @@ def _cup(c: Canvas, name: str) -> None:
     if name == "striped mug":
         c.paint(overlap(body, c.stripes(c.y, 0.45, center=0.1)), "white")
     if name == "dotted mug":
-        spots = [(-0.32, -0.18), (0.08, -0.18), (-0.32, 0.3), (0.08, 0.3)]
-        c.paint(c.discs(spots, 0.12), "yellow", "white")
+        spots = c.discs(0.12, (-0.32, -0.18), (0.08, -0.18), (-0.32, 0.3), (0.08, 0.3))
+        c.paint(spots, "yellow", "white")
     if name == "glass":
         c.paint(c.box(-0.12, 0.25, 0.34, 0.3), "orange", "red")
 
@@ -194,9 +193,9 @@ def _round_food(c: Canvas, name: str) -> None:
         c.paint(c.disc(0.05, 0.05, 0.3), "yellow", "orange")
     if name == "pizza":
         c.paint(c.disc(0, 0, 0.56), "yellow")
-        c.paint(c.discs([(0.34 * x, 0.34 * y) for x, y in directions(4)], 0.16), "red")
+        c.paint(c.discs(0.16, *around(4, 0.34)), "red")
     if name == "biscuit":
-        c.paint(c.discs([(0.4 * x, 0.4 * y) for x, y in directions(5)], 0.11), "brown")
+        c.paint(c.discs(0.11, *around(5, 0.4)), "brown")
     if name == "pie":
         cuts = union(c.box(0, 0, 0.06, 0.5), c.box(0, 0, 0.5, 0.06))
         c.paint(union(c.ring(0, 0, 0.62, 0.16), cuts), "brown")
@@ -207,8 +206,7 @@ def _ball(c: Canvas, name: str) -> None:
     ball = c.disc(0, 0, 0.7)
     if name == "football":
         c.paint(ball, "white")
-        spots = [(0.0, 0.0), *((0.62 * x, 0.62 * y) for x, y in directions(5))]
-        c.paint(overlap(ball, c.discs(spots, 0.2)), "black")
+        c.paint(overlap(ball, c.discs(0.2, (0, 0), *around(5, 0.62))), "black")
         return
     c.paint(ball, *bright)
     if name == "striped ball":
@@ -230,8 +228,8 @@ def _block(c: Canvas, name: str) -> None:
         arms = union(c.box(0, 0, 0.6, 0.14), c.box(0, 0, 0.14, 0.6))
         c.paint(arms, "yellow", "white")
     if name == "dice block":
-        spots = [(x, y) for x in (-0.3, 0.3) for y in (-0.3, 0.3)]
-        c.paint(c.discs(spots, 0.16), "white", "yellow")
+        spots = c.discs(0.16, (-0.3, -0.3), (-0.3, 0.3), (0.3, -0.3), (0.3, 0.3))
+        c.paint(spots, "white", "yellow")
     if name == "striped block":
         c.paint(overlap(block, c.stripes(c.y, 0.48)), "yellow", "white")
 

@@ -7,7 +7,7 @@ number is hashed from the picture's name, so that not one byte depends on proces
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -59,10 +59,10 @@ def without(field: Field, hole: Field) -> Field:
     return np.maximum(field, -hole)
 
 
-def directions(count: int) -> list[Point]:
-    """Return unit vectors at equal angles, rounded so that every mathematics library agrees."""
+def around(count: int, reach: float) -> list[Point]:
+    """Return points on a circle, rounded so that every mathematics library agrees."""
     angles = [2 * math.pi * i / count for i in range(count)]
-    return [(round(math.cos(angle), 6), round(math.sin(angle), 6)) for angle in angles]
+    return [(reach * round(math.cos(a), 6), reach * round(math.sin(a), 6)) for a in angles]
 
 
 class Canvas:
@@ -88,6 +88,9 @@ class Canvas:
         numbers = (integers >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
         return (low + (high - low) * numbers).reshape(-1, 1, 1)
 
+    def _sign(self, purpose: str) -> Field:
+        return np.where(self.uniform(purpose, -1, 1) < 0, np.float32(-1), np.float32(1))
+
     def grain(self, purpose: str, planes: int) -> Field:
         """Return a random number from 0 to 1 for each pixel of each plane."""
         count = planes * self.count * self.side**2
@@ -107,12 +110,10 @@ class Canvas:
         across_scale = down_scale * self.uniform("aspect", 0.88, 1.14)
         across = (self.column - self.uniform("column", -0.22, 0.22)) / across_scale
         down = (self.row - self.uniform("row", -0.22, 0.22)) / down_scale
-        mirror = np.where(self.uniform("mirror", -1, 1) < 0, np.float32(-1), np.float32(1))
-        upside = np.where(self.uniform("upside", -1, 1) < 0, np.float32(-1), np.float32(1))
-        if turn < 1:
-            upside = np.ones_like(upside)
-        self.x = across * (cosine * mirror) + down * (sine * mirror)
-        self.y = down * (cosine * upside) - across * (sine * upside)
+        self.x = (across * cosine + down * sine) * self._sign("mirror")
+        self.y = down * cosine - across * sine
+        if turn == 1:
+            self.y = self.y * self._sign("upside")
         self.sharpness = down_scale * np.float32(self.side / 2)
 
     def disc(self, x: float, y: float, radius: float) -> Field:
@@ -150,7 +151,7 @@ class Canvas:
             edges.append((self.x - x) * (dy / length) - (self.y - y) * (dx / length))
         return overlap(*edges)
 
-    def discs(self, centers: Sequence[Point], radius: float) -> Field:
+    def discs(self, radius: float, *centers: Point) -> Field:
         """Return the field of several discs of one size."""
         return union(*(self.disc(x, y, radius) for x, y in centers))
 
@@ -179,8 +180,7 @@ class Canvas:
     def paint(self, field: Field, *names: str, spread: float = 0.09) -> None:
         """Cover the inside of a shape with one of the named colors."""
         cover = np.clip(0.5 - field * self.sharpness, 0, 1)
-        for i, level in enumerate(self.color(*names, spread=spread)):
-            self.planes[i] += cover * (level - self.planes[i])
+        self.planes += cover * (self.color(*names, spread=spread) - self.planes)
 
     def rarely_large(self, purpose: str) -> Field:
         """Return a number for each picture that is near 0 for most and up to 1 for a few."""
