@@ -26,6 +26,7 @@ from odd_files import forbid
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
 from distillmatch.errors import DiskError, DistillMatchError, LearnerError
+from distillmatch.files import read_record
 from distillmatch.learner import read_state, saved
 from distillmatch.learner.saved import HEAD
 from distillmatch.runs.checkpoints import checksum
@@ -171,7 +172,7 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused(
 def test_a_newer_learner_that_another_process_writes_meanwhile_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer, read = ContinualLearner.load(folder).partial_fit(*task(BOAT, count=2)), saved.read_record
+    newer, read = ContinualLearner.load(folder).partial_fit(*task(BOAT, count=2)), read_record
 
     def replaced(*given: Any) -> Any:
         record = read(*given)
@@ -179,7 +180,7 @@ def test_a_newer_learner_that_another_process_writes_meanwhile_is_read(
             newer.save(folder)
         return record
 
-    monkeypatch.setattr(saved, "read_record", replaced)
+    monkeypatch.setattr("distillmatch.learner.saved.read_record", replaced)
     assert ContinualLearner.load(folder).classes_.tolist() == names_of(SHARK, BOAT)
 
 

@@ -85,7 +85,7 @@ class Camera:
 
     def __iter__(self) -> Iterator[Image.Image]:
         """Yield a frame every so many seconds; those in between are thrown away."""
-        with _opened(*self._source(), what=f"the camera {self.name}") as (container, stream):
+        with _opened(*self._source(), what=self.name) as (container, stream):
             due = began = monotonic()
             for frame in container.decode(stream):
                 now = monotonic()
