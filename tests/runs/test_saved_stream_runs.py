@@ -10,14 +10,14 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig
 from distillmatch.errors import RunFolderError, StreamError
 from distillmatch.runs import run
-from distillmatch.streams import build_stream, validation_folds
+from distillmatch.streams import build_stream
 
 TINY = RunConfig(method="base", network="wrn-10-1", epochs=1, tasks=4, device="cpu")
 
 
 def test_folds_are_learned_and_evaluated_on_what_they_hold_out(tmp_path: Path) -> None:
     dataset = make_dataset(noise=True)
-    folds = validation_folds(build_stream(dataset, TINY))
+    folds = build_stream(dataset, TINY).validation_folds()
     results = [
         run(TINY, tmp_path / str(number), dataset=dataset, stream=fold)
         for number, fold in enumerate(folds)

@@ -18,7 +18,6 @@ from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import DistillMatchError, StreamError
 from distillmatch.sources.dataset import MappedRows
 from distillmatch.streams import Coreset, build_stream
-from distillmatch.streams import validation_folds as folds_of
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_runs_and_validation_folds_save_what_describes_the_stream(tmp_path: Path
     built = build_stream(dataset, RunConfig(tasks=4, method="gd", epochs=3))
     built.save(tmp_path / "stream.json")
     assert Stream.load(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
-    folds_of(built)[0].save(tmp_path / "fold.json")
+    built.validation_folds()[0].save(tmp_path / "fold.json")
     assert Stream.load(tmp_path / "fold.json", dataset).evaluated_on == "train"
 
 
@@ -147,7 +146,7 @@ def test_a_file_that_is_wrong_in_form_or_meaning_is_refused_in_one_sentence(
 
 def test_a_fold_that_tests_on_images_that_are_learned_is_refused(tmp_path: Path) -> None:
     dataset, path = make_dataset(), tmp_path / "fold.json"
-    folds_of(build_stream(dataset, StreamConfig(tasks=4)))[0].save(path)
+    build_stream(dataset, StreamConfig(tasks=4)).validation_folds()[0].save(path)
     content = json.loads(path.read_text())
     extend(0, "test", 0, "labeled")(content)
     path.write_text(json.dumps(content))

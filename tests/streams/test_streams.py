@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
 from distillmatch.sources import UNKNOWN, Dataset, Part
-from distillmatch.streams import Stream, build_stream, validation_folds
+from distillmatch.streams import Stream, build_stream
 
 KINDS = ("uniform", "positive", "negative", "random", "task", "none")
 Case = tuple[Dataset, StreamConfig]
@@ -378,9 +378,9 @@ def test_validation_folds_hold_out_training_data_of_the_first_tasks_only(
     )
     if fewest < folds:
         with pytest.raises(StreamError, match="too few for"):
-            validation_folds(stream, folds)
+            stream.validation_folds(folds)
         return
-    parts = validation_folds(stream, folds)
+    parts = stream.validation_folds(folds)
     assert [len(part) for part in parts] == [len(first)] * folds
     for number, whole in enumerate(first):
         own = whole.labeled[np.isin(labels[whole.labeled], whole.classes)]

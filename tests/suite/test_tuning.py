@@ -21,7 +21,7 @@ from distillmatch.report.plots import draw_tuning
 from distillmatch.runs import read_result, run
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part
-from distillmatch.streams import Stream, build_stream, validation_folds
+from distillmatch.streams import Stream, build_stream
 from distillmatch.suite.space import Space
 from distillmatch.suite.tuning import Selection, Tuning
 
@@ -103,7 +103,7 @@ def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path)
     record = tune(tmp_path, Here(dataset), search="grid")
     trials = record["trials"]
     assert len(trials) == 6
-    folds = validation_folds(build_stream(dataset, TINY))
+    folds = build_stream(dataset, TINY).validation_folds()
     for trial in trials[:4]:
         config = TINY.replace(**trial["values"])
         figures = [run(config, dataset=dataset, stream=fold)["metrics"]["A_N"] for fold in folds]

@@ -239,10 +239,10 @@ def config_beside(
     """
     values = given_values(arguments, config)
     stream = SavedStream.read(path)
-    saved = stream.config(allowed_imports(arguments)).model_dump()
+    saved = stream.stream_config(path, allowed_imports(arguments)).model_dump()
     own = {key for key in (*LOCATION_KEYS, *free) if key in values}
     for key in (key for key in saved if key in values and key not in own):
-        there = len(stream) if key == "tasks" else saved[key]
+        there = len(stream.tasks) if key == "tasks" else saved[key]
         there, came = (list(one) if isinstance(one, tuple) else one for one in (there, values[key]))
         if came != there:
             raise ConfigError(f"{key} is {there!r} in {path}, not {came!r}")

@@ -4,7 +4,6 @@ from distillmatch.streams.coreset import Coreset, quotas, stored_sizes
 from distillmatch.streams.saved import SavedStream
 from distillmatch.streams.stream import EvaluationPart, Experience, Stream, build_stream
 from distillmatch.streams.tasks import Task
-from distillmatch.streams.validation import validation_folds
 
 __all__ = [
     "Coreset",
@@ -16,5 +15,4 @@ __all__ = [
     "build_stream",
     "quotas",
     "stored_sizes",
-    "validation_folds",
 ]

@@ -1,8 +1,6 @@
 """Saved streams: index lists in JSON, with the fingerprint of the data set they index."""
 
-import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -12,17 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, StreamError, kind_of
-from distillmatch.files import read_record, write_atomically
-from distillmatch.sources.dataset import UNKNOWN, Dataset, verify
+from distillmatch.files import read_record
+from distillmatch.sources.dataset import UNKNOWN, Dataset
 from distillmatch.streams.tasks import Task
 
 FORMAT = "distillmatch stream"
 VERSION = 1
-LISTS = ("labeled", "unlabeled", "test")
 Index = Annotated[int, Field(ge=0, lt=2**62)]
 
 
 class _SavedTask(BaseModel):
+    """The fields of a `Task` as lists."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
     classes: Annotated[list[Index], Field(min_length=1)]
@@ -32,104 +31,87 @@ class _SavedTask(BaseModel):
     test: list[Index]
 
 
-class _Content(BaseModel):
-    """What the file holds."""
+class SavedStream(BaseModel):
+    """What the file of a saved stream holds; messages call it `path`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    format: str
-    version: int
+    format: str = FORMAT
+    version: int = VERSION
     fingerprint: str
     evaluated_on: Literal["test", "train"]
     config: dict[str, Any]
     tasks: Annotated[list[_SavedTask], Field(min_length=1)]
 
-
-@dataclass(frozen=True)
-class SavedStream:
-    """The content of a file of the right form; `config_and_tasks` checks it against a data set."""
-
-    path: Path
-    content: _Content
+    @classmethod
+    def of(
+        cls, config: StreamConfig, fingerprint: str, tasks: Sequence[Task], evaluated_on: str
+    ) -> Self:
+        """Return what describes a stream, of a run's configuration only what is about it."""
+        return cls.model_validate(
+            {
+                "fingerprint": fingerprint,
+                "evaluated_on": evaluated_on,
+                "config": config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
+                "tasks": [
+                    {name: np.asarray(numbers).tolist() for name, numbers in vars(task).items()}
+                    for task in tasks
+                ],
+            }
+        )
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file and refuse one of another form."""
         record = read_record(path, "saved stream", FORMAT, VERSION, StreamError)
         try:
-            return cls(path, _Content.model_validate(record))
+            return cls.model_validate(record)
         except ValidationError as error:
             first = error.errors()[0]
             place, came = ".".join(map(str, first["loc"]))[:80], first["input"]
             found = repr(came)[:40] if isinstance(came, str | int | float) else kind_of(came)
             raise StreamError(f"{path}: {place}: {first['msg'].lower()}, not {found}") from None
 
-    def __len__(self) -> int:
-        return len(self.content.tasks)
-
-    def config(self, allow_import: Collection[str] = ()) -> StreamConfig:
+    def stream_config(self, path: Path, allow_import: Collection[str] = ()) -> StreamConfig:
         """Return the configuration; your own source must be in `allow_import`."""
         try:
-            return StreamConfig.from_mapping(self.content.config, str(self.path), allow_import)
+            return StreamConfig.from_mapping(self.config, str(path), allow_import)
         except ConfigError as error:
             raise StreamError(str(error)) from None
 
-    def config_and_tasks(self, dataset: Dataset) -> tuple[StreamConfig, tuple[Task, ...]]:
-        """Return configuration and tasks; refuse them if they do not fit the data set."""
-        verify(dataset)
-        source = self.content.config.get("source")  # nothing is imported here: it is loaded already
-        for problem in _problems(self.content, dataset):
-            raise StreamError(f"{self.path}: {problem}")
-        config = self.config((source,) if isinstance(source, str) else ())
-        return config, tuple(map(_task, self.content.tasks))
+    def index_lists(self, path: Path, dataset: Dataset) -> tuple[Task, ...]:
+        """Return the tasks; refuse them if they do not fit the data set."""
+        tasks = tuple(
+            Task(
+                classes=tuple(saved.classes),
+                labeled=np.array(saved.labeled, np.int64),
+                unlabeled=np.array(saved.unlabeled, np.int64),
+                unlabeled_classes=tuple(saved.unlabeled_classes),
+                test=np.array(saved.test, np.int64),
+            )
+            for saved in self.tasks
+        )
+        for problem in _problems(self, tasks, dataset):
+            raise StreamError(f"{path}: {problem}")
+        return tasks
 
 
-def write_stream(
-    path: Path, config: StreamConfig, fingerprint: str, tasks: Sequence[Task], evaluated_on: str
-) -> None:
-    """Write a stream, and of a run's configuration only what describes the stream."""
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "fingerprint": fingerprint,
-        "evaluated_on": evaluated_on,
-        "config": config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
-        "tasks": [
-            {
-                "classes": list(task.classes),
-                "unlabeled_classes": list(task.unlabeled_classes),
-                **{name: getattr(task, name).tolist() for name in LISTS},
-            }
-            for task in tasks
-        ],
-    }
-    write_atomically(path, json.dumps(content) + "\n", "saving the stream")
-
-
-def _task(saved: _SavedTask) -> Task:
-    return Task(
-        classes=tuple(saved.classes),
-        unlabeled_classes=tuple(saved.unlabeled_classes),
-        **{name: np.array(getattr(saved, name), np.int64) for name in LISTS},
-    )
-
-
-def _problems(content: _Content, dataset: Dataset) -> Iterator[str]:
-    """Yield what keeps the content from being a stream of this data set; the first one counts."""
-    if content.fingerprint != dataset.fingerprint:
+def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> Iterator[str]:
+    """Yield what keeps the tasks from being a stream of this data set; the first one counts."""
+    if saved.fingerprint != dataset.fingerprint:
         yield (
-            f"made from data with fingerprint {content.fingerprint}, "
+            f"made from data with fingerprint {saved.fingerprint}, "
             f"but source '{dataset.name}' here has {dataset.fingerprint}"
         )
-    count, tasks = len(dataset.class_names), list(map(_task, content.tasks))
+    count = len(dataset.class_names)
     if _repeats_or_exceeds([c for task in tasks for c in task.classes], count):
         yield f"expected classes from 0 to {count - 1}, each in one task at most"
     for number, task in enumerate(tasks, 1):
         if _repeats_or_exceeds(task.unlabeled_classes, count):
             yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
-    train, tested = dataset.train.labels, getattr(dataset, content.evaluated_on).labels
+    train, tested = dataset.train.labels, getattr(dataset, saved.evaluated_on).labels
     used = {"training": [i for task in tasks for i in (task.labeled, task.unlabeled)], "test": []}
-    used["training" if content.evaluated_on == "train" else "test"] += [t.test for t in tasks]
+    used["training" if saved.evaluated_on == "train" else "test"] += [t.test for t in tasks]
     for (name, lists), labels in zip(used.items(), (train, dataset.test.labels), strict=True):
         images = np.concatenate([np.empty(0, np.int64), *lists])
         if len(images) and images.max() >= len(labels):

@@ -2,20 +2,21 @@
 
 import hashlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
-from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, Part, choose_rows
+from distillmatch.files import write_atomically
+from distillmatch.randomness import permutation
+from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, Part, choose_rows, verify
 from distillmatch.sources.registry import load_source
-from distillmatch.streams.saved import SavedStream, write_stream
-from distillmatch.streams.tasks import Task, build_tasks
+from distillmatch.streams.saved import SavedStream
+from distillmatch.streams.tasks import Indices, Task, build_tasks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,7 +38,7 @@ class Experience:
     task: int
     task_sizes: tuple[int, ...]
     images: ImageRows
-    labels: NDArray[np.int64]
+    labels: Indices
     unlabeled: ImageRows
     class_names: tuple[str, ...] = ()
 
@@ -63,7 +64,7 @@ class EvaluationPart:
     """One task's test images, and their slots as labels."""
 
     images: ImageRows
-    labels: NDArray[np.int64]
+    labels: Indices
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,18 +128,21 @@ class Stream:
             dataset: the data set the stream was made from, instead of loading its source.
             allow_import: sources of your own (`module:name`) that the file may name.
         """
-        saved = SavedStream.read(Path(path))
+        path = Path(path)
+        saved = SavedStream.read(path)
         if dataset is None:
             allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
-            dataset = load_source(saved.config(allowed))
-        config, tasks = saved.config_and_tasks(dataset)
-        return cls(config, dataset, tasks, saved.content.evaluated_on)
+            dataset = load_source(saved.stream_config(path, allowed))
+        verify(dataset)
+        tasks, source = saved.index_lists(path, dataset), saved.config.get("source")
+        # Nothing is imported here: the source is loaded already.
+        config = saved.stream_config(path, (source,) if isinstance(source, str) else ())
+        return cls(config, dataset, tasks, saved.evaluated_on)
 
     def save(self, path: Path | str) -> None:
         """Write the index lists and the configuration to a JSON file, without any image."""
-        write_stream(
-            Path(path), self.config, self.dataset.fingerprint, self.tasks, self.evaluated_on
-        )
+        saved = SavedStream.of(self.config, self.fingerprint, self.tasks, self.evaluated_on)
+        write_atomically(Path(path), saved.model_dump_json() + "\n", "saving the stream")
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -204,9 +208,42 @@ class Stream:
         chosen = self.tasks[task].test
         return EvaluationPart(choose_rows(part.images, chosen), self.slots(part.labels[chosen]))
 
-    def true_slots_of_unlabeled(self, task: int) -> NDArray[np.int64]:
+    def true_slots_of_unlabeled(self, task: int) -> Indices:
         """Return the true slots of a task's unlabeled images, for diagnostics only."""
         return self.slots(self.dataset.train.labels[self.tasks[task].unlabeled])
+
+    def validation_folds(self, folds: int = 3, tasks: int | None = None) -> tuple["Stream", ...]:
+        """Return k streams over the first tasks, each evaluated on another part of their labels.
+
+        What a fold holds out is an equal share of every class, taken from the task that is the
+        first to label it; the source's test part is not touched. `tasks` is half of the stream's by
+        default, as in the paper.
+        """
+        first = tasks if tasks is not None else max(1, len(self) // 2)
+        if not 1 <= first <= len(self):
+            raise StreamError(
+                f"tasks must be between 1 and {len(self)} for validation, not {first}"
+            )
+        if folds < 2:
+            raise StreamError(f"folds must be at least 2, not {folds}")
+        cut = zip(*(self._held_out(task, folds) for task in self.tasks[:first]), strict=True)
+        return tuple(replace(self, tasks=of_fold, evaluated_on="train") for of_fold in cut)
+
+    def _held_out(self, task: Task, folds: int) -> list[Task]:
+        """Return the task for each fold, with another part of its classes held out for tests."""
+        labels = self.dataset.train.labels[task.labeled]
+        parts: list[list[Indices]] = [[] for _ in range(folds)]
+        for c in task.classes:
+            images, name = task.labeled[labels == c], self.class_names[c]
+            if len(images) < folds:
+                raise StreamError(
+                    f"class '{name}' has {len(images)} labeled images, too few for {folds} folds"
+                )
+            order = permutation(len(images), self.config.seed, "folds", name)
+            for part, piece in zip(parts, np.array_split(images[order], folds), strict=True):
+                part.append(piece)
+        held_out = [np.sort(np.concatenate(part)) for part in parts]
+        return [replace(task, labeled=np.setdiff1d(task.labeled, h), test=h) for h in held_out]
 
     def check_fingerprint(self, dataset: Dataset) -> None:
         """Refuse a data set other than the one the stream was made from."""
@@ -216,12 +253,12 @@ class Stream:
                 f"but source '{dataset.name}' here has {dataset.fingerprint}"
             )
 
-    def slots(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, labels: Indices) -> Indices:
         """Translate the source's class numbers into slots; classes never learned come last."""
         return self._slot_of_class[labels]
 
     @cached_property
-    def _slot_of_class(self) -> NDArray[np.int64]:
+    def _slot_of_class(self) -> Indices:
         classes = np.arange(len(self.class_names))
         never = np.setdiff1d(classes, self.class_order)
         table = np.full(len(classes) + 1, UNKNOWN, dtype=np.int64)  # the last is that of UNKNOWN

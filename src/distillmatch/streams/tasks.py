@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import StreamError
@@ -18,9 +17,7 @@ from distillmatch.streams.classes import (
     classes_that_return,
     distractors_of,
 )
-from distillmatch.streams.splits import label_orders, unlabeled_orders
-
-Indices = NDArray[np.int64]
+from distillmatch.streams.splits import Indices, label_orders, unlabeled_orders
 
 
 @dataclass(frozen=True, eq=False, repr=False)

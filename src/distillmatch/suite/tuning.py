@@ -21,7 +21,7 @@ from distillmatch.runs.folder import RESULT, differences
 from distillmatch.runs.result import recorded_config
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
-from distillmatch.streams import build_stream, validation_folds
+from distillmatch.streams import build_stream
 from distillmatch.suite.names import run_name
 from distillmatch.suite.space import (
     Score,
@@ -134,7 +134,7 @@ class Tuning:
         values = self.config.model_dump(include=set(StreamConfig.model_fields))
         stream = build_stream(dataset, StreamConfig(**values))
         chosen, folds = self.selection, list[Fold]()
-        streams = validation_folds(stream, chosen.folds, chosen.tasks)
+        streams = stream.validation_folds(chosen.folds, chosen.tasks)
         if chosen.metric != "A_N" and len(streams[0]) < 2:
             raise ConfigError(f"metric '{chosen.metric}' needs at least two validation tasks")
         for number, fold in enumerate(streams, 1):
