@@ -1,8 +1,8 @@
 """The classes of each task, and those of the unlabeled images around it."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -25,8 +25,8 @@ def classes_of_tasks(dataset: Dataset, config: StreamConfig) -> Tasks:
         tasks = _one_task_per_parent(dataset, config)
         return [tuple(c for c in task if c not in distractors) for task in tasks]
     order = [c for c in _class_order(dataset, config) if c not in distractors]
-    ends = accumulate(_task_sizes(len(order), config), initial=0)
-    return [tuple(order[start:end]) for start, end in pairwise(ends)]
+    ends = itertools.accumulate(_task_sizes(len(order), config), initial=0)
+    return [tuple(order[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 def distractors_of(dataset: Dataset, config: StreamConfig) -> tuple[int, ...]:
@@ -107,21 +107,20 @@ def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
 def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
     if config.class_order is None:
         return learning_order("class", len(dataset.class_names), config)
-    number = {name: i for i, name in enumerate(dataset.class_names)}
-    unknown = [name for name in config.class_order if name not in number]
-    if unknown:
-        raise StreamError(
-            f"class_order names '{unknown[0]}', which is not a class of source '{dataset.name}'"
-        )
-    named, wanted = set(config.class_order), len(number) - config.distractors
+    names, named = dataset.class_names, set(config.class_order)
+    for name in config.class_order:
+        if name not in names:
+            raise StreamError(
+                f"class_order names '{name}', which is not a class of source '{dataset.name}'"
+            )
+    wanted = len(names) - config.distractors
     if not len(named) == len(config.class_order) == wanted:
-        which = f"{wanted} of" if config.distractors else "each of"
         raise StreamError(
-            f"class_order must name {which} the {len(number)} classes of source "
-            f"'{dataset.name}' once, not {len(config.class_order)} names "
+            f"class_order must name {wanted if config.distractors else 'each'} of the {len(names)} "
+            f"classes of source '{dataset.name}' once, not {len(config.class_order)} names "
             f"({len(named)} different)"
         )
-    return [number[name] for name in config.class_order]
+    return [names.index(name) for name in config.class_order]
 
 
 def _task_sizes(classes: int, config: StreamConfig) -> tuple[int, ...]:
@@ -168,7 +167,12 @@ def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig
     shown = groups  # the group that a task of each parent shows
     regrouped = RECIPES[config.recipe].negative_stream == "regrouped"
     if config.unlabeled == "negative" and regrouped:
-        _check_groups(tree)
+        largest, held = Counter(groups).most_common(1)[0]
+        if 2 * held > len(groups):
+            raise StreamError(
+                f"unlabeled 'negative' needs super-classes of at most half of the {len(groups)} "
+                f"parents, but '{tree.super_class_names[largest]}' has {held}"
+            )
         groups = shown = deal_again(groups, config.seed)
     elif config.unlabeled == "negative":
         if len(tree.super_class_names) < 2:
@@ -180,27 +184,14 @@ def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig
     return [tuple(c for c, of in enumerate(group_of_class) if of == group) for group in wanted]
 
 
-def _check_groups(tree: ClassTree) -> None:
-    largest, held = Counter(tree.super_class_of_parent).most_common(1)[0]
-    if 2 * held > len(tree.parent_names):
-        raise StreamError(
-            "unlabeled 'negative' needs super-classes of at most half of the "
-            f"{len(tree.parent_names)} parents, but '{tree.super_class_names[largest]}' has {held}"
-        )
-
-
 def derangement(count: int, seed: int) -> list[int]:
     """Return a random order of `range(count)` in which nothing stays in its place.
 
     Shuffles are drawn until one qualifies, so every derangement is equally likely; about one
     shuffle in three does.
     """
-    attempt = 0
-    while True:
-        order = shuffled(range(count), seed, "derangement", attempt)
-        if all(place != item for place, item in enumerate(order)):
-            return order
-        attempt += 1
+    orders = (shuffled(range(count), seed, "derangement", attempt) for attempt in itertools.count())
+    return next(order for order in orders if all(i != item for i, item in enumerate(order)))
 
 
 def deal_again(groups: Sequence[int], seed: int) -> list[int]:
@@ -233,8 +224,6 @@ def balanced_draws(classes: int, tasks: int, drawn: int, seed: int) -> list[tupl
         one, other = hands[pick[0] % tasks], hands[pick[1] % tasks]
         give, take = sorted(one)[pick[2] % drawn], sorted(other)[pick[3] % drawn]
         if give not in other and take not in one:
-            one.remove(give)
-            other.remove(take)
-            one.add(take)
-            other.add(give)
+            one ^= {give, take}
+            other ^= {give, take}
     return [tuple(sorted(hand)) for hand in hands]

@@ -16,7 +16,8 @@ from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, Part, choose_rows, verify
 from distillmatch.sources.registry import load_source
 from distillmatch.streams.saved import SavedStream
-from distillmatch.streams.tasks import Indices, Task, build_tasks
+from distillmatch.streams.splits import Indices
+from distillmatch.streams.tasks import Task, build_tasks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
