@@ -153,7 +153,7 @@ def frozen_network() -> EfficientNetLite0:
 
 
 def fold(network: EfficientNetLite0) -> None:
-    """Make the normalization a part of the convolutions, for a network that is only asked."""
+    """Fold the normalization into the convolutions, for inference."""
     for layer in network.modules():
         if not isinstance(layer, Layer) or not isinstance(layer.norm, BatchNorm):
             continue

@@ -62,7 +62,7 @@ def make_backbone(
 
 
 def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
-    """Return the backbone with our batch normalization in place of torch's, values and all.
+    """Return the backbone with our batch normalization in place of torch's, with its values.
 
     So `separate_statistics` works on it as well. A layer that is used twice stays one layer.
     """
@@ -130,7 +130,7 @@ def _without_classifier(model: nn.Module, name: str) -> nn.Module:
 
 
 def _feature_count(backbone: nn.Module, name: str, image_size: int) -> int:
-    """Find the number of features by a forward of two empty images."""
+    """Return the number of features, from a forward of two black images."""
     backbone.eval()
     try:
         with torch.no_grad():

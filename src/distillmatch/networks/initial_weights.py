@@ -1,4 +1,4 @@
-"""Initial weights: how those of new layers, and of new class slots, are drawn."""
+"""Draw the initial weights of layers and of new class slots."""
 
 from typing import Literal
 

@@ -27,7 +27,7 @@ _global_numbers = RLock()
 
 
 def check_network(name: str) -> None:
-    """Refuse a network's name that is wrong, in one sentence."""
+    """Raise if the name of a network is wrong."""
     if ":" in name:
         find_maker(name)
     elif name not in (efficientnet_lite.NAME, resnet.NAME):
@@ -66,7 +66,7 @@ def build_network(
     weights: PretrainedWeights | None = None,
     initial_weights: InitialWeights = "normal",
 ) -> Network:
-    """Build a network by name with so many class slots; any head but `linear` gives a `Detector`.
+    """Build a network by name with this many class slots; a DeConf head gives a `Detector`.
 
     The weights depend on the state of `generator` (torch's global one if none) and nothing else;
     with `weights` the backbone has those. `image_size` is that of the images it will be shown.

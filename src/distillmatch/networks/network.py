@@ -23,7 +23,7 @@ Similarity = Literal["cosine", "scaled-cosine"]
 
 
 class LinearHead(nn.Linear):
-    """One linear layer with a bias: one logit a class slot out, with room for more classes."""
+    """A linear layer with a bias and one logit for each class slot."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LinearHead(nn.Linear):
 
 
 class DeconfHead(nn.Module):
-    """A head whose logits are f_k = h_k / g, the dividend from the classes, the divisor not.
+    """A head with logits f_k = h_k / g: the dividend depends on the class, the divisor does not.
 
     With feature z and class weight w_k, `similarity` names h_k:
 
@@ -147,7 +147,7 @@ class Network(nn.Module):
         return logits
 
     def grow(self, classes: int, generator: torch.Generator | None = None) -> None:
-        """Grow to so many class slots: learned ones stay as they are, new ones start afresh.
+        """Grow to this many class slots; learned slots stay as they are, new ones are drawn.
 
         The head's parameters are replaced, so an optimizer must be made anew.
         """

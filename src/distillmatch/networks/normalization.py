@@ -80,7 +80,7 @@ class BatchNorm(nn.Module):
 def separate_statistics(
     network: nn.Module, sizes: Sequence[int], updating: int = 1
 ) -> Iterator[None]:
-    """Let one forward do for several, each of a group of the batch, of so many images.
+    """Let one forward replace several, one for each group of the batch, of these sizes.
 
     Every group is normalized by its own statistics; the first `updating` of them update the running
     ones, in their order. Strong views, say, do not: their statistics are not those of test images.

@@ -18,7 +18,7 @@ WRAPPERS = ("state_dict", "model")
 
 
 def weights_digest(path: Path) -> str:
-    """Return the hash of a file of weights, or refuse one that is missing."""
+    """Return the hash of a file of weights."""
     try:
         with open_file(path) as file:
             return file_digest(file, "sha256").hexdigest()

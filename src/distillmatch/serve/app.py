@@ -1,4 +1,4 @@
-"""The review page as an ASGI application, and what keeps others out of it.
+"""The review page as an ASGI application, and its protection from others.
 
 Every address but `/predict` begins with the token, which `/predict` takes as bearer too. Images are
 named by number, so no request can name a file. What is sent of them is decoded and encoded anew.
@@ -87,7 +87,7 @@ class Review:
         return self._changed(self.labels.give(numbers, label))
 
     def undo(self) -> dict[str, Any]:
-        """Take the last action back, and return what changed."""
+        """Undo the last action, and return what changed."""
         return self._changed(self.labels.undo())
 
     def predict(self, content: bytes) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class _Labeling(BaseModel):
 
 
 def _routes(review: Review, page: str) -> list[Route]:
-    """Return what answers which address."""
+    """Return the addresses and what answers them."""
     decoding, predicting = CapacityLimiter(THREADS), CapacityLimiter(1)
 
     async def html(request: Request) -> Response:
@@ -237,7 +237,7 @@ class Guard:
         await app(scope, receive, send_safely)
 
     def _is_local(self, headers: Headers) -> bool:
-        """Return whether a request names this server, and no other page made it."""
+        """Return whether a request names this server and does not come from another page."""
         origins = {f"http://{host}" for host in self._hosts}
         named = headers.getlist("host")
         is_named = len(named) == 1 and named[0] in self._hosts
@@ -269,7 +269,7 @@ def make_app(review: Review, token: str, once: str, hosts: Collection[str]) -> A
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """Return what a request brings; refuse one that is too large before it is here."""
+    """Return the body of a request; refuse a body that is too large before reading it all."""
     length = request.headers.get("content-length", "0")
     content = bytearray()
     if not length.isdecimal() or int(length) <= limit:
@@ -293,16 +293,16 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    """Answer a request that met a mistake of ours, and say so in the terminal."""
+    """Answer a request that met an unexpected error, and report it in the terminal."""
     tell(f"a request failed: {type(error).__name__}: {error}")
     return JSONResponse({"error": "this failed; the terminal says why"}, 500)
 
 
 def _is_same(text: str, secret: str) -> bool:
-    """Compare in a time that tells nothing of the secret."""
+    """Compare in constant time."""
     return hmac.compare_digest(text.encode(errors="replace"), secret.encode())
 
 
 def _source(inline: str) -> str:
-    """Return what allows an inline script or style, and no other."""
+    """Return the policy source that allows this inline script or style alone."""
     return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"

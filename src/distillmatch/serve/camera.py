@@ -1,4 +1,4 @@
-"""Camera images: found, read once, and judged by the learner."""
+"""Find camera images, read each once, and let the learner judge them."""
 
 import hashlib
 import warnings
@@ -29,7 +29,7 @@ _GRID = 8
 
 @dataclass(frozen=True)
 class Shot:
-    """A camera image: its file, what people call it, and a hash of its content."""
+    """A camera image: its file, its name for people, and a hash of its content."""
 
     path: str
     name: str
@@ -37,7 +37,7 @@ class Shot:
     stamp: tuple[int, int]
 
     def refuse_change(self) -> None:
-        """Refuse a file that was replaced since the learner saw it."""
+        """Raise if the file was replaced after the learner saw it."""
         try:
             same = _stamp(self.path) == self.stamp
         except OSError as error:
@@ -77,7 +77,7 @@ class Camera(NamedTuple):
 
 
 def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera:
-    """Judge the images at some places, with progress in the terminal; what lies in `out` is not."""
+    """Judge the images at some places, except those in `out`, and show progress."""
     files, problems = find_files(places, out)
     distinct: dict[str, Shot] = {}
     links = len(problems)
@@ -112,7 +112,7 @@ def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera
 
 
 def find_files(places: Sequence[Path], out: Path) -> tuple[dict[str, str], list[str]]:
-    """Return each file at some places once, with a name for people, and what is wrong with others.
+    """Return each file at some places once, with its name for people, and the problems of others.
 
     Files in `out` are left out. Links may not lead to where nobody asked to look.
     """
@@ -139,13 +139,13 @@ def find_files(places: Sequence[Path], out: Path) -> tuple[dict[str, str], list[
 
 
 def judge(learner: ContinualLearner, rows: NDArray[np.generic]) -> Judged:
-    """Return what a learner says of images that its reader has read."""
+    """Return the learner's judgment of images that its reader has read."""
     labels, probabilities = learner.answer_rows(rows, reject=learner.can_reject)
     return Judged(probabilities, labels != UNKNOWN, describe(rows))
 
 
 def describe(rows: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Describe images by directions of features; those read as pixels, by a grid of mean colors."""
+    """Describe images by the direction of their features, or pixels by a grid of mean colors."""
     if rows.ndim == 2:
         features = rows.astype(np.float32)
         return np.asarray(features / np.maximum(np.linalg.norm(features, axis=1)[:, None], 1e-6))
@@ -156,7 +156,7 @@ def describe(rows: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 def _shot(path: str, name: str) -> Shot:
-    """Read a file to its end and name it after its content."""
+    """Read a whole file and hash its content."""
     stamp, content = _stamp(path), hashlib.blake2b(digest_size=8)
     if stamp[0] > LARGEST_FILE:
         raise OSError("too large for an image")

@@ -1,4 +1,4 @@
-"""Groups of camera images that one look can label, those that teach most first.
+"""Groups of camera images to label together, the most informative images first.
 
 A learner is *sure* of a familiar image if its two most probable classes are at least `SURE` apart,
 else the image is *doubtful*. These of each class, and the *unfamiliar* images, are grouped by how
@@ -19,13 +19,13 @@ Kind = Literal["unfamiliar", "doubtful", "sure"]
 SURE = 0.5
 """Least distance between the probabilities of the two most probable classes."""
 MOST_IMAGES = 24
-"""Most images of a group, for one look."""
+"""Most images of a group."""
 _STEPS = 8
 
 
 @dataclass(frozen=True)
 class Group:
-    """Images that probably get the same label, by number, those that teach most first."""
+    """Images, by number, that probably get the same label; the most informative first."""
 
     kind: Kind
     images: list[int]
@@ -63,7 +63,7 @@ def uncertainties(judged: Judged) -> NDArray[np.float32]:
 
 
 def clusters(rows: NDArray[np.float32]) -> list[NDArray[np.int64]]:
-    """Divide rows in two by k-means, again and again, until at most `MOST_IMAGES` are together."""
+    """Divide rows in two by k-means until no cluster has more than `MOST_IMAGES`."""
     waiting = [np.arange(len(rows))] if len(rows) else []
     found = []
     while waiting:

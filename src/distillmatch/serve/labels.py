@@ -22,9 +22,9 @@ from distillmatch.serve.camera import Shot
 from distillmatch.sources.walk import OF_REVIEW, is_ignored, shown
 
 SKIPPED = ""
-"""Stands for the label of an image that is to be left out."""
+"""The label of an image to leave out."""
 LONGEST = 200
-"""Bytes of a class name, all of which a file system takes as a name."""
+"""Most bytes of a class name, which any file system accepts."""
 _MOST_ACTIONS = 100
 _DIGEST = re.compile(r"-([0-9a-f]{16})(?:\.\w+)?\Z")
 _KEEPING = "keeping a label"
@@ -82,7 +82,7 @@ class Labels:
             return list(before)
 
     def undo(self) -> list[int]:
-        """Take the last action back; return the images that changed."""
+        """Undo the last action; return the images that changed."""
         with self._change:
             if not self._actions:
                 return []
@@ -147,7 +147,7 @@ class Labels:
 
 
 def class_name(text: str, known: Collection[str]) -> str:
-    """Return the class that a person means, or refuse what cannot name a folder.
+    """Return the class that a person means; raise if no folder can have the name.
 
     A known class is found whatever the letter case; two folders may not differ in that alone.
     """
@@ -169,7 +169,7 @@ def class_name(text: str, known: Collection[str]) -> str:
 
 
 def _file_name(shot: Shot) -> str:
-    """Return a name that no other image has, by which it is found again."""
+    """Return a file name by which the image is recognized."""
     name = Path(shot.path).name
     stem, suffix = Path(name).stem, Path(name).suffix
     safe = re.sub(r"[^\w.-]+", "_", stem).lstrip(".")[:40]
@@ -177,7 +177,7 @@ def _file_name(shot: Shot) -> str:
 
 
 def _bring(shot: Shot, target: Path) -> None:
-    """Put an image into a folder at once: as a hard link, or as a copy where there are none."""
+    """Put an image into a folder atomically: a hard link, or a copy where there are no links."""
     shot.refuse_change()
     try:
         os.link(os.path.realpath(shot.path), target)

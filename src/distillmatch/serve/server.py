@@ -19,7 +19,7 @@ _MOST_CONNECTIONS = 100
 
 
 def check_installed() -> None:
-    """Refuse to start without the packages that serve the page."""
+    """Raise if the packages that serve the page are not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -45,7 +45,7 @@ def open_socket(port: int) -> socket.socket:
 
 
 def hosts_of(listening: socket.socket) -> tuple[str, ...]:
-    """Return how requests may name the server."""
+    """Return the host names that requests may use."""
     port = listening.getsockname()[1]
     named = (f"{LOOPBACK}:{port}", f"localhost:{port}")
     return (*named, LOOPBACK, "localhost") if port == 80 else named
@@ -96,7 +96,7 @@ def running(app: Any, listening: socket.socket) -> Iterator[Thread]:
 
 
 def serve(app: Any, listening: socket.socket) -> Interrupted:
-    """Answer requests until a signal comes; return what to tell of it."""
+    """Answer requests until a signal comes; return the interruption."""
     with StopRequest() as stop, running(app, listening) as thread:
         while thread.is_alive() and not stop.asked:
             thread.join(0.2)

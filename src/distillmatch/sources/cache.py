@@ -1,8 +1,8 @@
-"""The cache: images decoded once, in one file that later starts map from disk.
+"""A cache of decoded images: one file, which later starts map from disk.
 
-The file holds the images, those of the training part first, a description in JSON with their
-labels, and a footer: the description's hash and length. It appears whole or not at all, and is
-used only if footer, description, size and key agree.
+The file holds the images (training images first), a description in JSON with their labels, and a
+footer with the hash and the length of the description. It is written atomically, and used only if
+footer, description, size and key agree.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _FOOTER = struct.Struct("<32sQ")
 
 
 class _Description(BaseModel):
-    """What the file says of its images."""
+    """The description of the images in the file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,8 +54,8 @@ class Plan:
         name: the name of the data set.
         files: image files or paths with their labels, those for training first.
         train: how many of the files are for training.
-        class_names: the name of each label; of those without a training image nothing is kept, and
-            the rest is renumbered.
+        class_names: the name of each label. Classes without a training image are left out, and the
+            others renumbered.
         tree: returns the tree of the classes of these names, if they have one.
         label_fraction: labeled share of each class unless the configuration names one.
     """
@@ -85,7 +85,7 @@ def load_cached(
 
 @contextmanager
 def made_once(path: Path, doing: str) -> Iterator[None]:
-    """Let one process at a time make a file; the others wait, and then find it."""
+    """Let one process make a file while the others wait and then find it."""
     lock = path.with_name(f"{path.name}.lock")
     with explain_disk_errors(doing, path), locked_file(lock):
         try:
@@ -95,7 +95,7 @@ def made_once(path: Path, doing: str) -> Iterator[None]:
 
 
 def cache_folder(config: StreamConfig) -> Path:
-    """Return where decoded and downloaded files are kept: as configured, or the user's cache."""
+    """Return the folder for decoded and downloaded files: as configured, or the user's cache."""
     if config.cache_dir is not None:
         return config.cache_dir.expanduser().absolute()
     folder = user_cache()
@@ -107,10 +107,7 @@ def cache_folder(config: StreamConfig) -> Path:
 def find_published(
     config: StreamConfig, folder: str, archive: str, files: Collection[str]
 ) -> tuple[Path, Path | None]:
-    """Return where a published data set is looked for, and where it is found.
-
-    Found is a folder that holds the files, or the archive.
-    """
+    """Return where a published data set is expected, and the folder or archive found there."""
     given = config.data_dir.expanduser().absolute() if config.data_dir else cache_folder(config)
     for place in (given, given / folder, given / archive):
         if place.is_file() or all((place / name).is_file() for name in files):
@@ -119,7 +116,7 @@ def find_published(
 
 
 def cache_key(*parts: object) -> str:
-    """Return a hash that changes when anything changes that the decoded images depend on."""
+    """Return a hash of everything that the decoded images depend on."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (VERSION, *parts):
         digest.update(f"{part!r}\n".encode(errors="surrogateescape"))

@@ -114,7 +114,7 @@ def download(url: str, path: Path, md5: str) -> None:
 
 
 def _blocks(url: str) -> Iterator[bytes]:
-    """Yield what lies at `url`; a network that fails is one sentence."""
+    """Yield the content of `url`; raise `SourceError` if the network fails."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
             length, have = response.headers.get("Content-Length"), 0

@@ -15,7 +15,7 @@ from distillmatch.errors import SourceError, kind_of
 UNKNOWN = -1
 """The label of a training image that nobody has labeled."""
 PIECE_BYTES = 12 * 2**20
-"""How much is read at once of images that may not fit in memory."""
+"""Bytes read at once of images that may not fit in memory."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,7 +128,7 @@ class ClassTree:
 
     @classmethod
     def of_names(cls, parents: Sequence[str], super_classes: Mapping[str, str]) -> "ClassTree":
-        """Number a tree that is given by names.
+        """Make a tree from names.
 
         `parents` has the parent of each class. `super_classes` has the super-class of each parent,
         in the order in which both are to be numbered; a parent without a class is left out.
@@ -223,7 +223,7 @@ class Dataset:
 
 
 def _check_texts(what: str, values: object, written: bool = True) -> None:
-    """Refuse what is no tuple of texts, or if they are `written` to files, no UTF-8."""
+    """Check that the values are texts, and that those `written` to files can be UTF-8."""
     if isinstance(values, str) or not isinstance(values, Collection):
         raise SourceError(f"{what} must be a tuple of texts, not {values!r}")
     for value in values:

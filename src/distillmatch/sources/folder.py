@@ -151,7 +151,7 @@ def _find(root: Path, test_root: Path | None, unlabeled_roots: Sequence[Path]) -
 
 
 def find_classes(root: Path) -> FoundClasses:
-    """Return the class folders in order of their names, and what is wrong in them.
+    """Return the class folders in order of their names, and the problems in them.
 
     Names that differ only in letter case or in how accents are encoded are the same name.
     """
@@ -215,7 +215,7 @@ def _held_out(files: Sequence[str], root: Path) -> set[str]:
 
 
 def _read_tree(path: Path, class_names: Sequence[str]) -> Tree:
-    """Read a YAML file of super-classes, parents and classes; refuse what is no tree of these."""
+    """Read a YAML file of super-classes, their parents, and their classes; check it."""
     found: Any = read_yaml(path)
     is_tree = isinstance(found, dict) and all(
         isinstance(parents, dict) and all(isinstance(names, list) for names in parents.values())
@@ -264,5 +264,5 @@ def _text(path: Path, value: object) -> str:
 
 
 def _same(name: str) -> str:
-    """Return what two names have in common that count as the same."""
+    """Return the form of a name in which equal names are compared."""
     return unicodedata.normalize("NFC", name.casefold())

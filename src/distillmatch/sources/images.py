@@ -1,7 +1,7 @@
-"""Decoding: any image file becomes a square of RGB bytes, or a reason why it cannot.
+"""Decode any image file into a square of RGB bytes, or say why that fails.
 
-The short side is scaled to the asked side (bicubic, antialiased) and the long side is cropped
-evenly, so nothing is stretched. The orientation noted by a camera is applied. Transparency is laid
+The short side is scaled to the requested side (bicubic, antialiased) and the long side is cropped
+evenly, so nothing is stretched. The EXIF orientation is applied. Transparency is laid
 over white, 16-bit gray is scaled to eight, and of an animation the first picture counts.
 """
 
@@ -35,15 +35,15 @@ UNKNOWN_FORMAT = "not an image in a format that can be read"
 _PIECE_BYTES = 16 * 2**20
 
 Result = NDArray[np.uint8] | str
-"""An image, or the reason why there is none."""
+"""An image, or the reason why it cannot be read."""
 
 
 class BadImageError(Exception):
-    """A file is no usable image; the message is the reason."""
+    """A file is not a usable image; the message says why."""
 
 
 class ImageFile(NamedTuple):
-    """An image yet to be decoded: what messages call it, how to open it, and its path if any."""
+    """An image to decode: its name in messages, how to open it, and its path if it has one."""
 
     where: str
     open: Callable[[], BinaryIO]
@@ -75,7 +75,7 @@ def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
 
 
 def decode_file(file: ImageFile | str, side: int) -> Result:
-    """Return the image in a file, or at a path, or the reason why there is none."""
+    """Return the image in a file or at a path, or the reason why it cannot be read."""
     file = ImageFile.at(file) if isinstance(file, str) else file
     try:
         with file.open() as opened:
@@ -87,7 +87,7 @@ def decode_file(file: ImageFile | str, side: int) -> Result:
 
 
 def problem_with(file: ImageFile) -> str | None:
-    """Return why a file is no image, as far as its head says, or nothing."""
+    """Return why a file is not an image, judged by its first bytes, or None."""
     try:
         with file.open() as opened:
             if not opened.read(1):
@@ -98,7 +98,7 @@ def problem_with(file: ImageFile) -> str | None:
         return UNKNOWN_FORMAT
     except OSError as error:
         return error.strerror or str(error)
-    except Exception:  # of whatever kind: decoding it will say what is wrong with it
+    except Exception:  # decoding the file will say what is wrong with it
         return None
 
 
@@ -148,7 +148,7 @@ def upright(image: Image.Image, side: int) -> Image.Image:
         raise BadImageError(_too_large())
     image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at half size and less, faster
     image.load()
-    with suppress(Exception):  # damaged notes of a camera do not make the picture unusable
+    with suppress(Exception):  # damaged EXIF data do not make the picture unusable
         ImageOps.exif_transpose(image, in_place=True)
     return _to_rgb(image)
 

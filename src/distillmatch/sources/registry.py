@@ -49,7 +49,7 @@ def check_images_available(config: StreamConfig) -> None:
 
 
 def _call(function: Callable[..., Any], config: StreamConfig) -> Any:
-    """Call a part of a source; name a source that is not ours if it fails or wants to exit."""
+    """Call a function of a source; if a user's source fails or exits, say which one."""
     try:
         return function(config)
     except DistillMatchError:

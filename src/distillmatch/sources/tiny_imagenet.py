@@ -60,7 +60,7 @@ load = CheckedSource(_load, _locate)
 
 
 class _Files(NamedTuple):
-    """The published files: where each lies by its name, what changes with them, how to read one."""
+    """The published files: their places by name, a stamp of all, and how to open one."""
 
     places: Mapping[str, str]
     stamp: object
@@ -79,7 +79,7 @@ class _Files(NamedTuple):
         raise SourceError(f"{shown(place)}: {reason}")
 
     def place(self, name: str, listed_in: str) -> str:
-        """Return where a file lies that is listed, or refuse the lack of it."""
+        """Return the place of a listed file, or raise if it is missing."""
         if name in self.places:
             return self.places[name]
         raise SourceError(f"{name}: expected this file, which {listed_in} list, found nothing")
@@ -132,7 +132,7 @@ def _plan(files: _Files) -> Plan:
 
 
 def _train(files: _Files, wnids: list[str]) -> list[tuple[str, int]]:
-    """List train/<wnid>/images; an image that the class's list of boxes has must be there."""
+    """List train/<wnid>/images; every image in the class's list of boxes must be there."""
     of_class = defaultdict(list)
     for name in sorted(files.places):
         if name.startswith("train/") and name.lower().endswith((".jpeg", ".jpg")):

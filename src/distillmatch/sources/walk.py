@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 OF_REVIEW = ".review"
-"""What the review page keeps beside the labels: nothing that a person put there."""
+"""The folder in which the review page keeps its own files."""
 _IGNORED = ("thumbs.db", "desktop.ini", "__macosx")
 
 
@@ -109,12 +109,12 @@ def shown(path: str | Path) -> str:
 
 
 def is_ignored(name: str) -> bool:
-    """Return whether a name is hidden, or of a kind that desktops leave behind."""
+    """Return whether a name is hidden, or one that desktops leave behind."""
     return name.startswith(".") or name.casefold() in _IGNORED
 
 
 def _kind_of(entry: os.DirEntry[str]) -> os.stat_result | str:
-    """Return the status of a file or folder, or why an entry is neither."""
+    """Return the status of a file or folder, or the reason why an entry is neither."""
     try:
         status = entry.stat()
     except OSError as error:

@@ -50,6 +50,6 @@ class Normalization:
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def scales_and_shifts(self) -> tuple[list[float], list[float]]:
-        """Return the factor and the summand of a value from 0 to 255, by channel."""
+        """Return the scale and the shift of values from 0 to 255, by channel."""
         pairs = list(zip(self.mean, self.std, strict=True))
         return [1 / (255 * std) for _, std in pairs], [-mean / std for mean, std in pairs]
