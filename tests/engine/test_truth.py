@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import Engine, Judgement, TaskOutcome
+from distillmatch.engine import Engine, TaskOutcome
 from distillmatch.engine.data import TaskData
 from distillmatch.methods import Batch, TaskInfo, Training, method_names
 from distillmatch.runs import run
 from distillmatch.sources import Dataset, Part
 from distillmatch.streams import Stream, build_stream
 
-LEADS_TO_TRUTH = (Dataset, Part, Stream, Engine, Judgement, TaskOutcome)
+LEADS_TO_TRUTH = (Dataset, Part, Stream, Engine, TaskOutcome)
 ORACLE: dict[str, Any] = {"method": "worldmatch", "options": {"accept": "truth"}}
 CAPTURED = ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")
 
@@ -236,7 +236,7 @@ def test_poisoned_truth_changes_no_bit_of_what_is_learned(options: dict[str, Any
         assert one.values == other.values
         if one.judgement is not None and other.judgement is not None:
             assert np.array_equal(one.judgement.accepted, other.judgement.accepted)
-            assert not np.array_equal(one.judgement.truth, other.judgement.truth)
+            assert not np.array_equal(one.truth, other.truth)
 
 
 def test_poisoned_truth_changes_what_the_oracle_learns() -> None:

@@ -66,7 +66,7 @@ def test_examples_are_the_most_familiar_images_of_each_class_in_turn(
     images = np.arange(8, dtype=np.uint8).repeat(12).reshape(8, 2, 2, 3)
     slots = np.array(["abc-".index(one) % 3 for one in taken])
     accepted = np.array([one != "-" for one in taken])
-    judgement = Judgement(slots, accepted, np.zeros(8, np.int64))
+    judgement = Judgement(slots, accepted)
     of_scores = None if scores is None else np.array(scores, np.float32)
     sample = Sample(np.arange(8), of_scores)
     found = choose_examples(sample, judgement, ["a", "b", "c"], images, most=6)

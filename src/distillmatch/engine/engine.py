@@ -64,7 +64,7 @@ class Engine:
 
     def resume(self, snapshot: Snapshot) -> None:
         """Let `run` begin where the snapshot was taken."""
-        self.trainer.resume(snapshot, self._truth(snapshot.values["task"]))
+        self.trainer.resume(snapshot)
         self.coreset = restored_coreset(snapshot, self.coreset)
 
     def snapshot(self) -> Snapshot:
@@ -93,12 +93,8 @@ class Engine:
     def _learn(self, task: TaskInfo) -> TaskOutcome:
         underway = self.underway
         given = self._given(task)
-        self.trainer.learn(
-            task,
-            self._task_data(task, given),
-            lambda: self._truth(task.number),
-            f"task {task.number + 1}/{len(self.stream)}",
-        )
+        doing = f"task {task.number + 1}/{len(self.stream)}"
+        self.trainer.learn(task, self._task_data(task, given), doing)
         self.method.end_task(task)
         if self.method.memory == "coreset":
             self.coreset = self.coreset.after(given[-1], self.config.seed)
@@ -115,6 +111,7 @@ class Engine:
             familiarity=outputs.familiarity,
             familiarity_labels=outputs.labels,
             judgement=underway.judgement,
+            truth=self._truth(task.number),
             values=dict(self.method.values),
             losses=underway.losses,
             seconds=underway.clock.seconds,

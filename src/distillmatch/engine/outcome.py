@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,13 +18,11 @@ Losses = dict[str, dict[str, list[float]]]
 """By training: the mean of each epoch of the loss, and of its terms by name."""
 
 
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """What a method believed of a task's unlabeled images, beside the truth."""
+class Judgement(NamedTuple):
+    """What a method believes of a task's unlabeled images: a class of each, and whether it is."""
 
     pseudo_labels: NDArray[np.int64]
     accepted: NDArray[np.bool_]
-    truth: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,8 @@ class TaskOutcome:
     """What came of one task: test outputs, beliefs about unlabeled images, times and memory.
 
     `logits` and `labels` are those of the test images of all tasks so far, in task order.
-    `familiarity` scores all test images, of unseen classes too, with `familiarity_labels`.
+    `familiarity` scores all test images, of unseen classes too, with `familiarity_labels`. `truth`
+    has the true classes of the task's unlabeled images, for diagnosis alone.
     """
 
     task: TaskInfo
@@ -41,6 +40,7 @@ class TaskOutcome:
     familiarity: NDArray[np.float32] | None
     familiarity_labels: NDArray[np.int64]
     judgement: Judgement | None
+    truth: NDArray[np.int64]
     values: dict[str, float]
     losses: Losses
     seconds: dict[str, float]

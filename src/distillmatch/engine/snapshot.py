@@ -48,8 +48,8 @@ def take_snapshot(
     tensors |= {} if step is None else step.state
     tensors["coreset"] = torch.from_numpy(coreset.images)
     if underway.judgement is not None:
-        tensors["judgement/pseudo_labels"] = torch.from_numpy(underway.judgement.pseudo_labels)
-        tensors["judgement/accepted"] = torch.from_numpy(underway.judgement.accepted)
+        for name, rows in underway.judgement._asdict().items():
+            tensors[f"judgement/{name}"] = torch.from_numpy(rows)
     values = {
         "task": underway.task,
         "trainings": underway.trainings,
@@ -64,15 +64,11 @@ def take_snapshot(
     return Snapshot(values, {name: _copied(tensor) for name, tensor in tensors.items()})
 
 
-def restored_underway(snapshot: Snapshot, truth: np.ndarray[Any, np.dtype[np.int64]]) -> Underway:
-    """Return how far the task was; `truth` is that about its unlabeled images."""
+def restored_underway(snapshot: Snapshot) -> Underway:
+    """Return how far the task was."""
     values, judgement = snapshot.values, None
-    if "judgement/accepted" in snapshot.tensors:
-        judgement = Judgement(
-            snapshot.tensors["judgement/pseudo_labels"].numpy(),
-            snapshot.tensors["judgement/accepted"].numpy(),
-            truth,
-        )
+    if judged := _below("judgement/", snapshot):
+        judgement = Judgement(**{name: rows.numpy() for name, rows in judged.items()})
     return Underway(
         task=values["task"],
         trainings=values["trainings"],

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from distillmatch.config import RunConfig
@@ -28,7 +27,6 @@ from distillmatch.networks import Network
 from distillmatch.streams import Coreset
 from distillmatch.views import plain_views
 
-Truth = Callable[[], NDArray[np.int64]]
 EpochDone = Callable[[Training, int], None]
 """Called with a training and the number of an epoch, from 0, once its losses are known."""
 
@@ -61,10 +59,10 @@ class Trainer:
         self._pause = pause or (lambda: None)
         self._resumed: Snapshot | None = None
 
-    def resume(self, snapshot: Snapshot, truth: NDArray[np.int64]) -> None:
-        """Let `learn` begin where the snapshot was taken; `truth` is as for `learn`."""
+    def resume(self, snapshot: Snapshot) -> None:
+        """Let `learn` begin where the snapshot was taken."""
         self._resumed = snapshot
-        self.underway = restored_underway(snapshot, truth)
+        self.underway = restored_underway(snapshot)
 
     def snapshot(self, coreset: Coreset) -> Snapshot:
         """Return all that the rest of the work depends on, as it is now."""
@@ -80,17 +78,13 @@ class Trainer:
             self.work_done = self._resumed.values["work"]
         self.progress.start(total, self.work_done)
 
-    def learn(self, task: TaskInfo, data: TaskData, truth: Truth, doing: str) -> None:
-        """Run what is left of a task's trainings.
-
-        `truth` gives the classes of the unlabeled images where they are known, -1 elsewhere, for
-        diagnosis alone; `doing` names the task where progress is shown.
-        """
+    def learn(self, task: TaskInfo, data: TaskData, doing: str) -> None:
+        """Run what is left of a task's trainings; `doing` names it where progress is shown."""
         underway = self.underway
         trainings = self._trainings(task, data)
         for training in trainings[underway.trainings :]:
             with underway.clock.phase(training.name):
-                self._train(training, data, task, truth, doing)
+                self._train(training, data, task, doing)
             underway.trainings, underway.epochs = underway.trainings + 1, 0
             self._pause()
         self._resumed = None
@@ -123,15 +117,13 @@ class Trainer:
         """Return what takes a training's steps, with a fresh optimizer."""
         return EpochSteps(Step(training, task, self.placement, self.config))
 
-    def _train(
-        self, training: Training, data: TaskData, task: TaskInfo, truth: Truth, doing: str
-    ) -> None:
+    def _train(self, training: Training, data: TaskData, task: TaskInfo, doing: str) -> None:
         """Run one training, or what is left of it."""
         underway = self.underway
         if training.before is not None:
             training.before(data, task)
         if underway.judgement is None:
-            underway.judgement = self._judged(training, data, task, truth)
+            underway.judgement = self._judged(training, data, task)
         steps = self.steps_of(training, task)
         step = steps.step
         if self._resumed is not None:
@@ -163,9 +155,7 @@ class Trainer:
         if training.after is not None:
             training.after(data, task)
 
-    def _judged(
-        self, training: Training, data: TaskData, task: TaskInfo, truth: Truth
-    ) -> Judgement | None:
+    def _judged(self, training: Training, data: TaskData, task: TaskInfo) -> Judgement | None:
         """Return what the method believes of the unlabeled images, if it says that."""
         frozen = training.frozen_unlabeled
         if frozen is None or type(self.method).judge is Method.judge:
@@ -175,7 +165,7 @@ class Trainer:
         if judged is None:
             return None
         labels, accepted = judged
-        return Judgement(labels.cpu().numpy(), accepted.cpu().numpy(), truth())
+        return Judgement(labels.cpu().numpy(), accepted.cpu().numpy())
 
     def _refuse_ruin(self, training: Training, data: TaskData, task: TaskInfo) -> None:
         """Refuse a network that the last step ruined: the losses are those before each step.

@@ -133,7 +133,6 @@ def run_trainings(
     keeper: Keeper | None,
 ) -> Trainer:
     """Run a task's trainings, or what a snapshot leaves of them."""
-    nobody_knows = np.full(data.count("unlabeled"), -1, np.int64)
 
     def pause() -> None:
         if keeper is not None:
@@ -141,10 +140,10 @@ def run_trainings(
 
     trainer = Trainer(config, method, data.placement, progress, pause, data.info.number)
     if snapshot is not None:
-        trainer.resume(snapshot, nobody_knows)
+        trainer.resume(snapshot)
     trainer.begin(sum(trainer.work_of(one, data.info, data.steps(one)) for one in trainings))
     try:
-        trainer.learn(data.info, data, lambda: nobody_knows, name)
+        trainer.learn(data.info, data, name)
     finally:
         trainer.progress.stop()
     return trainer

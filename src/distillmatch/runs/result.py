@@ -190,7 +190,7 @@ def detector_figures(outcome: "TaskOutcome") -> dict[str, Any]:
             tpr, fpr = share_at(inside, threshold), share_at(outside, threshold)
     if judged is not None:
         accepted, past, right = pseudo_label_quality(
-            judged.accepted, judged.pseudo_labels, judged.truth, outcome.task.past
+            judged.accepted, judged.pseudo_labels, outcome.truth, outcome.task.past
         )
     return {
         "auroc": area,

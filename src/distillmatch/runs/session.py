@@ -196,7 +196,7 @@ class Session:
             return []
         images = self.stream.tasks[number].unlabeled
         accepted = np.flatnonzero(judged.accepted).tolist()
-        parts = {"image": images, "label": judged.pseudo_labels, "truth": judged.truth}
+        parts = {"image": images, "label": judged.pseudo_labels, "truth": outcome.truth}
         return [
             {name: int(values[i]) for name, values in parts.items()}
             for i in shuffled(accepted, self.config.seed, "examples", number)[:EXAMPLES]
