@@ -1,13 +1,13 @@
 """A copy of the pretrained network, tuned for a task's classes beside the frozen one.
 
 It starts as the classifier on the frozen features, and is tuned by the labels and, as WorldMatch
-does, by strong views of the unlabeled images: these are to be told as the frozen and the tuned
-network together tell their weak views. The frozen classifier knows the past classes, so they stay
-known, without an image of them, where the camera shows them.
+does, by strong views of the unlabeled images: these are to be told as the frozen classifier tells
+their weak views. It knows the past classes, so they stay known without labels where the camera
+shows them.
 
 A quarter of each class's labels and of the unlabeled images is held out. The copy is kept only if
-both networks together tell more of them right than the frozen one alone; what this one is sure to
-be a past class counts as such.
+both networks together tell more of them right than the frozen one alone, or as many and are surer
+of the labels; what this one is sure to be a past class counts as such.
 """
 
 from copy import deepcopy
@@ -41,7 +41,7 @@ TRAINING: dict[str, Any] = {
     "method": "worldmatch",
     "batch": 16,
     "unlabeled_batch": 16,
-    "learning_rate": 1e-4,
+    "learning_rate": 2e-4,
     "optimizer": "adamw",
     "schedule": "cosine",
     "strong_labels": True,
@@ -114,7 +114,7 @@ def bytes_of(network: nn.Module) -> int:
 
 
 class _FineTuning(Method):
-    """Labels by weak and strong views, strong views of other images by both networks' answers."""
+    """Labels by weak and strong views, other images by strong views and a frozen classifier."""
 
     strong_views: ClassVar[bool] = True
     clip: ClassVar[float | None] = 1.0
@@ -133,17 +133,15 @@ class _FineTuning(Method):
         return Past(self.teacher(images))
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
-        """Return the cross entropies of labels and of what both networks say."""
+        """Return the cross entropies of labels, and of what the frozen classifier says."""
         assert batch.strong_images is not None and batch.strong is not None
         views = [batch.images, batch.strong_images, batch.strong]
         logits = self.classifier(torch.cat([one for one in views if len(one)]))
         of_labeled, of_strong = logits.split([2 * len(batch.labels), len(batch.strong)])
         terms = {"labels": cross_entropy(of_labeled, batch.labels.repeat(2))}
         if len(of_strong):
-            with torch.no_grad():
-                own = self.classifier(batch.unlabeled)
-            both = (batch.unlabeled_outputs.past + own) / 2
-            terms["agreement"] = cross_entropy(of_strong, both.softmax(dim=1))
+            said = batch.unlabeled_outputs.past.softmax(dim=1)
+            terms["agreement"] = cross_entropy(of_strong, said)
         return terms
 
 
@@ -192,16 +190,22 @@ def fine_tune(
 
     both, width = FeatureReader(beside(backbone, method.copy), None), backbone.dimension
 
-    def answers(asked: Pixels) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def logits(asked: Pixels) -> list[Tensor]:
         """Return those of the frozen network alone, and of both."""
         found = both.read(asked, "images held out")[0]
         alone = teacher.logits(found[:, :width])
-        return alone.argmax(1), (alone + found[:, width:]).argmax(1)
+        return [torch.from_numpy(one) for one in (alone, (alone + found[:, width:]) / 2)]
 
-    frozen, tuned = (_percent(found == slots[held]) for found in answers(images[held]))
-    same = _percent(np.equal(*answers(unlabeled[looks_past]))) if len(past) else 100.0
+    labels, found = torch.from_numpy(slots[held]), logits(images[held])
+    frozen, tuned = (_percent(one.argmax(1), labels) for one in found)
+    unsure, less_unsure = (float(cross_entropy(one, labels)) for one in found)
+    same = 100.0
+    if len(past):
+        before, after = logits(unlabeled[looks_past])
+        same = _percent(before.argmax(1), after.argmax(1))
     told |= {"frozen": frozen, "tuned": tuned, "same": same if len(past) else None}
-    if (seen - len(past)) * (tuned - frozen) <= len(past) * (100 - same):
+    gained, lost = (seen - len(past)) * (tuned - frozen), len(past) * (100 - same)
+    if (gained, -less_unsure) <= (lost, -unsure):
         return None, told
     return method.copy, told | {"kept": True, "bytes": bytes_of(method.copy)}
 
@@ -223,5 +227,5 @@ def _some(places: NDArray[np.int64], seed: int, of: int | str) -> NDArray[np.int
     return places[order[: len(places) // HELD_OUT]]
 
 
-def _percent(right: NDArray[np.bool_]) -> float:
-    return 100 * float(right.mean())
+def _percent(answers: Tensor, right: Tensor) -> float:
+    return 100 * float((answers == right).float().mean())

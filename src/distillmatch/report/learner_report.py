@@ -139,6 +139,8 @@ def fine_tuning_sentences(record: Record) -> list[str]:
         f"A copy of the network was tuned and {used}: of {images} held out the frozen network "
         f"alone tells {told['frozen']:.1f} % right, with the copy {told['tuned']:.1f} %"
     )
+    if told["kept"] and told["tuned"] <= told["frozen"]:
+        said += ", and is surer of it"
     if told["past"] and told["same"] is not None:
         past = plural(told["past"], "camera image")
         said += f"; of {past} held out that look like past classes {told['same']:.1f} % stay so"
