@@ -110,10 +110,10 @@ class Canvas:
         across_scale = down_scale * self.uniform("aspect", 0.88, 1.14)
         across = (self.column - self.uniform("column", -0.22, 0.22)) / across_scale
         down = (self.row - self.uniform("row", -0.22, 0.22)) / down_scale
-        self.x = (across * cosine + down * sine) * self._sign("mirror")
-        self.y = down * cosine - across * sine
-        if turn == 1:
-            self.y = self.y * self._sign("upside")
+        mirror = self._sign("mirror")
+        upside = self._sign("upside") if turn == 1 else np.float32(1)
+        self.x = across * (cosine * mirror) + down * (sine * mirror)
+        self.y = down * (cosine * upside) - across * (sine * upside)
         self.sharpness = down_scale * np.float32(self.side / 2)
 
     def disc(self, x: float, y: float, radius: float) -> Field:
@@ -180,7 +180,8 @@ class Canvas:
     def paint(self, field: Field, *names: str, spread: float = 0.09) -> None:
         """Cover the inside of a shape with one of the named colors."""
         cover = np.clip(0.5 - field * self.sharpness, 0, 1)
-        self.planes += cover * (self.color(*names, spread=spread) - self.planes)
+        for i, level in enumerate(self.color(*names, spread=spread)):
+            self.planes[i] += cover * (level - self.planes[i])  # alone, it stays in the CPU's cache
 
     def rarely_large(self, purpose: str) -> Field:
         """Return a number for each picture that is near 0 for most and up to 1 for a few."""
