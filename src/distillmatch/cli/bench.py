@@ -113,6 +113,13 @@ def _add_photographs(kinds: Commands) -> None:
         help=f"epochs of what is trained (default: {TUNED} a month with pretrained weights, "
         f"{FROM_SCRATCH} from scratch)",
     )
+    parser.add_argument(
+        "--image-size",
+        type=at_least(8, int),
+        metavar="N",
+        help="side in pixels to which images are brought; smaller ones are quicker (default: as "
+        "`learn` chooses)",
+    )
     add_device_option(parser)
     add_json_option(parser)
     parser.set_defaults(run=run_photographs)
@@ -130,6 +137,9 @@ def run_photographs(arguments: argparse.Namespace) -> None:
 
     also, tuned = arguments.also, arguments.epochs or TUNED
     small = {"network": "wrn-28-2", "epochs": arguments.epochs or FROM_SCRATCH}
+    everywhere: dict[str, Any] = {"device": arguments.device}
+    if arguments.image_size is not None:
+        everywhere["image_size"] = arguments.image_size
     learners: dict[str, dict[str, Any]] = {"ours": {}}
     if "fine-tune" in also:
         learners["fine-tuned"] = {"fine_tune": tuned}
@@ -141,7 +151,7 @@ def run_photographs(arguments: argparse.Namespace) -> None:
         learners["from scratch"] = small
     measured = measure_photographs(
         arguments.folder,
-        {name: {"device": arguments.device, **given} for name, given in learners.items()},
+        {name: {**given, **everywhere} for name, given in learners.items()},
         at_once=[OFFLINE],
         splits=arguments.splits,
         months=arguments.months,
