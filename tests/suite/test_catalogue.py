@@ -9,7 +9,6 @@ import yaml
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.suite.catalogue import (
-    Experiment,
     Published,
     at_scale,
     experiment_names,
@@ -29,12 +28,7 @@ OWN: dict[str, Any] = {
 }
 
 
-def everything() -> list[Experiment]:
-    return [load_experiment(name) for name in experiment_names()]
-
-
-def of_paper() -> list[Experiment]:
-    return [experiment for experiment in everything() if not experiment.beyond_paper]
+EVERYTHING = [load_experiment(name) for name in experiment_names()]
 
 
 def write(folder: Path, **changes: Any) -> str:
@@ -45,7 +39,7 @@ def write(folder: Path, **changes: Any) -> str:
 
 def test_experiments_that_share_a_run_agree_on_what_was_published() -> None:
     found: dict[tuple[str, str], dict[Published, set[str]]] = {}
-    for experiment in everything():
+    for experiment in EVERYTHING:
         for cell in experiment.cells:
             for metric, figure in cell.published.items():
                 key = run_name(cell.config), metric
@@ -69,7 +63,9 @@ def test_an_ablation_takes_away_one_part(name: str) -> None:
 
 
 def test_the_settings_are_the_protocols() -> None:
-    for experiment in of_paper():
+    for experiment in EVERYTHING:
+        if experiment.beyond_paper:
+            continue
         assert experiment.seeds == (0, 1, 2)
         for cell in experiment.cells:
             config = cell.config
@@ -87,7 +83,7 @@ def test_the_settings_are_the_protocols() -> None:
 
 
 def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
-    for experiment in everything():
+    for experiment in EVERYTHING:
         small = at_scale(experiment, "quick")
         assert [c.row for c in small.cells] == [c.row for c in experiment.cells]
         assert len({c.name for c in small.cells}) == len({c.name for c in experiment.cells})
@@ -106,46 +102,42 @@ def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
 
 
 def test_names_at_quick_scale_say_how_many_tasks_and_images_there_are() -> None:
-    columns = {
-        name: at_scale(load_experiment(name), "quick").columns
-        for name in ("table-2a", "table-2b", "ablation-parent", "figure-3")
-    }
-    assert columns["table-2a"] == ("3 tasks", "6 tasks", "12 tasks")
-    assert columns["table-2b"] == ("coreset 0", "coreset 60")
-    assert columns["ablation-parent"] == ("12 tasks",)
-    assert columns["figure-3"][:3] == ("0", "15", "30")
+    def columns(name: str) -> list[str]:
+        cells = at_scale(load_experiment(name), "quick").cells
+        return list(dict.fromkeys(cell.column for cell in cells))
+
+    assert columns("table-2a") == ["3 tasks", "6 tasks", "12 tasks"]
+    assert columns("table-2b") == ["coreset 0", "coreset 60"]
+    assert columns("ablation-parent") == ["12 tasks"]
+    assert columns("figure-3")[:3] == ["0", "15", "30"]
     assert "coreset of 60" in at_scale(load_experiment("table-2c"), "quick").title
-
-
-def test_an_own_experiment_is_a_file_of_the_same_form(tmp_path: Path) -> None:
-    experiment = load_experiment(write(tmp_path))
-    assert experiment.name == "own" and experiment.metrics == ("A_N", "omega")
-    first, second = experiment.cells
-    assert first.config == RunConfig(source="shapes", tasks=5, options={"true_positive_rate": 0.2})
-    assert first.published == {"A_N": Published(40.0, 2.0)} and second.published == {}
 
 
 def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> None:
     options: Any = {"consistency_weight": 2.0, "distillation_weight": 2.0}
-    common = {"tasks": 2, "epochs": 2, "batch": 2, "options": options}
+    common = {"source": "shapes", "tasks": 2, "epochs": 2, "batch": 2, "options": options}
     few: Any = {
         "tasks": 3,
         "epochs": 3,
         "options": {"distillation_weight": 3.0, "pseudo_labels": False},
     }
-    rows: Any = {"DM": {"tasks": 4, "options": {"class_balancing": False}}}
-    file = write(tmp_path, common=common, columns={"few": few}, rows=rows, published={})
-    config = load_experiment(file).cells[0].config
-    assert (config.tasks, config.epochs, config.batch) == (4, 3, 2)
-    assert config.options == {**options, **few["options"], **rows["DM"]["options"]}
-
-
-def test_an_option_at_its_default_makes_no_other_run(tmp_path: Path) -> None:
-    """A result says what differs from the defaults; by another name it would never be found."""
-    rows = {f"λ {weight}": {"options": {"consistency_weight": weight}} for weight in (0.5, 1.0)}
-    experiment = load_experiment(write(tmp_path, rows=rows, columns={"all": {}}, published={}))
-    half, one = (cell.config for cell in experiment.cells)
-    assert run_name(one) == run_name(half.replace(options={}))
+    row: Any = {"method": "dm", "tasks": 4, "options": {"class_balancing": False}}
+    columns = {"few": few, "most": {}}
+    experiment = load_experiment(write(tmp_path, common=common, columns=columns, rows={"DM": row}))
+    assert experiment.name == "own" and experiment.metrics == ("A_N", "omega")
+    first, second = experiment.cells
+    assert first.config == RunConfig(
+        source="shapes",
+        tasks=4,
+        epochs=3,
+        batch=2,
+        options={**options, **few["options"], **row["options"]},
+    )
+    assert first.published == {"A_N": Published(40.0, 2.0)} and second.published == {}
+    # An option at its default makes no other run: by another name it would never be found.
+    usual = {"DM": {"options": {"consistency_weight": 1.0}}}
+    cells = load_experiment(write(tmp_path, rows=usual, columns=columns)).cells
+    assert cells[1].config.options == {}
 
 
 def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Path) -> None:
@@ -155,7 +147,6 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
     assert recipes == {"words": "as-written", "all": "paper"}
     as_written = load_experiment(file, "as-written")
     assert {cell.config.recipe for cell in as_written.cells} == {"as-written"}
-    assert as_written.recipe == "as-written"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +154,6 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
     [
         ({"colums": {}}, r"own.yaml: unknown key 'colums' \(did you mean 'columns'\?\)"),
         ({"metrics": ["A_N", "accuracy"]}, "metrics must be one of 'A_N', .*, not 'accuracy'"),
-        ({"kind": "picture"}, "kind must be one of 'table', 'figure', not 'picture'"),
         ({"rows": {}}, "rows must not be empty"),
         (
             {"rows": {"DM": {"method": "dn"}}},
@@ -171,14 +161,11 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
             "module:name, not 'dn'",
         ),
         ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'few': seed 4 is given"),
-        ({"columns": {"few": {"seed": 5}, "most": {}}}, "column 'few': seed 5 is given"),
         (
             {"rows": {"DM": {"weight-decay": 0.1, "weight_decay": 0.2}}},
             "row 'DM', column 'few': weight_decay is given twice, with dashes and with",
         ),
-        ({"rows": {"DM": {"metod": "dm"}}}, "row 'DM', column 'few': unknown key 'metod'"),
         ({"rows": {"DM": {"options": {"pseudo_label": 0}}}}, "mean 'pseudo_labels'"),
-        ({"rows": {"DM": {"coreset": -1}}}, "row 'DM', column 'few': coreset must be at least 0"),
         ({"published": {"GD": {}}}, "published names row 'GD'; the rows are DM"),
         ({"published": {"DM": {"bwt": [1, 2]}}}, "row 'DM', names metric 'bwt'"),
         ({"published": {"DM": {"A_N": [1]}}}, "A_N has 1 figures for 2 columns"),
@@ -187,8 +174,6 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
             "published must have figures such as 15.6 ± 0.9, not '1 [+] 2'",
         ),
         ({"only": {"DM": ["all"]}}, "names column 'all'; the columns are few, most"),
-        ({"only": {"GD": ["few"]}}, "only names row 'GD'"),
-        ({"seeds": ["one"]}, "seeds must be a whole number"),
         ({"seeds": []}, "seeds must not be empty"),
     ],
 )
@@ -200,15 +185,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     assert "own.yaml" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def test_own_methods_and_both_spellings_of_options_are_fine(
+def test_own_code_is_named_by_a_file_and_allowed_by_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from distillmatch.methods.dm import DistillMatch as Method\n"
-    )
+    own = "from distillmatch.methods.dm import DistillMatch as Method\n"
+    (tmp_path / "mine.py").write_text(own)
     monkeypatch.syspath_prepend(tmp_path)
-    common = {"source": "shapes", "labels-per-class": 3}
     rows = {"mine": {"method": "mine:Method", "labels_per_class": 4}}
+    common = {"source": "shapes", "labels-per-class": 3}
     file = write(tmp_path, common=common, rows=rows, published={})
     with pytest.raises(ConfigError, match=r"row 'mine', .* --allow-import mine:Method"):
         load_experiment(file)

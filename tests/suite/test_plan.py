@@ -1,6 +1,5 @@
 """Plans: every run that experiments need, and none twice; what is shared is truly the same run."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,16 @@ from small_runs import six_classes, tiny
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
 from distillmatch.runs import run
-from distillmatch.suite.catalogue import Experiment, load_experiment
+from distillmatch.suite.catalogue import load_experiment
 from distillmatch.suite.names import bound_config
-from distillmatch.suite.plan import PlannedRun, plan
+from distillmatch.suite.plan import plan
 
 
-def counted(runs: list[PlannedRun]) -> Counter[str]:
-    return Counter(run.config.method for run in runs)
-
-
-def own(tmp_path: Path, rows: dict[str, Any]) -> Experiment:
+def methods_of(tmp_path: Path, rows: dict[str, Any]) -> list[str]:
+    """Return the methods of the runs of an experiment with these rows."""
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump({"title": "own", "columns": {"one": {}}, "rows": rows}))
-    return load_experiment(str(path))
+    return [run.config.method for run in plan([load_experiment(str(path))], [1])]
 
 
 def test_a_run_is_shared_between_experiments_and_names_them() -> None:
@@ -35,35 +31,12 @@ def test_a_run_is_shared_between_experiments_and_names_them() -> None:
     assert runs["cifar100-authors-parent-offline-seed1"].experiments == dm.experiments
 
 
-def names_of(cells: list[str], *experiments: str) -> set[str]:
-    planned = plan([load_experiment(name) for name in experiments], [1], cells=cells)
-    names = [run.name for run in planned if run.config.method != "offline"]
-    return {name.removeprefix("cifar100-authors-").removesuffix("-seed1") for name in names}
-
-
-def test_chosen_cells_are_those_of_a_row_a_column_or_both() -> None:
-    assert names_of(["DM/10 tasks"], "table-2a") == {"random10-uniform-dm"}
-    assert names_of(["GD"], "table-2a") == {f"random{n}-uniform-gd" for n in (5, 10, 20)}
-    assert names_of(["/5 tasks"], "table-2a") == {
-        "random5-base",
-        *(f"random5-uniform-{method}" for method in ("e2e", "dr", "gd", "dm")),
-    }
-    two = names_of(["DM/Positive", "DM/coreset 0"], "table-2b", "table-2c")
-    assert two == {"parent-positive-coreset400-dm", "parent-uniform-dm"}
-
-
-def test_a_plan_without_bounds_has_those_that_are_asked_for() -> None:
-    runs = plan([load_experiment("table-2a")], [1], cells=["/20 tasks"], bounds=False)
-    assert {run.config.method for run in runs} == {"offline", "base", "e2e", "dr", "gd", "dm"}
-    runs = plan([load_experiment("table-2a")], [1], cells=["DM"], bounds=False)
-    assert [run.config.method for run in runs] == ["dm"] * 3
-
-
 def test_bounds_come_first_then_cells_in_the_order_in_which_they_are_named() -> None:
-    methods = [run.config.method for run in plan([load_experiment("table-2a")], [1, 2])]
+    experiment = load_experiment("table-2a")
+    methods = [run.config.method for run in plan([experiment], [1, 2])]
     assert methods[:6] == ["offline"] * 6 and "offline" not in methods[6:]
     names = ["DM/20 tasks", "Base", "/5 tasks"]
-    runs = plan([load_experiment("table-2a")], [1], cells=names, bounds=False)
+    runs = plan([experiment], [1], cells=names, bounds=False)
     assert [(run.config.method, run.config.tasks) for run in runs] == [
         ("offline", 5), ("dm", 20), *(("base", tasks) for tasks in (5, 10, 20)),
         *((method, 5) for method in ("e2e", "dr", "gd", "dm")),
@@ -88,14 +61,14 @@ def test_a_bound_serves_all_runs_but_those_that_learn_labels_otherwise(tmp_path:
         "batch": {"unlabeled_batch": 64},
         "bound": {"method": "offline", "unlabeled": "none"},
     }
-    assert counted(plan([own(tmp_path, same)], [1])) == {"offline": 1, "dm": 5}
+    assert methods_of(tmp_path, same) == ["offline"] + ["dm"] * 5
     others = {
         "longer": {"epochs": 300}, "larger": {"network": "wrn-28-4"}, "tasks": {"tasks": 5},
         "labels": {"labels_per_class": 5}, "parents": {"order": "parent"}, "plain": {},
         "words": {"recipe": "as-written"}, "authors": {"splits": "authors"},
         "cosine": {"schedule": "cosine"},
     }  # fmt: skip
-    assert counted(plan([own(tmp_path, others)], [1]))["offline"] == len(others)
+    assert methods_of(tmp_path, others).count("offline") == len(others)
 
 
 def test_base_and_the_bound_learn_the_same_whatever_the_unlabeled_stream() -> None:

@@ -21,9 +21,8 @@ from distillmatch.errors import TrainingError
 from distillmatch.runs import Interrupted, read_result, run
 from distillmatch.runs.lock import NAME as LOCK
 from distillmatch.runs.side_by_side import Job
-from distillmatch.suite.engine import work_off
 from distillmatch.suite.ledger import Ledger
-from distillmatch.suite.queue import Queue
+from distillmatch.suite.queue import Queue, work_off
 from distillmatch.suite.ray_engine import RayWorkers
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")

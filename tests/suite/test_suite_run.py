@@ -27,10 +27,10 @@ from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
 from distillmatch.runs.side_by_side import Job
 from distillmatch.runs.threads import SharedProgress
-from distillmatch.suite.engine import work_off
 from distillmatch.suite.ledger import Ledger
-from distillmatch.suite.local import LocalWorkers, Worker, on_gpus
-from distillmatch.suite.queue import Event, Queue, ReportedProgress
+from distillmatch.suite.local import LocalWorkers, on_gpus
+from distillmatch.suite.queue import Queue, work_off
+from distillmatch.suite.worker import Event, ReportedProgress, work
 
 Result = dict[str, Any]
 SHAPES: dict[str, Any] = {
@@ -138,7 +138,7 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
     ]
     lock = FolderLock(tmp_path / "held", nothing)
     target = BytesIO()
-    Worker(BytesIO(b"".join(map(pickle.dumps, jobs))), target).run(at_once, 60.0)
+    work(BytesIO(b"".join(map(pickle.dumps, jobs))), target, at_once, 60.0)
     lock.release()
     target.seek(0)
     events = []
@@ -155,7 +155,7 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
             raise BrokenPipeError
 
     (tmp_path / "good" / "result.json").unlink()
-    Worker(BytesIO(pickle.dumps(jobs[2])), Broken()).run(at_once, 60.0)
+    work(BytesIO(pickle.dumps(jobs[2])), Broken(), at_once, 60.0)
     assert read_result(tmp_path / "good")["complete"]
 
 

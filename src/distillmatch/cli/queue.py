@@ -58,9 +58,8 @@ def do_runs(
     import torch
 
     from distillmatch.runs.lock import excludes
-    from distillmatch.suite.engine import work_off
     from distillmatch.suite.local import LocalWorkers, on_cpu, on_gpus
-    from distillmatch.suite.queue import Queue
+    from distillmatch.suite.queue import Queue, work_off
     from distillmatch.suite.ray_engine import RayWorkers
 
     progress = QueueProgress()

@@ -24,8 +24,8 @@ from distillmatch.suite.names import BOUND, run_name
 from distillmatch.suite.plan import PlannedRun, plan
 
 Result = dict[str, Any]
-Pair = tuple[str, Any, Any, str]
-"""What is recorded, by its name, what it must be, and by what."""
+Fact = tuple[str, Any, Any, str]
+"""The name of what is recorded, its value, what it must be, and by what."""
 COMPUTED = "from the matrices"
 CLOSE = 1e-6
 """Percent by which a figure may differ from the one computed again: the order of additions."""
@@ -65,12 +65,12 @@ class Check:
         except ResultError as error:
             return Report([str(error)])
         tally, metrics = Tally(tuple(result["task_sizes"]), result), result["metrics"]
-        pairs = (*_recorded_twice(result), *_computed_again(result, tally))
+        facts = [*_recorded_twice(result), *_computed_again(result, tally)]
         report = Report(
             [
                 *_problems_of_options(config, result),
                 *self._problems_of_name(config, name),
-                *(problem for pair in pairs for problem in _differing(*pair)),
+                *_wrong(facts),
             ]
         )
         if report.problems:
@@ -86,14 +86,15 @@ class Check:
 
     def finish(self) -> None:
         """Compute every Ω again of which a bound of the same recipe and stream was checked."""
+        keys = ("omega", "omega_double_sum", "omega_curve")
         for report, stream, metrics, tally in self._waiting:
             found = []
             for bound in self._bounds.get(stream, []):
                 again = tally.metrics(bound)
-                keys = ("omega", "omega_double_sum", "omega_curve")
-                pairs = [(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys]
-                found.append([problem for pair in pairs for problem in _differing(*pair)])
-            report.problems += sorted(found, key=len)[0] if found else []
+                found.append(
+                    _wrong([(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys])
+                )
+            report.problems += min(found, key=len, default=[])
 
     def _problems_of_name(self, config: RunConfig, name: str | None) -> Iterator[str]:
         """Compare the configuration with that of the experiment's run, and with the file's name."""
@@ -126,21 +127,20 @@ class Check:
             yield "no experiment has this run"
 
 
-def _problems_of_options(config: RunConfig, result: Result) -> Iterator[str]:
+def _problems_of_options(config: RunConfig, result: Result) -> list[str]:
     """Compare the options that a run had with those that its configuration gives today."""
     if ":" in config.method:
-        return  # whose method is not imported for a check
+        return []  # whose method is not imported for a check
     try:
         options = find_method(config.method).Options(**with_options(config).options)
     except ConfigError as error:
-        yield str(error)
-        return
+        return [str(error)]
     now, then = options.model_dump(mode="json"), result["options"]
-    for key in {**now, **then}:
-        yield from _differing(f"options.{key}", then.get(key), now.get(key), "by default")
+    keys = {**now, **then}
+    return _wrong([(f"options.{key}", then.get(key), now.get(key), "by default") for key in keys])
 
 
-def _recorded_twice(result: Result) -> Iterator[Pair]:
+def _recorded_twice(result: Result) -> Iterator[Fact]:
     """Yield what stands in two places of a result."""
     config, stream, tasks = result["config"], result["stream"], len(result["tasks"])
     stages, classes = len(result["task_sizes"]), len(result["classes"])
@@ -155,14 +155,14 @@ def _recorded_twice(result: Result) -> Iterator[Pair]:
     yield "the sum of task_sizes", sum(result["task_sizes"]), classes, "by classes"
     yield "complete", result["complete"], tasks == stages, f"with {tasks} of {stages} tasks"
     curve = result["metrics"]["omega_curve"]
-    length = tasks if curve is None else len(curve)
-    yield "the length of metrics.omega_curve", length, tasks, "by tasks"
+    if curve is not None:
+        yield "the length of metrics.omega_curve", len(curve), tasks, "by tasks"
     for key in ("stored_images", "stored_bytes"):
         most = max((task[key] for task in result["tasks"]), default=0)
         yield f"memory.{key}", result["memory"][key], most, "at most in tasks"
 
 
-def _computed_again(result: Result, tally: Tally) -> Iterator[Pair]:
+def _computed_again(result: Result, tally: Tally) -> Iterator[Fact]:
     """Yield what follows from the matrices and the tasks."""
     metrics, again = result["metrics"], tally.metrics(None)
     for key in ("A_N", "bwt", "fgt", "accuracies"):
@@ -175,11 +175,13 @@ def _computed_again(result: Result, tally: Tally) -> Iterator[Pair]:
         yield "metrics.omega", metrics["omega"], metrics["omega_curve"][-1], "by its curve"
 
 
-def _differing(name: str, stored: Any, right: Any, where: str) -> list[str]:
-    """Say that something is recorded otherwise than it must be, if it is."""
-    if _is_close(stored, right):
-        return []
-    return [f"{name} is {_shown(stored)}, and {_shown(right)} {where}"]
+def _wrong(facts: list[Fact]) -> list[str]:
+    """Say which facts are recorded otherwise than they must be."""
+    return [
+        f"{name} is {_shown(stored)}, and {_shown(right)} {where}"
+        for name, stored, right, where in facts
+        if not _is_close(stored, right)
+    ]
 
 
 def _is_close(stored: Any, right: Any) -> bool:

@@ -64,7 +64,7 @@ class Ledger:
         check_writable(self.folder, WRITING)
 
     def add(self, result: Result) -> Path:
-        """Write a result under its name, at once; one that is not whole is refused."""
+        """Write a complete result under its name, atomically."""
         if not result.get("complete"):
             raise ResultError(
                 f"the ledger takes complete results; this one has {len(result['tasks'])} of "
@@ -122,11 +122,11 @@ class Archive:
         found: list[Archived] = []
         for seed in ARCHIVED_SEEDS:
             name = run_name(config.replace(splits="hashed", seed=seed))
-            entries = self._entries.get(name, [])
-            same = [one for one in entries if not found or one.preset == found[0].preset]
-            found += [
-                Archived(self.folder / f"{one.file}.json", one.preset, seed) for one in same[:1]
-            ]
+            for one in self._entries.get(name, []):
+                if not found or one.preset == found[0].preset:
+                    path = self.folder / f"{one.file}.json"
+                    found.append(Archived(path, one.preset, seed))
+                    break
         return found
 
     @cached_property

@@ -1,9 +1,4 @@
-"""Workers on this machine: processes, one a core or a GPU, each for one run or several at once.
-
-A process reads runs from its standard input and writes events to its standard output, both as
-pickles. When its input ends, so does the process, after its last run: a parent that died leaves no
-run half done.
-"""
+"""Workers on this machine: processes, one a core or a GPU, each for one run or several at once."""
 
 import contextlib
 import os
@@ -17,20 +12,18 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from distillmatch.errors import ConfigError, TrainingError
-from distillmatch.runs import Interrupted
 from distillmatch.runs.runner import CHECKPOINT_SECONDS
-from distillmatch.runs.side_by_side import Job, run_side_by_side
+from distillmatch.runs.side_by_side import Job
 from distillmatch.runs.threads import MOST_AT_ONCE
-from distillmatch.suite.queue import Event, ReportedProgress, failure
+from distillmatch.suite.worker import PROGRESS_SECONDS, Event
 
 LOG = "workers.log"
-WORKER = "distillmatch.suite.local"
+WORKER = "distillmatch.suite.worker"
+"""Not run as a script, whose events would be of another class than the parent's."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Of every worker: there is one for each core."""
-PROGRESS_SECONDS = 0.5
 RETRIES = 1
 """Here a worker dies by its run more likely than by chance."""
 
@@ -49,7 +42,7 @@ def on_gpus(gpus: int, jobs: int | None = None) -> list[dict[str, str]]:
 
 @dataclass(eq=False)
 class _Child:
-    """A worker process, the runs it has, and whether it was heard of."""
+    """A worker process, the runs it has, and whether it has sent anything."""
 
     process: subprocess.Popen[bytes]
     place: int
@@ -60,7 +53,7 @@ class _Child:
 class LocalWorkers:
     """Worker processes, started when there is something to do for them.
 
-    Their sessions are their own, so that Ctrl-C reaches this process alone, which asks them to
+    Each has a session of its own, so that Ctrl-C reaches this process alone, which asks them to
     stop.
     """
 
@@ -120,10 +113,11 @@ class LocalWorkers:
         return len(self._children[place].has) if place in self._children else 0
 
     def _launch(self, place: int) -> _Child:
+        settings = str(self.at_once), str(self.checkpoint_seconds)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", WORKER, str(self.at_once), str(self.checkpoint_seconds)],
+                [sys.executable, "-c", f"from {WORKER} import main; main()", *settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -168,72 +162,5 @@ class LocalWorkers:
         if code and not child.is_heard and not self._is_stopping:
             raise TrainingError(f"a worker ended by {how} before its first run; see {self.log}")
         for name in child.has:
-            why = f"its worker ended by {how}, see {self.log}"
-            lost = Event("lost", name, (why, RETRIES))
+            lost = Event("lost", name, (f"its worker ended by {how}, see {self.log}", RETRIES))
             yield Event("put_back", name) if self._is_stopping else lost
-
-
-class Worker:
-    """Does runs until there are no more."""
-
-    def __init__(self, source: BinaryIO, target: BinaryIO) -> None:
-        self.source = source
-        self.target = target
-        self._writing = threading.Lock()
-
-    def send(self, event: Event) -> None:
-        """Tell the parent something; one that has died need not know."""
-        with self._writing, contextlib.suppress(OSError):
-            pickle.dump(event, self.target)
-            self.target.flush()
-
-    def next_job(self) -> Job | None:
-        """Wait for a run, or for the end of the work."""
-        try:
-            job: Job = pickle.load(self.source)
-        except EOFError:
-            return None
-        return job
-
-    def failed(self, job: Job, error: Exception) -> None:
-        """Tell that a run could not go on."""
-        import torch  # noqa: PLC0415 - the runs have imported it
-
-        self.send(failure(job, error))
-        if isinstance(error, torch.AcceleratorError):
-            # The device is lost to this process, and with it the runs beside this one: another
-            # process takes them up from their checkpoints.
-            os._exit(1)
-
-    def run(self, at_once: int, checkpoint_seconds: float) -> None:
-        """Do runs until the input ends."""
-        self.send(Event("say", ""))
-
-        def finished(job: Job, result: dict[str, Any]) -> None:
-            self.send(Event("finished", job.name))
-
-        run_side_by_side(
-            self.next_job,
-            at_once,
-            finished=finished,
-            failed=self.failed,
-            progress=lambda job: ReportedProgress(job.name, self.send, PROGRESS_SECONDS),
-            checkpoint_seconds=checkpoint_seconds,
-            tell=lambda sentence: self.send(Event("say", "a worker", (sentence,))),
-        )
-
-
-def main() -> int:
-    """Work as the parent says: how many runs at once, and seconds between checkpoints."""
-    # What libraries print must not come between the events for the parent.
-    target = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        Worker(sys.stdin.buffer, target).run(int(sys.argv[1]), float(sys.argv[2]))
-    except Interrupted as stop:
-        return stop.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,18 +14,10 @@ LONGEST = 90
 """Characters of a name; file systems allow 255 bytes, and people read less."""
 _SAID = ("source", "splits", "order", "tasks", "unlabeled", "coreset", "method", "recipe", "seed")
 """What the beginning and the end of a name say."""
-_SAFE = re.compile(r"[a-z0-9_=.,-]+")
 _RESERVED = re.compile(
-    "|".join(
-        [
-            r"(random|parent|coreset|seed)\d*",
-            "authors",
-            "stratified",
-            "as-written",
-            *get_args(UnlabeledKind),
-        ]
-    )
+    rf"(random|parent|coreset|seed)\d*|authors|stratified|{'|'.join(get_args(UnlabeledKind))}"
 )
+"""Words that mean something in a name."""
 
 
 def bound_config(config: RunConfig) -> RunConfig:
@@ -55,48 +47,43 @@ def run_name(config: RunConfig) -> str:
     briefly or without doubt is said by a digest of the configuration.
     """
     values = config.identity()
-    setting = [values["source"]]
-    setting += [values["splits"]] * (values["splits"] != "hashed")
-    setting.append(values["order"] + str(values["tasks"] or ""))
-    if values["unlabeled"] != "none":
-        setting.append(values["unlabeled"])
-    if values["coreset"]:
-        setting.append(f"coreset{values['coreset']}")
-    setting.append(values["method"])
-    setting += ["as-written"] * (values["recipe"] == "as-written")
-    head, seed = "-".join(setting), f"seed{values['seed']}"
-    differing, options = _differing(values), dict(sorted(values["options"].items()))
+    said, options = {key: values[key] for key in _SAID}, dict(sorted(values["options"].items()))
+    differing = {
+        key: value
+        for key, value in values.items()
+        if key not in (*_SAID, "options") and value != _defaults(config.source)[key]
+    }
+    setting = [
+        said["source"],
+        said["splits"] if said["splits"] != "hashed" else "",
+        f"{said['order']}{said['tasks'] or ''}",
+        said["unlabeled"] if said["unlabeled"] != "none" else "",
+        f"coreset{said['coreset']}" if said["coreset"] else "",
+        said["method"],
+        "as-written" if said["recipe"] == "as-written" else "",
+    ]
+    head, seed = "-".join(filter(None, setting)), f"seed{said['seed']}"
     words = [f"{key}={_word(value)}" for key, value in (*differing.items(), *options.items())]
     name = "-".join([head, *words, seed])
-    clear = (
-        all(_is_plain(values[key]) for key in ("source", "method"))
+    is_clear = (
+        all(_is_plain(said[key]) for key in ("source", "method"))
         and all(word.count("=") == 1 for word in words)
         and not options.keys() & values.keys()
     )
-    if clear and len(name) <= LONGEST and _SAFE.fullmatch(name):
+    if is_clear and len(name) <= LONGEST and re.fullmatch(r"[a-z0-9_=.,-]+", name):
         return name
-    said = {key: values[key] for key in (*_SAID, *differing)} | {"options": options}
-    digest = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    content = json.dumps({**said, **differing, "options": options}, sort_keys=True)
     head = re.sub(r"[^a-z0-9]+", "-", head.lower())[: LONGEST // 2].strip("-")
-    return "-".join([head, f"config={digest}", seed[:24]])
+    return "-".join([head, f"config={sha256(content.encode()).hexdigest()[:16]}", seed[:24]])
 
 
 def _is_plain(text: str) -> bool:
     """Return whether a source or method cannot be taken for another part of a run's name."""
-    words = [*text.split("-"), *(["as-written"] if "as-written" in text else [])]
-    return bool(re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text)) and not any(
-        _RESERVED.fullmatch(word) for word in words
+    return (
+        bool(re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text))
+        and "as-written" not in text
+        and not any(_RESERVED.fullmatch(word) for word in text.split("-"))
     )
-
-
-def _differing(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what is not as the source has it by default."""
-    defaults = _defaults(values["source"])
-    return {
-        key: value
-        for key, value in values.items()
-        if key not in (*_SAID, "options") and value != defaults[key]
-    }
 
 
 @cache

@@ -1,7 +1,7 @@
 """What has to be run for some experiments: each run once, however many cells it serves."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError, did_you_mean
@@ -9,8 +9,7 @@ from distillmatch.suite.catalogue import Cell, Experiment
 from distillmatch.suite.names import BOUND, bound_config, run_name
 
 
-@dataclass(frozen=True)
-class PlannedRun:
+class PlannedRun(NamedTuple):
     """One run, and the experiments that have a cell for it or need it as their bound."""
 
     name: str
@@ -28,10 +27,9 @@ def plan(
 ) -> list[PlannedRun]:
     """Return the runs of some experiments, bounds first, so that others find theirs in the ledger.
 
-    Without `seeds`, each experiment's own. With `methods`, only the cells of these; with `cells`,
-    only those that `is_named` finds by one of them, in the order of these names. The bound of every
-    class order among them is in the plan too, because Ω needs it, unless there are to be no
-    `bounds` but those asked for.
+    Without `seeds`, each experiment's own. `methods` and `cells` choose as in `chosen_cells`, in
+    the order of the names. The bound of every run is in the plan too, because Ω needs it, unless
+    there are to be no `bounds` but those asked for.
     """
     _refuse_absent(experiments, methods, cells)
     found: dict[str, PlannedRun] = {}
@@ -52,16 +50,16 @@ def chosen_cells(
     methods: Collection[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[Cell]:
-    """Return the cells of these methods and names, in the order of the names."""
+    """Return the cells of these methods, and with `names` those that one of them means."""
     cells = [cell for cell in experiment.cells if methods is None or cell.config.method in methods]
     if names is None:
         return cells
-    named = [cell for name in names for cell in cells if is_named(cell, name)]
+    named = [cell for name in names for cell in cells if _is_named(cell, name)]
     return list({cell.name: cell for cell in named}.values())
 
 
-def is_named(cell: Cell, name: str) -> bool:
-    """Tell whether a cell is meant by its row, as `/column`, or by both as `row/column`."""
+def _is_named(cell: Cell, name: str) -> bool:
+    """Return whether a cell is meant by its row, as `/column`, or by both as `row/column`."""
     return name in (cell.row, f"/{cell.column}", cell.name)
 
 
@@ -74,13 +72,12 @@ def _refuse_absent(
     cells = [cell for one in experiments for cell in one.cells]
     present = {cell.config.method for cell in cells}
     for method in sorted({*(methods or ())} - present):
-        hint = did_you_mean(method, present)
         raise ConfigError(
-            f"no chosen experiment has method '{method}'{hint}; they have "
+            f"no chosen experiment has method '{method}'{did_you_mean(method, present)}; they have "
             f"{', '.join(sorted(present))}"
         )
     for name in names or ():
-        if not any(is_named(cell, name) for cell in cells):
+        if not any(_is_named(cell, name) for cell in cells):
             rows = ", ".join(dict.fromkeys(f"'{cell.row}'" for cell in cells))
             columns = ", ".join(dict.fromkeys(f"'{cell.column}'" for cell in cells))
             raise ConfigError(

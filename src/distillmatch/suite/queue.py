@@ -4,42 +4,47 @@ A run belongs to whoever holds the lock of its folder. Each process that works o
 queue of its own over the same folders, so that any number of them share the work.
 """
 
+import signal
 import time
-import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import LockedError, ResultError
+from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
 from distillmatch.methods import with_options
-from distillmatch.runs import read_result
+from distillmatch.runs import Interrupted, read_result
 from distillmatch.runs.folder import RESULT, differing_keys
+from distillmatch.runs.interruption import STOPPING, StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.side_by_side import Job, source_key
-from distillmatch.runs.threads import CONTINUED
 from distillmatch.sources import check_images_available
 from distillmatch.suite.ledger import Ledger
+from distillmatch.suite.local import LocalWorkers
+from distillmatch.suite.ray_engine import RayWorkers
+from distillmatch.suite.worker import Event
 
 ERROR = "error.txt"
 """In the folder of a run that failed: the reason as one line, then where it was raised."""
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, TURN_SECONDS = 1.0, 0.25
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]
-
 METHOD_COSTS = {"base": 1.0, "e2e": 1.9, "dr": 2.8, "gd": 3.6, "dm": 3.2}
 """Time of a run as a multiple of Base's, alone on one GPU. The order of runs and the estimate of
 the time left depend on it.
 """
 
 
-class Event(NamedTuple):
-    """What a worker tells of a run: the method of `Queue` that takes it in, and its arguments."""
-
-    kind: Literal["progress", "finished", "failed", "locked", "put_back", "lost", "say"]
-    name: str
-    details: tuple[Any, ...] = ()
+def expected_cost(config: RunConfig) -> float:
+    """Return how long a run takes beside others, as far as its configuration tells."""
+    times = METHOD_COSTS.get(config.method, METHOD_COSTS["dm"])
+    if config.method.startswith("offline"):
+        # Stage n learns the images of the first n tasks anew.
+        tasks = len(config.task_sizes or ()) or config.tasks or 10
+        times = METHOD_COSTS["base" if config.method == "offline" else "dm"] * (tasks + 1) / 2
+    return times * config.epochs
 
 
 @dataclass
@@ -60,17 +65,6 @@ class Entry:
     error_seen: int | None = None
 
 
-def expected_cost(config: RunConfig) -> float:
-    """Return how long a run takes beside others, as far as its configuration tells."""
-    tasks = len(config.task_sizes or ()) or config.tasks or 10
-    if config.method.startswith("offline"):
-        # Stage n learns the images of the first n tasks anew.
-        times = METHOD_COSTS["base" if config.method == "offline" else "dm"] * (tasks + 1) / 2
-    else:
-        times = METHOD_COSTS.get(config.method, METHOD_COSTS["dm"])
-    return times * config.epochs
-
-
 class Queue:
     """Hands out runs, longest first or in the order given, and keeps how each of them stands.
 
@@ -86,13 +80,15 @@ class Queue:
         *,
         in_order: bool = False,
     ) -> None:
-        ordered = jobs if in_order else sorted(jobs, key=lambda job: -expected_cost(job.config))
-        self.entries = {job.name: Entry(job, expected_cost(job.config)) for job in ordered}
+        entries = [Entry(job, expected_cost(job.config)) for job in jobs]
+        if not in_order:
+            entries.sort(key=lambda entry: -entry.cost)
+        self.entries = {entry.job.name: entry for entry in entries}
         self.ledger = ledger
         self.tell = tell
         self._looked_at = float("-inf")
         self._is_waiting_told = False
-        for entry in self.entries.values():
+        for entry in entries:
             entry.error_seen = _written_at(error_file(entry.job))
             if ledger is not None and ledger.find(with_options(entry.job.config)) is not None:
                 _set_done(entry)
@@ -112,6 +108,15 @@ class Queue:
     def over(self) -> bool:
         """Whether nothing is left to be done, here or elsewhere."""
         return not self.count("waiting", "running", "elsewhere")
+
+    def work(self) -> tuple[float, float, float]:
+        """Return the cost of all runs, of what is done, and of what no worker here did of that."""
+        entries = [entry for entry in self.entries.values() if entry.state != "failed"]
+        return (
+            sum(entry.cost for entry in entries),
+            sum(entry.cost * entry.share for entry in entries),
+            sum(entry.cost * entry.found for entry in entries),
+        )
 
     def gather(self) -> None:
         """Keep what an earlier call finished without getting to keep it."""
@@ -138,8 +143,25 @@ class Queue:
                 return entry.job
         return None
 
+    def look_elsewhere(self) -> None:
+        """See which runs other processes have taken, and what became of those they had."""
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            for entry in self.entries.values():
+                if entry.state in ("waiting", "elsewhere"):
+                    held = is_held(entry.job.out)
+                    if not self._gather(entry):
+                        self._look_at_other(entry, held)
+        elsewhere = self.names("elsewhere")
+        is_waiting = bool(elsewhere) and not self.count("waiting", "running")
+        if is_waiting and not self._is_waiting_told:
+            self.tell(f"waiting for runs of other processes: {', '.join(elsewhere)}")
+        self._is_waiting_told = is_waiting
+
+    # What workers tell: the methods that events name.
+
     def handle(self, event: Event) -> None:
-        """Take in what a worker tells."""
+        """Call the method that an event names."""
         getattr(self, event.kind)(event.name, *event.details)
 
     def say(self, name: str, sentence: str) -> None:
@@ -151,11 +173,11 @@ class Queue:
         entry = self.entries[name]
         entry.share, entry.found, entry.has_begun = share, found, True
 
-    def finished(self, name: str, result: dict[str, Any] | None = None) -> None:
-        """Keep a run's result, which is in its folder if it is not given."""
+    def finished(self, name: str, result: dict[str, Any]) -> None:
+        """Keep a run's result."""
         entry = self.entries[name]
         if self.ledger is not None:
-            self.ledger.add(result or read_result(entry.job.out))
+            self.ledger.add(result)
         error_file(entry.job).unlink(missing_ok=True)
         _set_done(entry)
 
@@ -184,30 +206,6 @@ class Queue:
         else:
             self.failed(name, f"{why} ({entry.losses} times)")
 
-    def work(self) -> tuple[float, float, float]:
-        """Return the cost of all runs, of what is done, and of what no worker here did of that."""
-        entries = [entry for entry in self.entries.values() if entry.state != "failed"]
-        return (
-            sum(entry.cost for entry in entries),
-            sum(entry.cost * entry.share for entry in entries),
-            sum(entry.cost * entry.found for entry in entries),
-        )
-
-    def look_elsewhere(self) -> None:
-        """See which runs other processes have taken, and what became of those they had."""
-        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = time.monotonic()
-            for entry in self.entries.values():
-                if entry.state in ("waiting", "elsewhere"):
-                    held = is_held(entry.job.out)
-                    if not self._gather(entry):
-                        self._look_at_other(entry, held)
-        elsewhere = self.names("elsewhere")
-        is_waiting = bool(elsewhere) and not self.count("waiting", "running")
-        if is_waiting and not self._is_waiting_told:
-            self.tell(f"waiting for runs of other processes: {', '.join(elsewhere)}")
-        self._is_waiting_told = is_waiting
-
     def _look_at_other(self, entry: Entry, held: bool) -> None:
         """Take over a run that no other process has any more, unless it failed there."""
         error = error_file(entry.job)
@@ -231,45 +229,41 @@ class Queue:
         alike = (e.job.name for e in self.entries.values() if reason and e.reason == reason)
         first = next(alike, None)
         entry.state, entry.reason = "failed", reason
-        said = f": {reason}" if first is None else f" as {first} did"
-        self.tell(f"{entry.job.name} failed{said}")
+        self.tell(f"{entry.job.name} failed{f' as {first} did' if first else f': {reason}'}")
 
 
-class ReportedProgress:
-    """Passes on which share of a run is done, not more often than anyone looks."""
+def work_off(
+    queue: Queue, workers: LocalWorkers | RayWorkers, show: Callable[[Queue], None]
+) -> None:
+    """Do the runs of a queue until all are done or have failed, or a signal asks to stop.
 
-    def __init__(self, name: str, send: Callable[[Event], None], seconds: float) -> None:
-        self.name, self.send, self.seconds = name, send, seconds
-        self.total = self.done = self.found = self.sent_at = 0.0
-
-    def start(self, total: float, done: float = 0.0) -> None:
-        """Begin to report."""
-        self.total, self.done, self.found = total, done, done
-        self._report()
-
-    def advance(self, done: float, doing: str) -> None:
-        """Add finished work; what a stage of the run continues with was found."""
-        self.done += done
-        if doing == CONTINUED:
-            self.found += done
-        if time.monotonic() - self.sent_at >= self.seconds:
-            self._report()
-
-    def stop(self) -> None:
-        """Have nothing to end."""
-
-    def _report(self) -> None:
-        self.sent_at, total = time.monotonic(), self.total or 1.0
-        shares = min(self.done / total, 1.0), min(self.found / total, 1.0)
-        self.send(Event("progress", self.name, shares))
-
-
-def failure(job: Job, error: Exception) -> Event:
-    """Return the event of a run that could not go on."""
-    if isinstance(error, LockedError):
-        return Event("locked", job.name)
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    return Event("failed", job.name, (reason, "".join(traceback.format_exception(error))))
+    `show` is given the queue a few times a second. Runs that are stopped write checkpoints, and the
+    same call resumes them.
+    """
+    with closing(workers):
+        queue.gather()
+        if isinstance(workers, LocalWorkers):
+            queue.check_sources()
+        with StopRequest() as stop:
+            while not queue.over and stop.signal_number is None:
+                while workers.has_room() and (job := queue.take()) is not None:
+                    workers.start(job)
+                for event in workers.events(TURN_SECONDS):
+                    queue.handle(event)
+                queue.look_elsewhere()
+                show(queue)
+            if stop.signal_number is None or queue.over:
+                return
+            queue.tell(STOPPING)
+            for event in workers.stop():
+                if event.details != (STOPPING,):  # of a worker that says so too
+                    queue.handle(event)
+            left = queue.count("waiting", "running", "elsewhere")
+            raise Interrupted(
+                f"stopped by {signal.Signals(stop.signal_number).name}, {left} "
+                f"run{'s' if left != 1 else ''} left; the same command continues from there",
+                stop.signal_number,
+            )
 
 
 def error_file(job: Job) -> Path:
@@ -299,7 +293,4 @@ def _set_done(entry: Entry) -> None:
 
 
 def _written_at(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
+    return path.stat().st_mtime_ns if path.exists() else None

@@ -17,9 +17,9 @@ from typing import Any
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted
 from distillmatch.runs.runner import CHECKPOINT_SECONDS
-from distillmatch.runs.side_by_side import Job, run_side_by_side
+from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.local import ENVIRONMENT
-from distillmatch.suite.queue import Event, ReportedProgress, failure
+from distillmatch.suite.worker import Event, do_runs
 
 PROGRESS_SECONDS = 2.0
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -78,16 +78,15 @@ def do_run(job: Job, board: Any, checkpoint_seconds: float) -> Event:
     """Do one run, as a Ray task; return the event that ended it, with its result."""
     ends: list[Event] = []
     jobs = iter([job])
+
+    def send(event: Event) -> None:
+        if event.kind in ("progress", "say"):
+            board.put.remote(event)
+        else:
+            ends.append(event)
+
     try:
-        run_side_by_side(
-            lambda: next(jobs, None),
-            1,
-            finished=lambda job, result: ends.append(Event("finished", job.name, (result,))),
-            failed=lambda job, error: ends.append(failure(job, error)),
-            progress=lambda job: ReportedProgress(job.name, board.put.remote, PROGRESS_SECONDS),
-            checkpoint_seconds=checkpoint_seconds,
-            tell=lambda sentence: board.put.remote(Event("say", job.name, (sentence,))),
-        )
+        do_runs(lambda: next(jobs, None), send, 1, checkpoint_seconds, PROGRESS_SECONDS)
     except Interrupted as stop:
         if stop.exit_code == 128 + signal.SIGTERM:
             # It was for this process, whose node goes away; the run was noted as a run only.

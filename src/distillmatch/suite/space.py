@@ -1,13 +1,12 @@
-"""The hyperparameters to choose from, the paper's or a user's own, and two ways to search them.
+"""Spaces of hyperparameters to choose from, the paper's or a user's own, and two ways to search.
 
-A search is a generator. It yields a list of points and receives a list of scores, higher being
-better and `None` standing for a point that failed. What it proposes depends on these alone, so a
-search that was interrupted is simply begun again: points with results cost nothing.
+A search calls `try_points` with a list of points and gets a list of scores, higher being better and
+`None` standing for a point that failed. What it tries depends on these alone: a search that was
+interrupted is simply begun again, since points with results cost nothing.
 """
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from distillmatch.plugins import refuse_code
 
 Values = dict[str, Any]
 Space = dict[str, tuple[Any, ...]]
-Score = float | None
-Search = Generator[list[Values], list[Score], None]
+TryPoints = Callable[[list[Values]], list[float | None]]
 
 PAPER: Space = {
     "learning_rate": (0.005, 0.01, 0.05, 0.1, 0.5),
@@ -34,26 +32,23 @@ PAPER: Space = {
 """The ranges of the paper's hyperparameter table, in its order."""
 
 
-def grid(space: Space) -> Search:
-    """Propose every point, all at once."""
-    yield [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+def grid(space: Space, start: Values, try_points: TryPoints) -> None:
+    """Try every point, all at once."""
+    try_points([dict(zip(space, values, strict=True)) for values in product(*space.values())])
 
 
-def coordinate(space: Space, start: Values) -> Search:
+def coordinate(space: Space, start: Values, try_points: TryPoints) -> None:
     """Go through one hyperparameter after the other, the others being the best so far."""
     best = start
     for name, values in space.items():
         points = [{**best, name: value} for value in values]
-        scores = yield points
-        known = [(score, -i) for i, score in enumerate(scores) if score is not None]
+        scores = try_points(points)
+        known = [place for place, score in enumerate(scores) if score is not None]
         if known:
-            best = points[-max(known)[1]]
+            best = points[max(known, key=scores.__getitem__)]
 
 
-def number_of_trials(name: str, space: Space) -> int:
-    """Return how many points a search tries."""
-    sizes = [len(values) for values in space.values()]
-    return prod(sizes) if name == "grid" else 1 + sum(sizes) - len(sizes)
+SEARCHES = {"coordinate": coordinate, "grid": grid}
 
 
 def paper_space(config: RunConfig) -> Space:
@@ -62,7 +57,7 @@ def paper_space(config: RunConfig) -> Space:
     What an ablation takes away is left out.
     """
     chosen = find_method(config.method).Options(**config.options).model_dump()
-    keys = {"learning_rate", *(key for key in PAPER if key in chosen)}
+    keys = {"learning_rate", *chosen}
     if chosen.get("consistency_weight") == 0:
         keys -= {"consistency_weight", "consistency_threshold"}
     if not chosen.get("pseudo_labels", True):
@@ -83,8 +78,8 @@ def parse_space(
         return check_space(read, config, f"{path}: ")
     lists = {}
     for word in words:
-        name, equals, values = word.partition("=")
-        if not equals or not name:
+        name, _, values = word.partition("=")
+        if not name or not values:
             raise ConfigError(f"--space takes name=value,value or one YAML file, not '{word}'")
         if not all(value.strip() for value in values.split(",")):
             raise ConfigError(f"--space: {name}: expected values, found an empty one in '{values}'")
@@ -129,7 +124,7 @@ def start_values(config: RunConfig, space: Space) -> Values:
     What it leaves to the method is what the paper chose; for others the middle of the list.
     """
     method = find_method(config.method)
-    chosen = {
+    papers = {
         "learning_rate": HIGH_RATE if config.coreset else method.learning_rate,
         "consistency_threshold": method.recipe_of(config).consistency_threshold,
         "true_positive_rate": true_positive_rate(config, None),
@@ -137,7 +132,7 @@ def start_values(config: RunConfig, space: Space) -> Values:
     start: Values = {}
     for name, values in space.items():
         own = _value(config, name)
-        own = chosen.get(name) if own is None else own
+        own = papers.get(name) if own is None else own
         start[name] = own if own in values else values[len(values) // 2]
     return start
 

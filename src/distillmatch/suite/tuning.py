@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,21 +24,10 @@ from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import build_stream
 from distillmatch.suite.names import run_name
-from distillmatch.suite.space import (
-    Score,
-    Space,
-    Values,
-    check_space,
-    coordinate,
-    grid,
-    number_of_trials,
-    start_values,
-    with_values,
-)
+from distillmatch.suite.space import SEARCHES, Space, Values, check_space, start_values, with_values
 
 FORMAT, VERSION = "distillmatch tuning", 1
 RECORD, BEST = "trials.json", "best.yaml"
-Metric = Literal["A_N", "bwt", "fgt"]
 Work = Callable[[Sequence[Job]], dict[str, str]]
 """Does runs, and returns by name why some of them failed."""
 Trial = dict[str, Any]
@@ -58,12 +48,17 @@ class Selection(Config):
     search: Literal["coordinate", "grid"] = "coordinate"
     folds: Count = 3
     tasks: Count | None = None
-    metric: Metric = "A_N"
+    metric: Literal["A_N", "bwt", "fgt"] = "A_N"
 
-    def score(self, trial: Trial) -> Score:
+    def score(self, trial: Trial) -> float | None:
         """Return how good a trial is, higher being better."""
         mean: float | None = trial["mean"]
         return -mean if mean is not None and self.metric == "fgt" else mean
+
+    def number_of_trials(self, space: Space) -> int:
+        """Return how many points the search tries."""
+        sizes = [len(values) for values in space.values()]
+        return prod(sizes) if self.search == "grid" else 1 + sum(sizes) - len(sizes)
 
 
 class Tuning:
@@ -88,28 +83,19 @@ class Tuning:
         self.out = out
         self.space = check_space(space, config)
         self.selection = selection
-        self.total = number_of_trials(selection.search, self.space)
+        self.total = selection.number_of_trials(self.space)
         self.trials: dict[str, Trial] = {}
         self._work, self._tell = work, tell
         self._began, self._run_here = time.monotonic(), 0
-        _check_same_tuning(out, config)
+        self._check_same_tuning()
         self._folds = self._saved_folds(dataset or load_source(config))
 
     def run(self) -> dict[str, Any]:
         """Try what the search proposes until it is over, and return the record of all trials."""
         folds = self.selection.folds
         self._tell(f"{self.total} trials, on {folds} folds each: {self.total * folds} runs")
-        search = grid(self.space)
-        if self.selection.search == "coordinate":
-            search = coordinate(self.space, start_values(self.config, self.space))
-        points = next(search)
-        while True:
-            tried = self._try(points)
-            self._write()
-            try:
-                points = search.send([self.selection.score(trial) for trial in tried])
-            except StopIteration:
-                break
+        start = start_values(self.config, self.space)
+        SEARCHES[self.selection.search](self.space, start, self._scores)
         if failed := self._ranked()[0]["failed"]:
             raise TrainingError(f"all trials failed, the first for: {failed}")
         return self.record()
@@ -127,6 +113,19 @@ class Tuning:
             "trials": ranked,
             "best": None if ranked[0]["failed"] else ranked[0]["values"],
         }
+
+    def _check_same_tuning(self) -> None:
+        """Refuse a folder in which another configuration was tuned: its choice would be lost."""
+        path = self.out / RECORD
+        if not path.exists():
+            return
+        record = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)
+        if not isinstance(recorded := record.get("config"), dict):
+            raise RunFolderError(f"{path}: config: expected names with values")
+        if listed := differences(recorded, self.config, PLACE_KEYS):
+            raise RunFolderError(
+                f"{self.out} holds another tuning: {listed}; choose another folder"
+            )
 
     def _saved_folds(self, dataset: Dataset) -> list[Fold]:
         """Save each fold's stream, under a name that no other stream has."""
@@ -146,28 +145,31 @@ class Tuning:
             folds.append(Fold(name, path, identity))
         return folds
 
-    def _try(self, points: list[Values]) -> list[Trial]:
-        """Return the trials of the points, running those of which something is missing."""
+    def _scores(self, points: list[Values]) -> list[float | None]:
+        """Return how good the points are, running those of which something is missing."""
         configs = [with_values(self.config, values) for values in points]
         names = [run_name(config) for config in configs]
         jobs = {
             name: [
-                Job(f"{name}/{one.name}", config, self.out / "trials" / name / one.name, one.path)
-                for one in self._folds
+                Job(
+                    f"{name}/{fold.name}", config, self.out / "trials" / name / fold.name, fold.path
+                )
+                for fold in self._folds
             ]
             for name, config in zip(names, configs, strict=True)
             if name not in self.trials
         }
-        missing = [job for runs in jobs.values() for job in runs if self._figures([job]) == [None]]
+        missing = [job for runs in jobs.values() for job in runs if self._figure(job) is None]
         failures = self._work(missing) if missing else {}
         self._run_here += len({job.name.partition("/")[0] for job in missing})
         for name, values in zip(names, points, strict=True):
             if name not in self.trials:
                 self.trials[name] = self._trial(name, values, jobs[name], failures)
-        return [self.trials[name] for name in names]
+        self._write()
+        return [self.selection.score(self.trials[name]) for name in names]
 
     def _trial(self, name: str, values: Values, runs: list[Job], failures: dict[str, str]) -> Trial:
-        known = [figure for figure in self._figures(runs) if figure is not None]
+        known = [figure for job in runs if (figure := self._figure(job)) is not None]
         mean = deviation = failed = None
         if len(known) == len(runs):
             mean, deviation = mean_and_deviation(known)
@@ -183,22 +185,18 @@ class Tuning:
             "failed": failed,
         }
 
-    def _figures(self, runs: list[Job]) -> list[float | None]:
-        """Return the metric of each finished run; a result of another stream is none."""
-        fingerprints = {fold.path: fold.fingerprint for fold in self._folds}
-        figures: list[float | None] = []
-        for job in runs:
-            figure = None
-            if job.stream is not None and (job.out / RESULT).exists():
-                try:
-                    result = read_result(job.out)
-                except ResultError:
-                    result = {"complete": False}  # whoever runs it says what is wrong
-                same = result["complete"] and result["stream"]["fingerprint"]
-                if same == fingerprints[job.stream]:
-                    figure = float(result["metrics"][self.selection.metric])
-            figures.append(figure)
-        return figures
+    def _figure(self, job: Job) -> float | None:
+        """Return the metric of a finished run; a result of another stream is none."""
+        if not (job.out / RESULT).exists():
+            return None
+        try:
+            result = read_result(job.out)
+        except ResultError:
+            return None  # whoever runs it says what is wrong
+        learned = next(fold.fingerprint for fold in self._folds if fold.path == job.stream)
+        if not result["complete"] or result["stream"]["fingerprint"] != learned:
+            return None
+        return float(result["metrics"][self.selection.metric])
 
     def _ranked(self) -> list[Trial]:
         def key(trial: Trial) -> tuple[bool, float]:
@@ -222,18 +220,3 @@ class Tuning:
             pace = (time.monotonic() - self._began) / self._run_here
             said += f", about {pace * (self.total - done) / 60:.1f} min left"
         self._tell(said)
-
-
-def _check_same_tuning(out: Path, config: RunConfig) -> None:
-    """Refuse a folder in which another configuration was tuned: its choice would be lost."""
-    path = out / RECORD
-    if not path.exists():
-        return
-    recorded = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError).get(
-        "config"
-    )
-    if not isinstance(recorded, dict):
-        raise RunFolderError(f"{path}: config: expected names with values")
-    listed = differences(recorded, config, PLACE_KEYS)
-    if listed:
-        raise RunFolderError(f"{out} holds another tuning: {listed}; choose another folder")
