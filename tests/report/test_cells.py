@@ -74,38 +74,23 @@ PUBLISHED = Published(20.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("made", "verdict"),
+    ("made", "text", "verdict"),
     [
-        (Figure("A_N", PUBLISHED, (22.0,)), "agrees"),
-        (Figure("A_N", PUBLISHED, (40.0,)), "higher"),
-        (Figure("A_N", PUBLISHED, (1.0, 1.5, 0.5)), "lower"),
-        (Figure("A_N", PUBLISHED), None),
-        (Figure("A_N", None, (22.0,)), None),
-        (Figure("A_N", Published(20.0, None), (22.0,)), None),
-        (Figure("A_N", PUBLISHED, (40.0,), archived="release"), None),
-        (Figure("A_N", PUBLISHED, (40.0,), at_least=True), None),
-        (Figure("A_N", PUBLISHED, (40.0,), is_target=False), None),
+        (Figure("A_N", PUBLISHED, (22.04,)), "22.0", "agrees"),
+        (Figure("A_N", PUBLISHED, (40.0,)), "40.0", "higher"),
+        (Figure("A_N", PUBLISHED, (1.0, 1.5, 0.5)), "1.0 ± 0.5", "lower"),
+        (Figure("A_N", PUBLISHED), "–", None),
+        (Figure("bwt", None, (-2.0, -4.0)), "−3.0 ± 1.4", None),
+        (Figure("memory_saving", Published(0.2, None), (0.3,)), "0.30", None),
+        (Figure("A_N", PUBLISHED, (40.0,), archived="release"), "40.0 †", None),
+        (Figure("equivalent_coreset", PUBLISHED, (1200.0,), at_least=True), "> 1200", None),
+        (Figure("A_N", PUBLISHED, (40.0,), is_target=False), "40.0", None),
     ],
 )
 def test_a_figure_is_judged_where_both_sides_can_be_compared(
-    made: Figure, verdict: str | None
+    made: Figure, text: str, verdict: str | None
 ) -> None:
-    assert made.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (Figure("A_N", PUBLISHED), "–"),
-        (Figure("A_N", PUBLISHED, (22.04,)), "22.0"),
-        (Figure("bwt", PUBLISHED, (-2.0, -4.0)), "−3.0 ± 1.4"),
-        (Figure("A_N", PUBLISHED, (22.0,), archived="release"), "22.0 †"),
-        (Figure("equivalent_coreset", None, (1200.0,), at_least=True), "> 1200"),
-        (Figure("memory_saving", None, (0.3,)), "0.30"),
-    ],
-)
-def test_a_figure_is_shown_as_tables_write_it(made: Figure, text: str) -> None:
-    assert shown(made) == text
+    assert (shown(made), made.verdict) == (text, verdict)
 
 
 def test_a_table_has_the_seeds_that_were_run_and_says_whether_they_agree(tmp_path: Path) -> None:
@@ -130,14 +115,8 @@ def test_a_table_has_the_seeds_that_were_run_and_says_whether_they_agree(tmp_pat
     )
     one = table_of(experiment, Results(ledger), [1])
     assert figure(one, "DM", "A_N").values == (30.5,)
-
-
-def test_runs_by_another_recipe_are_not_in_the_cell(tmp_path: Path) -> None:
-    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
-    added(ledger, config_of("dm", seed=0, recipe="as-written"), A_N=40.0)
-    assert figure(table_of(experiment, Results(ledger)), "DM", "A_N").values == ()
     as_written = load_experiment(str(tmp_path / "own.yaml"), "as-written")
-    assert figure(table_of(as_written, Results(ledger)), "DM", "A_N").values == (40.0,)
+    assert not table_of(as_written, Results(ledger)).cells_run, "runs by another recipe"
 
 
 def test_omega_comes_from_the_bound_of_the_same_recipe_and_seed_alone(tmp_path: Path) -> None:
@@ -146,8 +125,7 @@ def test_omega_comes_from_the_bound_of_the_same_recipe_and_seed_alone(tmp_path: 
     accuracies = [
         added(ledger, config_of("dm", seed=seed))["metrics"]["accuracies"] for seed in (0, 1)
     ]
-    others: list[dict[str, Any]] = [{"recipe": "as-written"}, {"splits": "hashed"}, {"epochs": 20}]
-    for other in others:
+    for other in ({"recipe": "as-written"}, {"splits": "hashed"}, {"epochs": 20}):
         added(ledger, bound_config(config_of("dm", seed=0, **other)))
     assert figure(table_of(experiment, Results(ledger)), "DM", "omega").values == ()
     finer = added(ledger, bound_config(config_of("dm", seed=0, tasks=10)))
@@ -164,32 +142,30 @@ def test_omega_comes_from_the_bound_of_the_same_recipe_and_seed_alone(tmp_path: 
 def test_a_bound_has_no_transfer_and_no_forgetting(tmp_path: Path) -> None:
     ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
     added(ledger, config_of("offline", seed=0))
-    model = table_of(experiment, Results(ledger))
-    assert figure(model, "UB", "bwt").values == ()
-    assert figure(model, "UB", "omega").values == pytest.approx((100,))
+    row = table_of(experiment, Results(ledger)).row("UB", "all")
+    assert row is not None and row.figures["bwt"].values == ()
+    assert row.figures["omega"].values == pytest.approx((100,))
 
 
-def archive(ledger: Ledger, config: RunConfig, preset: str, a_n: float) -> None:
-    """Put a result of version 1 into a ledger's archive, which stands in for a run."""
-    folder = ledger.folder / "archive"
-    folder.mkdir(parents=True, exist_ok=True)
-    old = json.loads((TESTS / "fixtures" / "version1.json").read_text())
-    old["metrics"]["A_N"] = a_n
-    name = run_name(config.replace(splits="hashed"))
-    (folder / f"{name}.json").write_text(json.dumps(old))
-    index = folder / "index.json"
-    known = json.loads(index.read_text())["runs"] if index.exists() else {}
-    runs = {**known, name: [{"file": name, "preset": preset}]}
-    form = {"format": "distillmatch archive", "version": 1, "runs": runs}
-    index.write_text(json.dumps(form))
+def archive(ledger: Ledger, preset: str, runs: dict[int, float]) -> None:
+    """Write the archive of a ledger: results of version 1 that stand in for DM, by seed."""
+    folder, entries = ledger.folder / "archive", {}
+    folder.mkdir(parents=True)
+    for seed, a_n in runs.items():
+        old = json.loads((TESTS / "fixtures" / "version1.json").read_text())
+        old["metrics"]["A_N"] = a_n
+        name = run_name(config_of("dm", seed=seed, splits="hashed"))
+        (folder / f"{name}.json").write_text(json.dumps(old))
+        entries[name] = [{"file": name, "preset": preset}]
+    index = {"format": "distillmatch archive", "version": 1, "runs": entries}
+    (folder / "index.json").write_text(json.dumps(index))
 
 
 def test_an_archived_run_is_shown_where_there_is_no_other_and_is_never_judged(
     tmp_path: Path,
 ) -> None:
     ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
-    for seed, value in ((1, 60.0), (2, 62.0)):
-        archive(ledger, config_of("dm", seed=seed), "release", value)
+    archive(ledger, "release", {1: 60.0, 2: 62.0})
     model = table_of(experiment, Results(ledger))
     row = model.row("DM", "all")
     assert row is not None and [one.seed for one in row.archived] == [1, 2]
@@ -256,10 +232,6 @@ def test_marks_are_filled_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert "| GD | 21.4 ± 0.6 | – | not judged |" in text
     update(page, [model])
     assert page.read_text("utf-8") == text
-
-
-def test_a_file_without_marks_is_refused(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
     page.write_text("no marks\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="expected marks"):
-        update(page, [])
+        update(page, [model])

@@ -96,28 +96,20 @@ def test_omega_comes_from_the_bound_of_the_same_stream_whatever_is_unlabeled() -
     assert without["metrics"]["omega"] is None, "seed 2 has no bound here"
 
 
-@pytest.mark.parametrize(
-    "changed", [{"epochs": 20}, {"recipe": "as-written"}, {"network": "wrn-16-2"}]
-)
-def test_a_bound_that_was_trained_otherwise_does_not_serve(changed: dict[str, Any]) -> None:
-    learner, bound = run("dm"), run("offline", **changed)
-    assert with_omega([bound, learner])[1]["metrics"]["omega"] is None
-    assert with_omega([bound, run("dm", **changed)])[1]["metrics"]["omega"] is not None
-
-
-@pytest.mark.parametrize("strong_labels", [False, True])
-def test_a_bound_that_learns_strong_views_too_is_measured_by_the_papers(
-    strong_labels: bool,
-) -> None:
+def test_a_bound_that_was_trained_otherwise_does_not_serve() -> None:
+    others: list[dict[str, Any]] = [
+        {"epochs": 20}, {"recipe": "as-written"}, {"network": "wrn-16-2"}
+    ]  # fmt: skip
+    for changed in others:
+        bound = run("offline", **changed)
+        assert with_omega([bound, run("dm")])[1]["metrics"]["omega"] is None
+        assert with_omega([bound, run("dm", **changed)])[1]["metrics"]["omega"] is not None
     usual, strong = run("offline"), run("offline", strong_labels=True)
-    strong["metrics"]["accuracies"] = [2 * v for v in usual["metrics"]["accuracies"]]
-    learner = run("dm", strong_labels=strong_labels)
-    alone = with_omega([usual, learner])[1]["metrics"]["omega"]
-    for bounds in ([usual, strong], [strong, usual]):
-        *filled, of_learner = with_omega([*bounds, learner])
-        assert of_learner["metrics"]["omega"] == alone
-        assert sorted(one["metrics"]["omega"] for one in filled) == pytest.approx([100, 200])
-    assert with_omega([strong, learner])[1]["metrics"]["omega"] is None
+    for learner in (run("dm"), run("dm", strong_labels=True)):
+        alone = with_omega([usual, learner])[1]["metrics"]["omega"]
+        for bounds in ([usual, strong], [strong, usual]):
+            assert with_omega([*bounds, learner])[2]["metrics"]["omega"] == alone
+        assert with_omega([strong, learner])[1]["metrics"]["omega"] is None
 
 
 def test_a_bound_that_cuts_the_classes_finer_serves_where_none_cuts_them_alike() -> None:

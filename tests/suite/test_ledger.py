@@ -48,6 +48,11 @@ def test_a_result_is_found_again_by_its_configuration(tmp_path: Path, base: Resu
     others = {"seed": 2, "coreset": 5, "method": "e2e", "recipe": "as-written", "splits": "authors"}
     for key, value in others.items():
         assert ledger.find(BASE.replace(**{key: value})) is None
+    older = copy.deepcopy(base)
+    del older["config"]["schedule"]  # an option that came later was at its default
+    ledger.add(older)
+    assert ledger.find(BASE) == older
+    assert ledger.find(BASE.replace(schedule="cosine")) is None
 
 
 def test_what_is_not_the_configurations_whole_run_is_refused(tmp_path: Path, base: Result) -> None:
@@ -65,14 +70,6 @@ def test_what_is_not_the_configurations_whole_run_is_refused(tmp_path: Path, bas
     assert ledger.find(BASE) is None
     with pytest.raises(ResultError, match="expected a folder of results, found a file"):
         Ledger(path)
-
-
-def test_an_option_that_came_later_was_at_its_default(tmp_path: Path, base: Result) -> None:
-    older = copy.deepcopy(base)
-    del older["config"]["schedule"]
-    Ledger(tmp_path).add(older)
-    assert Ledger(tmp_path).find(BASE) == older
-    assert Ledger(tmp_path).find(BASE.replace(schedule="cosine")) is None
 
 
 def test_a_result_imports_nothing_that_it_names(
@@ -94,31 +91,29 @@ def test_a_result_imports_nothing_that_it_names(
 # The archive
 
 
-def archive_of(folder: Path, runs: dict[str, list[tuple[str, str]]]) -> Ledger:
-    """Make a ledger whose archive has so many files, by run, each with the preset it was by."""
-    (folder / "archive").mkdir()
-    for entries in runs.values():
-        for file, _ in entries:
-            content = (TESTS / "fixtures" / "version1.json").read_text()
-            (folder / "archive" / f"{file}.json").write_text(content)
-    index = {
-        "format": "distillmatch archive",
-        "version": 1,
-        "runs": {
-            name: [{"file": file, "preset": preset} for file, preset in entries]
-            for name, entries in runs.items()
-        },
-    }
+def archive_of(folder: Path, runs: Any) -> Ledger:
+    """Return a ledger whose archive's index says this, with the files that it names."""
+    archive = folder / "archive"
+    archive.mkdir(exist_ok=True)
+    content = (TESTS / "fixtures" / "version1.json").read_bytes()
+    for entry in (one for entries in runs.values() for one in entries):
+        (archive / f"{entry['file']}.json").write_bytes(content)
+    return with_index(folder, runs)
+
+
+def with_index(folder: Path, runs: Any) -> Ledger:
+    index = {"format": "distillmatch archive", "version": 1, "runs": runs}
     (folder / "archive" / "index.json").write_text(json.dumps(index))
     return Ledger(folder)
 
 
 def test_the_archive_stands_in_for_runs_by_the_results_that_are_nearest(tmp_path: Path) -> None:
     name = "cifar100-random10-uniform-gd-seed"
+    release, other = ({"preset": preset} for preset in ("release", "other"))
     runs = {
-        f"{name}1": [("old-release-1", "release"), ("old-1", "other")],
-        f"{name}2": [("old-2", "other"), ("old-release-2", "release")],
-        f"{name}3": [("old-3", "other")],
+        f"{name}1": [{"file": "old-release-1", **release}, {"file": "old-1", **other}],
+        f"{name}2": [{"file": "old-2", **other}, {"file": "old-release-2", **release}],
+        f"{name}3": [{"file": "old-3", **other}],
     }
     ledger = archive_of(tmp_path, runs)
     config = RunConfig(source="cifar100", method="gd", splits="authors", seed=0)
@@ -139,12 +134,9 @@ def test_a_ledger_without_an_archive_has_nothing_to_stand_in(tmp_path: Path) -> 
     (tmp_path / "archive" / "index.json").write_text('{"format": "other"}')
     with pytest.raises(ResultError, match="index of an archive"):
         Ledger(tmp_path).archive.nearest(BASE)
-    wrong: list[Any] = [None, [], {"a": 3}, {"a": [{"file": "b"}]}]
-    for runs in wrong:
-        index = {"format": "distillmatch archive", "version": 1, "runs": runs}
-        (tmp_path / "archive" / "index.json").write_text(json.dumps(index))
+    for runs in (None, [], {"a": 3}, {"a": [{"file": "b"}]}):
         with pytest.raises(ResultError, match="expected runs, each with a list of files"):
-            Ledger(tmp_path).archive.nearest(BASE)
+            with_index(tmp_path, runs).archive.nearest(BASE)
 
 
 def test_the_real_archives_index_names_runs_and_files_that_are_there() -> None:

@@ -52,16 +52,6 @@ def test_the_longest_runs_come_first_unless_they_are_to_come_in_order(tmp_path: 
     assert list(iter(queue.take, None)) == jobs
 
 
-def test_what_the_ledger_has_is_not_run(tmp_path: Path, result: dict[str, Any]) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    jobs = jobs_in(tmp_path, "base", seeds=2)
-    assert Queue(jobs, ledger, nothing).count("waiting") == 2
-    ledger.add(result)
-    queue = Queue(jobs, ledger, nothing)
-    assert queue.names("done") == ["base1"]
-    assert [job.name for job in iter(queue.take, None)] == ["base2"]
-
-
 def test_a_result_that_was_left_in_its_folder_is_gathered_if_it_is_this_runs(
     tmp_path: Path, result: dict[str, Any]
 ) -> None:
@@ -76,6 +66,7 @@ def test_a_result_that_was_left_in_its_folder_is_gathered_if_it_is_this_runs(
     assert not ledger.results()  # asking what would be run changes nothing
     queue.gather()
     assert queue.over and ledger.results() == [result]
+    assert Queue([job], ledger, nothing).names("done") == ["base1"]
 
 
 def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
@@ -202,11 +193,3 @@ def test_the_time_left_is_by_the_pace_of_workers_here(
         "distillmatch: 0 of 2 runs done, 2 running: 75 % done, about 58 s left",
         "distillmatch: 1 of 2 runs done, 1 running: 75 % done, about 58 s left",
     ]
-
-
-def test_a_reason_is_told_in_full_once(tmp_path: Path) -> None:
-    said: list[str] = []
-    queue = Queue(jobs_in(tmp_path, "base", seeds=3), None, said.append)
-    for name, reason in (("base1", "no images"), ("base2", "no images"), ("base3", "no luck")):
-        queue.failed(name, reason)
-    assert said == ["base1 failed: no images", "base2 failed as base1 did", "base3 failed: no luck"]

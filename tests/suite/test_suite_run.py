@@ -248,12 +248,8 @@ def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
     ("more", "sentence"),
     [
         (["--data-dir", "nowhere"], "nowhere: expected"),
-        (["--ledger", "tiny.yaml/x"], "Not a directory while writing to the ledger"),
         (["--work", "tiny.yaml/x"], "Not a directory while locking the folder"),
         (["--jobs", "0"], "--jobs: must be a whole number of at least 1, not '0'"),
-        (["--device", "gpu"], "device must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
-        (["--tree", "t.yaml"], "tree goes with source 'folder' only, not 'cifar100'"),
-        (["--methods", "base,xyz"], "no chosen experiment has method 'xyz'"),
         (["--runs-per-gpu", "2"], "these runs use no GPU; on a CPU, --jobs says"),
         (["--engine", "ray", "--jobs", "2"], "--jobs goes with --engine local"),
         (["--engine", "ray"], "pip install 'distillmatch[ray]'"),

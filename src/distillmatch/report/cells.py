@@ -60,12 +60,12 @@ class Figure:
     at_least: bool = False
     is_target: bool = True
 
-    @cached_property
+    @property
     def mean(self) -> float | None:
         """The mean over seeds."""
         return mean_and_deviation(self.values)[0] if self.values else None
 
-    @cached_property
+    @property
     def deviation(self) -> float | None:
         """The standard deviation over seeds, if there are several."""
         return mean_and_deviation(self.values)[1] if self.values and not self.at_least else None

@@ -2,10 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
-import numpy as np
 from rich.table import Table
 
 from distillmatch.config import StreamConfig
@@ -42,22 +41,12 @@ DETECTOR = {
 }
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Runs that differ in nothing but their seed."""
 
     method: str
     name: str
     results: tuple[Result, ...]
-
-
-def recorded(result: Result) -> dict[str, Any]:
-    """Return a recorded configuration with the method's options beside the rest."""
-    config: dict[str, Any] = result["config"]
-    if result["version"] == VERSION:
-        config = complete_record(config)
-    options = config.get("options", {})
-    return {**{key: value for key, value in config.items() if key != "options"}, **options}
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:
@@ -78,15 +67,32 @@ def grouped(results: Sequence[Result]) -> list[Group]:
             times += 1
             key = key[0], f"{remark} (run {times} of the same seed)"
         groups[key].setdefault(learned, result)
-    found, every = [], [_compared(next(iter(members.values()))) for members in groups.values()]
-    for own, ((_, remark), members) in zip(every, groups.items(), strict=True):
-        runs = tuple(members.values())
+    members = [tuple(runs.values()) for runs in groups.values()]
+    every, found = [_compared(runs[0]) for runs in members], []
+    for own, (_, remark), runs in zip(every, groups, members, strict=True):
         said = ", ".join(f"{key} {own[key]}" for key in own if _differs(key, own, every))
-        method: str = runs[0]["method"]
+        method = runs[0]["method"]
         name = NAMES.get(method, method) + (f" ({said})" if said else "")
-        name += (" (oracle)" if runs[0]["uses_truth"] else "") + remark
-        found.append(Group(method, name, runs))
+        oracle = " (oracle)" if runs[0]["uses_truth"] else ""
+        found.append(Group(method, f"{name}{oracle}{remark}", runs))
     return found
+
+
+def _compared(result: Result) -> dict[str, Any]:
+    """Return what makes a configuration another one: all but the seed and the place it ran."""
+    left_out = ("seed", "device", "precision")
+    # How many tasks there are may have been said or not.
+    config = {**_recorded(result), "tasks": len(result["task_sizes"])}
+    return {key: value for key, value in config.items() if key not in left_out}
+
+
+def _recorded(result: Result) -> dict[str, Any]:
+    """Return a recorded configuration with the method's options beside the rest."""
+    config = result["config"]
+    if result["version"] == VERSION:
+        config = complete_record(config)
+    rest = {key: value for key, value in config.items() if key != "options"}
+    return {**rest, **config.get("options", {})}
 
 
 def _is_same(one: Result, other: Result) -> bool:
@@ -104,14 +110,6 @@ def _differs(key: str, own: dict[str, Any], others: Sequence[dict[str, Any]]) ->
     return any(other.get(key) != own[key] for other in others)
 
 
-def _compared(result: Result) -> dict[str, Any]:
-    """Return what makes a configuration another one: all but the seed and the place it ran."""
-    left_out = ("seed", "device", "precision")
-    # How many tasks there are may have been said or not.
-    config = {**recorded(result), "tasks": len(result["task_sizes"])}
-    return {key: value for key, value in config.items() if key not in left_out}
-
-
 def with_omega(results: Sequence[Result]) -> list[Result]:
     """Fill in Ω and its curve where a bound of the same stream, training and recipe is among them.
 
@@ -119,7 +117,9 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     """
     bounds: dict[str, list[Result]] = defaultdict(list)
     for result in sorted(results, key=lambda result: len(result["task_sizes"])):
-        if measures_omega(result):
+        # Ω is measured by the bound that learns weak views.
+        strong = result["config"].get("strong_labels", False)
+        if result["method"] == "offline" and strong in (False, "none"):
             bounds[_bound_key(result)].append(result)
     filled = []
     for result in results:
@@ -134,15 +134,9 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     return filled
 
 
-def measures_omega(result: Result) -> bool:
-    """Return whether a run is the bound that Ω is measured by, which learns weak views."""
-    strong = result["config"].get("strong_labels", False)
-    return bool(result["method"] == "offline" and strong in (False, "none"))
-
-
 def _bound_key(result: Result) -> str:
     """Return what a run and its bound have in common."""
-    config, stream = recorded(result), sorted(result["stream"].items())
+    config, stream = _recorded(result), sorted(result["stream"].items())
     trained = [config.get(key) for key in ("network", "epochs", "recipe")]
     # With repetition a class's labeled images are divided over the tasks, however it is cut.
     cut = () if result["stream"].get("repetition") else CUT_KEYS
@@ -152,22 +146,28 @@ def _bound_key(result: Result) -> str:
 def comparison_table(results: Sequence[Result]) -> Table:
     """Return methods against metrics, mean ± deviation over seeds."""
     several = len({result["seed"] for result in results}) > 1
-    table = Table(
-        title="percent, mean ± standard deviation over seeds" if several else "percent, one seed"
-    )
-    table.add_column("method")
+    over = "mean ± standard deviation over seeds" if several else "one seed"
+    table = Table("method", title=f"percent, {over}")
     for name in ("seeds", *SHOWN.values(), "stored", "seconds"):
         table.add_column(name, justify="right")
     for group in grouped(with_omega(results)):
-        runs = group.results
+        figures = [metrics_shown(result) for result in group.results]
         table.add_row(
             group.name,
-            str(len(runs)),
-            *(_cell([metrics_shown(result)[key] for result in runs]) for key in SHOWN),
-            stored_shown(runs[0]),
-            f"{np.mean([result['seconds']['total'] for result in runs]):.1f}",
+            str(len(figures)),
+            *(_cell([of_run[key] for of_run in figures]) for key in SHOWN),
+            stored_shown(group.results[0]),
+            f"{fmean(result['seconds']['total'] for result in group.results):.1f}",
         )
     return table
+
+
+def _cell(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    mean, deviation = mean_and_deviation(known)
+    return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
 
 
 def metrics_shown(result: Result) -> dict[str, float | None]:
@@ -199,25 +199,18 @@ def code_shown(result: Result) -> str:
 
 def task_table(result: Result) -> Table:
     """Return one run task by task, with the diagnostics of its gate."""
-    table = Table(title=f"{NAMES.get(result['method'], result['method'])}, seed {result['seed']}")
-    shown = [k for k in DETECTOR if any(t["detector"][k] is not None for t in result["tasks"])]
-    for name in ("task", "accuracy", "own", *(DETECTOR[key] for key in shown)):
+    judged = [k for k in DETECTOR if any(t["detector"][k] is not None for t in result["tasks"])]
+    table = Table(
+        title=f"{NAMES.get(result['method'], result['method'])}, seed {result['seed']}",
+        caption="taken: unlabeled images accepted; past: of these, truly of past classes; right: "
+        "pseudo-label correct; AUROC, TPR, FPR: of the gate for the next task"
+        if judged
+        else None,
+    )
+    for name in ("task", "accuracy", "own", *(DETECTOR[key] for key in judged)):
         table.add_column(name, justify="right")
-    if shown:
-        table.caption = (
-            "taken: unlabeled images accepted; past: of these, truly of past classes; right: "
-            "pseudo-label correct; AUROC, TPR, FPR: of the gate for the next task"
-        )
     for number, task in enumerate(result["tasks"]):
-        own, figures = result["R"][number][number], [task["detector"][key] for key in shown]
-        cells = ("-" if one is None else f"{one:.1f}" for one in (task["accuracy"], own, *figures))
+        own, figures = result["R"][number][number], [task["detector"][key] for key in judged]
+        cells = [_cell([figure]) for figure in (task["accuracy"], own, *figures)]
         table.add_row(str(task["task"]), *cells)
     return table
-
-
-def _cell(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "-"
-    mean, deviation = mean_and_deviation(known)
-    return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
