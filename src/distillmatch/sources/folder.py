@@ -20,7 +20,7 @@ from distillmatch.errors import ConfigError, SourceError, first_of
 from distillmatch.sources.cache import Plan, cache_key, load_cached
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset
 from distillmatch.sources.registry import CheckedSource
-from distillmatch.sources.walk import list_files, name_below, shown
+from distillmatch.sources.walk import Folder, list_files, name_below, shown
 
 Tree = tuple[dict[str, str], dict[str, str]]
 """The parent of each class and the super-class of each parent, in the order of a file."""
@@ -35,8 +35,12 @@ class Group(NamedTuple):
 
     path: str
     name: str
-    files: list[str]
-    stamps: list[str]
+    folders: list[Folder]
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of all files, folder after folder."""
+        return [file for folder in self.folders for file in folder.files]
 
 
 class FoundClasses(NamedTuple):
@@ -71,7 +75,7 @@ def _load(config: StreamConfig) -> Dataset:
     if config.tree is not None:
         tree = _read_tree(config.tree.expanduser(), [group.name for group in found.labeled])
     groups = (*found.labeled, *(found.test or ()), *found.unlabeled)
-    stamps = [stamp for group in groups for stamp in group.stamps]
+    stamps = [folder.stamp for group in groups for folder in group.folders]
     dataset = load_cached(
         config,
         f"folder-{cache_key(*map(str, folders), side, tree is not None)}",
@@ -142,8 +146,7 @@ def _find(root: Path, test_root: Path | None, unlabeled_roots: Sequence[Path]) -
     unlabeled = []
     for folder in unlabeled_roots:
         listing = list_files(folder)
-        stamps = [one.stamp for one in listing.folders]
-        unlabeled.append(Group(str(folder), "", listing.files, stamps))
+        unlabeled.append(Group(str(folder), "", listing.folders))
         problems += listing.problems
         if not listing.files:
             problems.append(f"{folder}: a folder of unlabeled images without any")
@@ -165,9 +168,7 @@ def find_classes(root: Path) -> FoundClasses:
             continue
         path = str(root / first[0])
         name = unicodedata.normalize("NFC", shown(first[0]))
-        group = groups.setdefault(path, Group(path, name, [], []))
-        group.files.extend(folder.files)
-        group.stamps.append(folder.stamp)
+        groups.setdefault(path, Group(path, name, [])).folders.append(folder)
     classes: dict[str, Group] = {}
     for group in sorted(groups.values(), key=lambda group: (group.name, group.path)):
         twin = classes.setdefault(_same(group.name), group)

@@ -47,13 +47,13 @@ class Jitter(NamedTuple):
     bright_first: Tensor
 
     @classmethod
-    def draw(cls, words: Tensor) -> "Jitter":
-        """Draw the jitter from three random words per image."""
-        brightness, contrast = (
-            uniform(word).mul_(2 * spread).add_(1 - spread)
-            for word, spread in zip(words, (BRIGHTNESS_SPREAD, CONTRAST_SPREAD), strict=False)
+    def of(cls, brightness: Tensor, contrast: Tensor, order: Tensor) -> "Jitter":
+        """Make the jitter from three random words per image."""
+        return cls(
+            uniform(brightness).mul_(2 * BRIGHTNESS_SPREAD).add_(1 - BRIGHTNESS_SPREAD),
+            uniform(contrast).mul_(2 * CONTRAST_SPREAD).add_(1 - CONTRAST_SPREAD),
+            coin(order),
         )
-        return cls(brightness, contrast, coin(words[2]))
 
     def apply(self, pixels: Tensor, piece: slice) -> Tensor:
         """Return jittered copies of uint8 pixels, which are the given piece of the batch."""
@@ -94,39 +94,35 @@ class StrongDraw(NamedTuple):
 
 def draw_weak(key: int, numbers: Tensor) -> WeakDraw:
     """Draw the weak views of the images of these numbers, on the numbers' device."""
-    words = random_words(
+    brightness, contrast, order, flip, row, column = random_words(
         key,
         numbers,
         *(Draw.WEAK_BRIGHTNESS, Draw.WEAK_CONTRAST, Draw.WEAK_ORDER),
         *(Draw.FLIP, Draw.CROP_ROW, Draw.CROP_COLUMN),
     )
-    row, column = (whole(word, 2 * PADDING + 1) for word in words[4:])
-    return WeakDraw(Jitter.draw(words[:3]), coin(words[3]), row, column)
+    jitter, places = Jitter.of(brightness, contrast, order), 2 * PADDING + 1
+    return WeakDraw(jitter, coin(flip), whole(row, places), whole(column, places))
 
 
 def draw_strong(
     key: int, numbers: Tensor, side: int, device: torch.device | None = None
 ) -> StrongDraw:
     """Draw the strong views of the images of these numbers (on the CPU), for a device."""
-    words = random_words(
+    brightness, contrast, order, size, sign, size2, sign2, row, column = random_words(
         key,
         to_device(numbers, device or numbers.device),
         *(Draw.STRONG_BRIGHTNESS, Draw.STRONG_CONTRAST, Draw.STRONG_ORDER),
         *(Draw.FIRST_MAGNITUDE, Draw.FIRST_SIGN, Draw.SECOND_MAGNITUDE, Draw.SECOND_SIGN),
         *(Draw.CUTOUT_ROW, Draw.CUTOUT_COLUMN),
     )
-    first, second = whole(
-        random_words(key, numbers, Draw.FIRST_OPERATION, Draw.SECOND_OPERATION), len(OPERATIONS)
+    choices = random_words(key, numbers, Draw.FIRST_OPERATION, Draw.SECOND_OPERATION)
+    first, second = whole(choices, len(OPERATIONS))
+    operations = (
+        OperationDraw(first, uniform(size), coin(sign)),
+        OperationDraw(second, uniform(size2), coin(sign2)),
     )
-    return StrongDraw(
-        Jitter.draw(words[:3]),
-        (
-            OperationDraw(first, uniform(words[3]), coin(words[4])),
-            OperationDraw(second, uniform(words[5]), coin(words[6])),
-        ),
-        whole(words[7], side),
-        whole(words[8], side),
-    )
+    jitter = Jitter.of(brightness, contrast, order)
+    return StrongDraw(jitter, operations, whole(row, side), whole(column, side))
 
 
 def plain_views(
