@@ -87,7 +87,7 @@ def test_test_images_of_all_tasks_are_shown_once_in_pieces_of_one_size(
     pixels = np.concatenate([part.images[:, 0, 0] for part in parts]) / np.float32(255)
     # The second task; no method has fewer outputs than classes, and this one has three.
     task = TaskInfo(number=1, sizes=(2, 1), last=False, coreset=False)
-    outputs = evaluate(method, task, dataset, stream, NEUTRAL, CPU)  # type: ignore[arg-type]
+    outputs = evaluate(method, task, stream, NEUTRAL, CPU)  # type: ignore[arg-type]
     assert method.shown == shown
     np.testing.assert_allclose(outputs.logits, pixels, rtol=1e-6)
     assert outputs.labels.tolist() == [label for part in parts for label in part.labels]

@@ -44,7 +44,6 @@ class Engine:
         epoch_done: EpochDone = lambda training, epoch: None,
     ) -> None:
         self.config = config
-        self.dataset = dataset
         self.stream = stream
         self.placement = Placement.of(config)
         self.normalization = Normalization.of(dataset.train.images)
@@ -99,10 +98,9 @@ class Engine:
         if self.method.memory == "coreset":
             self.coreset = self.coreset.after(given[-1], self.config.seed)
         with underway.clock.phase("evaluation"):
-            outputs = evaluate(
-                self.method, task, self.dataset, self.stream, self.normalization, self.placement
-            )
-        self.trainer.underway = Underway(task.number + 1)
+            where = self.stream, self.normalization, self.placement
+            outputs = evaluate(self.method, task, *where)
+        self.trainer.underway = Underway(task.number + 1, work=underway.work)
         learned = outputs.labels < task.seen
         return TaskOutcome(
             task=task,

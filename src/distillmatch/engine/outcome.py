@@ -77,12 +77,14 @@ class Clock:
 class Underway:
     """How far a task is, and what has come of it so far.
 
-    `trainings` are finished, and `epochs` of the one after them.
+    `trainings` are finished, and `epochs` of the one after them. `work` is what progress has
+    counted, of earlier tasks too.
     """
 
     task: int
     trainings: int = 0
     epochs: int = 0
+    work: float = 0.0
     losses: Losses = field(default_factory=dict)
     judgement: Judgement | None = None
     clock: Clock = field(default_factory=Clock)

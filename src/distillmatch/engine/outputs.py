@@ -17,7 +17,6 @@ from distillmatch.engine.stores import StreamedStore
 from distillmatch.methods import Frozen, Method, TaskInfo
 from distillmatch.methods.contract import logits_of, map_outputs, outputs_of
 from distillmatch.networks import by_batch_statistics
-from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 from distillmatch.views import Normalization, plain_views
 
@@ -162,7 +161,6 @@ class Outputs(NamedTuple):
 def evaluate(
     method: Method,
     task: TaskInfo,
-    dataset: Dataset,
     stream: Stream,
     normalization: Normalization,
     placement: Placement,

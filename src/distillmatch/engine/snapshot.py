@@ -29,16 +29,9 @@ class Snapshot:
 
 
 def take_snapshot(
-    method: Method,
-    coreset: Coreset,
-    underway: Underway,
-    work: float = 0.0,
-    step: Step | None = None,
+    method: Method, coreset: Coreset, underway: Underway, step: Step | None = None
 ) -> Snapshot:
-    """Copy everything that the rest of the run depends on.
-
-    `work` is what progress has counted, and `step` is that of the training at work.
-    """
+    """Copy everything that the rest of the run depends on; `step` is of the training at work."""
     tensors = {
         f"network/{name}/{key}": value
         for name, network in method.networks.items()
@@ -56,7 +49,7 @@ def take_snapshot(
         "epochs": underway.epochs,
         "losses": deepcopy(underway.losses),
         "seconds": underway.clock.so_far(),
-        "work": work,
+        "work": underway.work,
         "values": {name: float(value) for name, value in method.values.items()},
         "copies": dict(method.copies),
         "coreset": [len(images) for images in coreset.by_class],
@@ -73,6 +66,7 @@ def restored_underway(snapshot: Snapshot) -> Underway:
         task=values["task"],
         trainings=values["trainings"],
         epochs=values["epochs"],
+        work=values["work"],
         losses=deepcopy(values["losses"]),
         judgement=judgement,
         clock=Clock(values["seconds"]),

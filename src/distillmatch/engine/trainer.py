@@ -53,7 +53,6 @@ class Trainer:
         self.placement = placement
         self.progress = progress or NoProgress()
         self.underway = Underway(first_task)
-        self.work_done = 0.0
         self.epoch_done = epoch_done
         self._at_work: tuple[Step, LossMeans] | None = None
         self._pause = pause or (lambda: None)
@@ -70,13 +69,11 @@ class Trainer:
         if self._at_work is not None:
             step, means = self._at_work
             means.settle()
-        return take_snapshot(self.method, coreset, self.underway, self.work_done, step)
+        return take_snapshot(self.method, coreset, self.underway, step)
 
     def begin(self, total: float) -> None:
         """Show progress towards a total of work, as counted by `work_of`."""
-        if self._resumed is not None:
-            self.work_done = self._resumed.values["work"]
-        self.progress.start(total, self.work_done)
+        self.progress.start(total, self.underway.work)
 
     def learn(self, task: TaskInfo, data: TaskData, doing: str) -> None:
         """Run what is left of a task's trainings; `doing` names it where progress is shown."""
@@ -142,7 +139,7 @@ class Trainer:
                 losses = []
                 for part in epochs.parts(number):
                     losses.append(steps.run(part))
-                    self.work_done += part.steps * in_step
+                    underway.work += part.steps * in_step
                     self.progress.advance(part.steps * in_step, f"{doing} {training.name}")
                 means.add(torch.cat(losses), step.names)
                 underway.epochs = number + 1

@@ -105,7 +105,7 @@ class Trained(Learned):
 
     def snapshot(self) -> Snapshot:
         """Return weights, values and coreset as they can be written."""
-        return take_snapshot(self.method, self.coreset, Underway(len(self.sizes)), 0.0)
+        return take_snapshot(self.method, self.coreset, Underway(len(self.sizes)))
 
 
 def task_info(

@@ -101,7 +101,6 @@ def run(
         with AtOnce() as runs:
             session = Session(
                 config,
-                dataset,
                 stream,
                 described,
                 start,

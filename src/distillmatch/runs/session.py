@@ -26,7 +26,6 @@ from distillmatch.runs.result import (
     task_row,
     write_result,
 )
-from distillmatch.sources import Dataset
 from distillmatch.streams import Stream
 
 EXAMPLES = 24
@@ -44,7 +43,6 @@ class Session:
     """
 
     config: RunConfig
-    dataset: Dataset
     stream: Stream
     described: Record
     start: float
@@ -59,7 +57,7 @@ class Session:
     def __post_init__(self) -> None:
         self.engine = Engine(
             self.config,
-            self.dataset,
+            self.stream.dataset,
             self.stream,
             self.progress,
             self._between_epochs,
