@@ -89,16 +89,14 @@ def consistency_loss(
     weak_logits: Tensor,
     strong_logits: Tensor,
     threshold: float,
-    past: int = 0,
-    returning: Sequence[int] = (),
+    classes: Sequence[int] | None = None,
 ) -> Tensor:
     """Consistency of strong with weak views of unlabeled images, ℓ_ul (eq. 4).
 
     (1/μB) Σ_b 1(max q_b ≥ τ_FM) · CE(argmax q_b, softmax(strong_b)),  q_b = softmax(weak_b)
 
     The mean is over the whole batch, confident or not; no gradient flows to the weak views. With
-    `past` the first so many classes are left out of q_b but for those `returning`: labels are among
-    the task's own alone.
+    `classes`, q_b is over these alone.
     """
     if len(weak_logits) != len(strong_logits):
         raise ConfigError(
@@ -106,12 +104,9 @@ def consistency_loss(
             "views of the same images: a method has these with strong_views = True"
         )
     weak = weak_logits.detach()
-    if past:
-        weak = weak.clone()
-        weak[:, :past] = -torch.inf
-        for label in returning:
-            weak[:, label] = weak_logits.detach()[:, label]
-    confidence, labels = weak.softmax(dim=1).max(dim=1)
+    slots = None if classes is None else _slots(classes, weak.device)
+    confidence, labels = (weak if slots is None else weak[:, slots]).softmax(dim=1).max(dim=1)
+    labels = labels if slots is None else slots[labels]
     labels.masked_fill_(confidence < threshold, PASSED_OVER)
     return weighted_cross_entropy_sum(strong_logits, labels) / max(1, len(strong_logits))
 
@@ -226,6 +221,13 @@ def _mean_over_images(negative: Tensor, factor: float) -> Tensor:
     return negative.sum() * (-factor / max(1, len(negative)))
 
 
+def _slots(classes: Sequence[int], device: torch.device) -> Tensor:
+    """Return class numbers as a tensor made on the device, so that a step can be captured."""
+    if isinstance(classes, range):
+        return torch.arange(classes.start, classes.stop, device=device)
+    return torch.cat([torch.arange(c, c + 1, device=device) for c in classes])
+
+
 def _by_task(logits: Tensor, task_sizes: Sequence[int]) -> Tensor:
     """Return the logits as (batch, task, class), smaller tasks padded with impossible classes.
 
@@ -247,7 +249,7 @@ def soft_nearest_neighbors(
     queries: Tensor,
     supports: Tensor,
     labels: Tensor,
-    classes: range,
+    classes: Sequence[int],
     temperature: float,
     smoothing: float = 0.0,
 ) -> Tensor:
@@ -261,8 +263,7 @@ def soft_nearest_neighbors(
     wide = torch.promote_types(queries.dtype, torch.float32)
     with torch.autocast(queries.device.type, enabled=False):  # τ magnifies what is rounded
         queries, supports = (functional.normalize(rows.to(wide)) for rows in (queries, supports))
-        slots = torch.arange(classes.start, classes.stop, device=labels.device)
-        is_of = labels.unsqueeze(1) == slots
+        is_of = labels.unsqueeze(1) == _slots(classes, labels.device)
         cosines = (queries @ supports.T).masked_fill(~is_of.any(dim=1), -torch.inf)
         targets = is_of.to(wide) * (1 - smoothing) + smoothing / len(classes)
         return (cosines / temperature).softmax(dim=1) @ targets

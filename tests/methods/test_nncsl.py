@@ -56,7 +56,7 @@ def cosine(one: Row, other: Row) -> float:
     return product / math.sqrt(sum(a * a for a in one)) / math.sqrt(sum(b * b for b in other))
 
 
-def neighbors(query: Row, supports: Rows, labels: list[int], classes: range) -> Row:
+def neighbors(query: Row, supports: Rows, labels: list[int], classes: Sequence[int]) -> Row:
     pairs = [(s, y) for s, y in zip(supports, labels, strict=True) if y in classes]
     found = [0.0] * len(classes)
     total = sum(math.exp(cosine(query, s) / 0.1) for s, _ in pairs)
@@ -83,7 +83,9 @@ def both_views(network: nn.Module, given: Batch, by_batch: bool) -> tuple[Rows, 
     return weak[:7] + strong[:7], weak[7:] + strong[7:]
 
 
-def test_a_step_is_that_of_loops_over_supports_and_queries() -> None:
+@pytest.mark.parametrize("returning", [(), (0, 3)])
+def test_a_step_is_that_of_loops_over_supports_and_queries(returning: tuple[int, ...]) -> None:
+    own = [*returning, *range(PAST, SEEN)]
     learning, given, labels = method(), batch(), LABELS + LABELS
     supports, queries = both_views(learning.classifier, given, by_batch=True)
     weights = learning.classifier.state_dict()
@@ -92,11 +94,11 @@ def test_a_step_is_that_of_loops_over_supports_and_queries() -> None:
     pairs = zip(logits, labels, strict=True)
     of_labels = 0.005 * sum(plain.cross_entropy(row, label) for row, label in pairs) / 14
 
-    found = [neighbors(query, supports, labels, range(PAST, SEEN)) for query in queries]
+    found = [neighbors(query, supports, labels, own) for query in queries]
     others = [sharp(row) for row in found[4:] + found[:4]]
     agreement = sum(soft_entropy(t, p) for t, p in zip(others, found, strict=True)) / 8
-    mean = [sum(sharp(row)[k] for row in found) / 8 for k in range(2)]
-    entropy = math.log(2) + sum(p * math.log(p) for p in mean)
+    mean = [sum(sharp(row)[k] for row in found) / 8 for k in range(len(own))]
+    entropy = math.log(len(own)) + sum(p * math.log(p) for p in mean)
 
     old_supports, old_queries = both_views(learning.networks["past"], given, by_batch=False)
     past = range(PAST)
@@ -110,7 +112,8 @@ def test_a_step_is_that_of_loops_over_supports_and_queries() -> None:
         "entropy": entropy,
         "distillation": kept,
     }
-    assert terms_of(learning, given) == pytest.approx(expected, rel=1e-9)
+    task = replace(WITH_CORESET, returning=returning)
+    assert terms_of(learning, given, task) == pytest.approx(expected, rel=1e-9)
 
 
 def test_csl_has_no_distillation_and_neither_has_a_task_without_stored_images() -> None:

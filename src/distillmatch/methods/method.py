@@ -21,7 +21,7 @@ A method says what is learned and by which loss; the engine says how. Most metho
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -63,6 +63,12 @@ class TaskInfo:
     def new(self) -> int:
         """The number of classes that this task is the first to have labels of."""
         return self.sizes[-1]
+
+    @property
+    def classes(self) -> Sequence[int]:
+        """The classes that this task has labels of: those that return, and the new ones."""
+        new = range(self.past, self.seen)
+        return (*self.returning, *new) if self.returning else new
 
     @property
     def seen(self) -> int:

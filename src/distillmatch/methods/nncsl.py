@@ -3,6 +3,7 @@
 The equations are the publication's; what it leaves open is decided here, and said in the docs.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -49,14 +50,14 @@ class Views(NamedTuple):
     queries: Tensor
     """Weak views of unlabeled images, and then strong views of the same."""
 
-    def neighbors(self, classes: range) -> Tensor:
+    def neighbors(self, classes: Sequence[int]) -> Tensor:
         """Return SNN(q) of each query over the supports of some classes."""
         given = self.queries, self.supports, self.labels
         return soft_nearest_neighbors(*given, classes, TEMPERATURE, SMOOTHING)
 
 
 class SoftNearestNeighbors(Method):
-    """CSL: two views of an unlabeled image agree on which supports of new classes are nearest.
+    """CSL: two views of an unlabeled image agree on the nearest supports of the task's classes.
 
     A linear head over all seen classes learns from the supports beside this, and predicts.
     """
@@ -123,8 +124,8 @@ class SoftNearestNeighbors(Method):
         classifier: Any = self.classifier
         logits = classifier.classify(views.supports)[:, : task.seen]
         terms = {"labels": HEAD_WEIGHT * functional.cross_entropy(logits, views.labels)}
-        if task.new and len(views.queries):
-            found = views.neighbors(range(task.past, task.seen))
+        if task.classes and len(views.queries):
+            found = views.neighbors(task.classes)
             sharp = sharpened(found, SHARPENING)
             of_other_view = sharp.roll(len(sharp) // 2, 0)
             terms["agreement"] = soft_cross_entropy(of_other_view, found)

@@ -36,8 +36,8 @@ class PseudoLabelReplay(ExperienceReplay):
         """Return the cross entropy of labels, and of the task's pseudo-labels over seen classes."""
         options, logits = self.options, self.forward(batch, task)
         terms = {"labels": label_loss(logits, batch.labels)}
-        if len(logits.strong) and (task.new or task.returning):
-            threshold, past = options.consistency_threshold, (task.past, task.returning)
-            learned = consistency_loss(logits.unlabeled, logits.strong, threshold, *past)
+        if len(logits.strong) and task.classes:
+            threshold = options.consistency_threshold
+            learned = consistency_loss(logits.unlabeled, logits.strong, threshold, task.classes)
             terms["pseudo-labels"] = options.pseudo_label_weight * learned
         return terms
