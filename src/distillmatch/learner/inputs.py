@@ -7,7 +7,7 @@ to 1. One image alone goes in a list.
 
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -38,8 +38,6 @@ CHUNK = 1024
 """Images that are read at once where not all are wanted at once."""
 SMALLEST, LARGEST, STEP = 8, 64, 4
 """Between which sides, and in which steps, the first image decides the size of all."""
-NO_FILE = "neither a file nor a folder"
-"""What is wrong with a pipe, a socket or a device."""
 _CHANNELS = (1, 3)
 
 
@@ -181,18 +179,16 @@ def _short_side(item: Any) -> int | None:
     return min(item.size if isinstance(item, Image.Image) else item.shape[:2])
 
 
-def is_special(path: Path) -> bool:
-    """Return whether this is a pipe, a socket or a device: its reader may wait for ever."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):  # opening it will say what is wrong with it
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
 def file_at(path: Path) -> ImageFile:
-    """Return the image in a file that was named; what is no file is refused when it is read."""
-    return unreadable(shown(path), NO_FILE) if is_special(path) else ImageFile.at(str(path))
+    """Return the image in a file that was named.
+
+    A pipe, a socket or a device, whose reader may wait for ever, is refused when it is read.
+    """
+    with suppress(OSError, ValueError):  # opening it will say what is wrong with it
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return unreadable(shown(path), "neither a file nor a folder")
+    return ImageFile.at(str(path))
 
 
 def unreadable(where: str, problem: str) -> ImageFile:

@@ -69,16 +69,9 @@ def learn_task(
     if before is None and (sentence := missed(parameters, config)):
         tell(sentence)
     _refuse_other_weights(before, config)
-    if isinstance(before, Featured):
-        reader: Reader = before.frozen_reader
-    else:
-        reader = first_reader(parameters, labeled.items) if before is None else before.reader
-    watching = reader
-    if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
-        watching = replace(reader, gallery=Gallery())
     labeled, again = _without_known(before, labeled, config, tell)
-    given = _read(before, parameters, labeled, unlabeled, name, reader, watching, again)
-    learned = _after(before, config, given, watching, progress, checkpoint)
+    given, reader = _read(before, parameters, labeled, again, unlabeled, name)
+    learned = _after(before, config, given, reader, progress, checkpoint)
     rows = given.environment.images
     if learned.gives_scores and len(rows):
         unfamiliar = learned.familiarity(rows) < learned.threshold(given.accept)
@@ -115,18 +108,23 @@ def _read(
     before: Learned | None,
     parameters: Parameters,
     labeled: Labeled,
+    again: int,
     unlabeled: Any,
     name: str | None,
-    reader: Reader,
-    watching: Reader,
-    again: int,
-) -> Given:
-    """Read a task's labeled images, and the unlabeled ones by the reader that is `watching`.
+) -> tuple[Given, Reader]:
+    """Read a task's images; return them with the reader that read the unlabeled ones.
 
-    Those that a network is tuned with are needed as pixels, too.
+    Images that a network is tuned with are needed as pixels, too.
     """
     began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
     limit, seed, pixels = parameters["unlabeled_limit"], parameters["seed"], None
+    if before is None:
+        reader = first_reader(parameters, labeled.items)
+    else:
+        reader = before.frozen_reader if isinstance(before, Featured) else before.reader
+    watching = reader
+    if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
+        watching = replace(reader, gallery=Gallery())
     if isinstance(reader, FeatureReader) and parameters["fine_tune"]:
         to_pixels = PixelReader(reader.backbone.side)
         images, labeled = read_labeled(labeled, to_pixels, "labeled images")
@@ -137,7 +135,7 @@ def _read(
     else:
         images, labeled = read_labeled(labeled, reader, "labeled images")
         environment = look_around(unlabeled, watching, limit, seed, number)
-    return Given(
+    given = Given(
         name=f"task {number + 1}" if name is None else name,
         images=images,
         labeled=labeled,
@@ -149,6 +147,7 @@ def _read(
         fine_tune=parameters["fine_tune"],
         pixels=pixels,
     )
+    return given, watching
 
 
 def _after(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from distillmatch.learner.inputs import NO_FILE, is_special
+from distillmatch.learner.inputs import file_at
 from distillmatch.sources.images import ImageFile
 from distillmatch.terminal import without_progress
 
@@ -86,11 +86,8 @@ def _predict(
 
 def _trouble_with(name: str) -> Prediction | None:
     """Return what is to be said of a file that cannot be opened."""
-    path = Path(name)
     try:
-        if is_special(path):
-            return Prediction(name, error="unreadable", reason=NO_FILE)
-        with path.open("rb"):
+        with file_at(Path(name)).open():
             return None
     except FileNotFoundError:
         return Prediction(name, error="missing", reason="there is no such file")
@@ -98,6 +95,5 @@ def _trouble_with(name: str) -> Prediction | None:
         return Prediction(name, error="folder", reason="a folder, not an image")
     except PermissionError:
         return Prediction(name, error="forbidden", reason="this file may not be read")
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        reason = str(getattr(error, "strerror", None) or error)
-        return Prediction(name, error="unreadable", reason=reason)
+    except OSError as error:
+        return Prediction(name, error="unreadable", reason=error.strerror or str(error))
