@@ -80,24 +80,24 @@ def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera
     """Judge the images at some places, except those in `out`, and show progress."""
     files, problems = find_files(places, out)
     distinct: dict[str, Shot] = {}
-    links = len(problems)
+    copies = 0
     with show_progress(f"reading the {WHAT}", len(files)) as progress:
         for number, (path, name) in enumerate(files.items(), 1):
+            progress(number)
             try:
                 shot = _shot(path, name)
-                distinct.setdefault(shot.digest, shot)
             except OSError as error:
                 problems.append(f"{shown(path)}: {error.strerror or error}")
-            progress(number)
-    copies = len(files) - len(distinct) - (len(problems) - links)
+                continue
+            copies += shot.digest in distinct
+            distinct.setdefault(shot.digest, shot)
     shots: list[Shot] = []
     judged: list[Judged] = []
+    items = [ImageFile.at(shot.path) for shot in distinct.values()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is wrong with a file is said of it
-        items = [ImageFile.at(shot.path) for shot in distinct.values()]
-        results = zip(
-            distinct.values(), learner.reader_for(items).results(items, WHAT), strict=True
-        )
+        rows = learner.reader_for(items).results(items, WHAT)
+        results = zip(distinct.values(), rows, strict=True)
         while batch := list(islice(results, BATCH)):
             good = [(shot, row) for shot, row in batch if not isinstance(row, str)]
             problems += [f"{shown(shot.path)}: {r}" for shot, r in batch if isinstance(r, str)]
