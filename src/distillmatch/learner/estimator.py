@@ -1,8 +1,9 @@
-"""The learner as a scikit-learn-style estimator."""
+"""The learner as an estimator with scikit-learn's conventions, without scikit-learn."""
 
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -33,7 +34,6 @@ from distillmatch.learner.labels import (
 )
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.learning import config_of, first_reader, learn_task
-from distillmatch.learner.parameters import Parameters, not_fitted
 from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
 from distillmatch.learner.settings import (
     AUTO,
@@ -54,7 +54,7 @@ _learning: set[int] = set()
 
 
 @dataclass(eq=False, repr=False)
-class ContinualLearner(Parameters):
+class ContinualLearner:
     """Learns classes of images a task at a time, with whatever unlabeled images are around.
 
     With `method` and `network` "auto", it keeps statistics of a pretrained network's features where
@@ -296,6 +296,38 @@ class ContinualLearner(Parameters):
         """Whether it is known how familiar images look."""
         return self._fitted().gives_scores
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return all parameters by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change some parameters; those that decide how learning goes count from the next task."""
+        names = [field.name for field in fields(self)]
+        for name in params:
+            if name not in names:
+                raise LearnerError(
+                    f"unknown parameter '{name}'; the parameters are {', '.join(names)}"
+                )
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        given = [f"{field.name}={value!r}" for field, value in values if value != field.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn, where that is installed, what kind of estimator this is."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags  # noqa: PLC0415
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(two_d_array=False, three_d_array=True),
+        )
+
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned_or_none() is not None
 
@@ -305,7 +337,7 @@ class ContinualLearner(Parameters):
     def _fitted(self) -> Learned:
         learned = self._learned_or_none()
         if learned is None:
-            raise not_fitted("this learner has learned nothing yet; give it a task by partial_fit")
+            raise _not_fitted("this learner has learned nothing yet; give it a task by partial_fit")
         return learned
 
     def _trained(self) -> Trained:
@@ -332,3 +364,17 @@ class ContinualLearner(Parameters):
 
     def _plain(self) -> dict[str, Any]:
         return plain(self.get_params())
+
+
+def _not_fitted(sentence: str) -> Exception:
+    """Return the error for a learner that has learned nothing: scikit-learn's own where in use."""
+    exceptions = sys.modules.get("sklearn.exceptions")
+    if exceptions is None:
+        return NotFittedError(sentence)
+    kinds = (NotFittedError, exceptions.NotFittedError)
+    error: Exception = type("NotFittedError", kinds, {})(sentence)
+    return error
+
+
+class NotFittedError(LearnerError, AttributeError):
+    """The learner was asked before it was taught."""
