@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from conftest import make_dataset
-from small_runs import engine_for, learned, same_weights, six_classes, tiny, without_times
+from small_runs import engine_for, learned, same_weights, six_classes, tiny
 from torch import Tensor
 
 from distillmatch.config import RunConfig
@@ -31,8 +31,6 @@ def test_the_same_seed_gives_the_same_result_to_the_last_bit() -> None:
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.logits, other.logits)
         assert one.losses == other.losses and one.values == other.values
-    results = [run(config, dataset=six_classes()) for _ in range(2)]
-    assert without_times(results[0]) == without_times(results[1])
 
 
 def test_different_seeds_give_different_results() -> None:
@@ -212,26 +210,31 @@ def test_the_bound_trains_a_fresh_network_on_all_labels_so_far() -> None:
     assert {outcome.stored_images for outcome in outcomes} == {0}, "it has no coreset"
 
 
-@pytest.mark.parametrize("options", [{}, {"coreset": 4, "stored_share": 0.5}])
+class Recorder:
+    """Progress that is written down."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0.0
+        self.said: list[str] = []
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        self.total = total
+
+    def advance(self, done: float, doing: str) -> None:
+        self.done += done
+        self.said.append(doing)
+
+    def stop(self) -> None:
+        self.said.append("stopped")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "dm", "recipe": "as-written"}, {"coreset": 4, "stored_share": 0.5}]
+)
 def test_progress_ends_where_it_was_told_it_would(options: dict[str, Any]) -> None:
-    class Recorder:
-        total = 0.0
-        done = 0.0
-        said: ClassVar[list[str]] = []
-
-        def start(self, total: float, done: float = 0.0) -> None:
-            self.total = total
-
-        def advance(self, done: float, doing: str) -> None:
-            self.done += done
-            self.said.append(doing)
-
-        def stop(self) -> None:
-            self.said.append("stopped")
-
     recorder = Recorder()
-    run(tiny(method="gd", **options), dataset=six_classes(), progress=recorder)
-    assert recorder.done == pytest.approx(recorder.total, rel=0.25)
+    run(tiny(**{"method": "gd", **options}), dataset=six_classes(), progress=recorder)
+    assert recorder.done == recorder.total
     assert recorder.said[0] == "task 1/3 classifier" and recorder.said[-1] == "stopped"
 
 

@@ -204,16 +204,16 @@ def test_a_task_ends_with_the_average_of_the_classifiers_weights_and_teaches_the
         assert all(torch.equal(kept[key], last[key]) for key in kept)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_run_does_not_import_torchs_compiler(optimizer: str) -> None:
+def test_a_run_does_not_import_torchs_compiler() -> None:
     """It takes a second or more, of every process that learns."""
     script = (
         "import sys\n"
         f"sys.path.insert(0, {str(TESTS)!r})\n"
         "from small_runs import engine_for, tiny\n"
-        f"config = tiny(method='dm', weight_averaging=0.9, optimizer={optimizer!r})\n"
-        "outcomes = list(engine_for(config).run())\n"
-        "assert len(outcomes) > 1 and 'torch._dynamo' not in sys.modules\n"
+        "for optimizer in ('sgd', 'adamw'):\n"
+        "    config = tiny(method='dm', weight_averaging=0.9, optimizer=optimizer, epochs=1)\n"
+        "    assert len(list(engine_for(config).run())) > 1\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
     )
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, what it records, and that it is run once."""
+"""The folder of a run: whose it is, what it records, that it is run once; and saved streams."""
 
 import errno
 import json
@@ -15,13 +15,15 @@ from conftest import make_dataset
 from interrupted_runs import interrupted, said, session
 from small_runs import six_classes, without_times
 
+from distillmatch.cli import main
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.errors import ConfigError, LockedError, RunFolderError
+from distillmatch.errors import ConfigError, LockedError, RunFolderError, StreamError
 from distillmatch.methods import with_options
 from distillmatch.runs import bound_of, read_result, run
 from distillmatch.runs import session as session_module
 from distillmatch.runs.checkpoints import Checkpoint, decode, encode
 from distillmatch.runs.lock import FolderLock, is_held
+from distillmatch.streams import build_stream
 
 
 @pytest.fixture(autouse=True)
@@ -182,3 +184,47 @@ def test_who_only_looks_at_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) ->
     finally:
         ended.set()
         looking.join()
+
+
+OF_STREAM = RunConfig(method="base", network="wrn-10-1", epochs=1, tasks=4, device="cpu")
+
+
+def test_folds_are_learned_and_evaluated_on_what_they_hold_out(tmp_path: Path) -> None:
+    dataset = make_dataset(noise=True)
+    folds = build_stream(dataset, OF_STREAM).validation_folds()
+    results = [
+        run(OF_STREAM, tmp_path / str(number), dataset=dataset, stream=fold)
+        for number, fold in enumerate(folds)
+    ]
+    for result, fold in zip(results, folds, strict=True):
+        assert len(result["R"]) == 2, "half of the tasks"
+        held_out = [len(task.test) for task in fold.tasks]
+        assert [task["test_images"] for task in result["tasks"]] == held_out
+    assert len({result["stream"]["fingerprint"] for result in results}) == 3
+    with pytest.raises(RunFolderError, match="other data"):
+        run(OF_STREAM, tmp_path / "0", dataset=dataset, stream=folds[1])
+
+
+def test_a_stream_of_other_data_is_not_learned() -> None:
+    stream = build_stream(make_dataset(noise=True), OF_STREAM)
+    with pytest.raises(StreamError, match="fingerprint"):
+        run(OF_STREAM, dataset=make_dataset(per_class=21), stream=stream)
+
+
+def test_the_command_learns_a_saved_stream_as_it_was_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, out = str(tmp_path / "stream.json"), tmp_path / "out"
+    describe = ["--task-sizes", "50", "10", "--labels-per-class", "3", "--unlabeled-per-task", "20"]
+    assert main(["stream", *describe, "--seed", "5", "--save", saved]) == 0
+    train = ["run", "--method", "base", "--network", "wrn-10-1", "--epochs", "1", "--quiet"]
+    train += ["--stream", saved, "--out", str(out)]
+    assert main([*train, "--tasks", "5"]) == 2
+    assert f"tasks is 2 in {saved}, not 5" in capsys.readouterr().err
+    (tmp_path / "run.yaml").write_text("coreset: 60\ntask-sizes: [50, 10]")
+    assert main([*train, "--config", str(tmp_path / "run.yaml"), "--tasks", "2"]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["task_sizes"] == [50, 10]
+    assert result["config"]["labels_per_class"] == 3 and result["seed"] == 5
+    assert result["config"]["coreset"] == 60 and result["config"]["tasks"] is None
+    assert "/" in result["stream"]["fingerprint"]

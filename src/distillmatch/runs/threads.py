@@ -97,9 +97,9 @@ def _work_in_threads(
                 under_way.add(pool.submit(do, work))
     except BaseException:
         stop.ask("the end of their process")
-        raise
-    finally:
         pool.shutdown(wait=False)
+        raise
+    pool.shutdown()
     for failure in errors:
         if not isinstance(failure, Interrupted):
             raise failure
