@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -18,9 +18,8 @@ Tasks = Sequence[tuple[int, ...]]
 DEFAULT_RANDOM_CLASSES = 20
 
 
-def classes_of_tasks(dataset: Dataset, config: StreamConfig) -> Tasks:
+def classes_of_tasks(dataset: Dataset, distractors: Collection[int], config: StreamConfig) -> Tasks:
     """Return the classes that are first learned in each task, in learning order."""
-    distractors = distractors_of(dataset, config)
     if config.order == "parent":
         tasks = _one_task_per_parent(dataset, config)
         return [tuple(c for c in task if c not in distractors) for task in tasks]
@@ -67,19 +66,16 @@ def classes_that_return(tasks: Tasks, config: StreamConfig) -> Tasks:
     return returning
 
 
-def classes_of_unlabeled(
-    dataset: Dataset, tasks: Tasks, labeled: Tasks, config: StreamConfig
-) -> Tasks:
+def classes_of_unlabeled(dataset: Dataset, tasks: Tasks, own: Tasks, config: StreamConfig) -> Tasks:
     """Return, for each task, the classes whose images are in its unlabeled stream.
 
-    `tasks` has the classes that a task is the first to learn, `labeled` all that it has labels of.
+    `tasks` has the classes that a task is the first to learn, `own` what unlabeled `task` shows.
     """
     classes = len(dataset.class_names)
     if config.unlabeled == "none":
         return [()] * len(tasks)
     if config.unlabeled == "task":
-        distractors = distractors_of(dataset, config)
-        return [(*classes, *distractors) for classes in labeled]
+        return own
     if config.unlabeled == "uniform":
         return [tuple(range(classes))] * len(tasks)
     if config.unlabeled == "random":

@@ -44,23 +44,6 @@ class SavedStream(BaseModel):
     tasks: Annotated[list[_SavedTask], Field(min_length=1)]
 
     @classmethod
-    def of(
-        cls, config: StreamConfig, fingerprint: str, tasks: Sequence[Task], evaluated_on: str
-    ) -> Self:
-        """Return what describes a stream, of a run's configuration only what is about it."""
-        return cls.model_validate(
-            {
-                "fingerprint": fingerprint,
-                "evaluated_on": evaluated_on,
-                "config": config.model_dump(mode="json", include=set(StreamConfig.model_fields)),
-                "tasks": [
-                    {name: np.asarray(numbers).tolist() for name, numbers in vars(task).items()}
-                    for task in tasks
-                ],
-            }
-        )
-
-    @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file and refuse one of another form."""
         record = read_record(path, "saved stream", FORMAT, VERSION, StreamError)

@@ -142,7 +142,20 @@ class Stream:
 
     def save(self, path: Path | str) -> None:
         """Write the index lists and the configuration to a JSON file, without any image."""
-        saved = SavedStream.of(self.config, self.fingerprint, self.tasks, self.evaluated_on)
+        saved = SavedStream.model_validate(
+            {
+                "fingerprint": self.fingerprint,
+                "evaluated_on": self.evaluated_on,
+                # Of a run's configuration, what is about the stream.
+                "config": self.config.model_dump(
+                    mode="json", include=set(StreamConfig.model_fields)
+                ),
+                "tasks": [
+                    {name: np.asarray(numbers).tolist() for name, numbers in vars(task).items()}
+                    for task in self.tasks
+                ],
+            }
+        )
         write_atomically(Path(path), saved.model_dump_json() + "\n", "saving the stream")
 
     def __len__(self) -> int:

@@ -49,23 +49,20 @@ class Task:
 
 def build_tasks(dataset: Dataset, config: StreamConfig) -> tuple[Task, ...]:
     """Return the tasks that a configuration describes; the same seed gives the same tasks."""
-    tasks = classes_of_tasks(dataset, config)
     distractors = distractors_of(dataset, config)
+    tasks = classes_of_tasks(dataset, distractors, config)
     order = np.argsort(dataset.train.labels, kind="stable")
     bounds = np.searchsorted(dataset.train.labels[order], np.arange(len(dataset.class_names) + 1))
     by_class = [order[start:end] for start, end in pairwise(bounds)]
     by_class, counts = label_orders(dataset, by_class, config)
     for c in distractors:
         counts[c] = 0
-    labeled = _labeled(
-        [images[:n] for images, n in zip(by_class, counts, strict=True)], tasks, config
-    )
-    shown = classes_of_unlabeled(dataset, tasks, [tuple(of_task) for of_task in labeled], config)
-    rest = unlabeled_orders(
-        [images[n:] for images, n in zip(by_class, counts, strict=True)],
-        [c for classes in (*tasks, distractors) for c in classes],
-        config,
-    )
+    pairs = list(zip(by_class, counts, strict=True))
+    labeled = _labeled([images[:n] for images, n in pairs], tasks, config)
+    own = [(*of_task, *distractors) for of_task in labeled]
+    shown = classes_of_unlabeled(dataset, tasks, own, config)
+    class_order = [c for classes in (*tasks, distractors) for c in classes]
+    rest = unlabeled_orders([images[n:] for images, n in pairs], class_order, config)
     unlabeled = _unlabeled(dataset, rest, shown, config)
     return tuple(
         Task(
