@@ -10,13 +10,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from distillmatch.files import size_shown
@@ -71,11 +72,30 @@ class _Console(Console):
         os.close(nowhere)
 
 
-def plain_console(stderr: bool = False, highlight: bool = True, soft_wrap: bool = False) -> Console:
+def plain_console(stderr: bool = False) -> Console:
     """Return a console that prints `[red]` and `:cat:` as they are."""
-    return _Console(
-        stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, markup=False, emoji=False
-    )
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def show(*tables: RenderableType) -> None:
+    """Print tables on standard output."""
+    for table in tables:
+        plain_console().print(table)
+
+
+def make_table(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], fold: bool = True, **style: Any
+) -> Table:
+    """Return a table; a head that begins with `>` is that of a column of numbers."""
+    table = Table(**style)
+    for head in heads:
+        justify: Any = "right" if head.startswith(">") else "left"
+        overflow: Any = "fold" if fold else "ellipsis"
+        name = head.removeprefix(">")
+        table.add_column(name, justify=justify, overflow=overflow, no_wrap=not fold)
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
 
 
 def replace_what_cannot_be_encoded() -> None:
@@ -116,14 +136,6 @@ def without_progress() -> Iterator[None]:
         _silent_blocks -= 1
 
 
-class _PlainColumn(TextColumn):
-    """A column whose text is cleaned and not read as markup."""
-
-    def render(self, task: Task) -> Text:
-        """Return the text of a task."""
-        return Text(clean(self.text_format.format(task=task)), style=self.style)
-
-
 class LiveProgress:
     """Shows on standard error how far some work is, and the time left.
 
@@ -136,7 +148,7 @@ class LiveProgress:
         self, title: str, unit: Literal["share", "count", "bytes"] = "share", patience: float = 0.0
     ) -> None:
         self.title, self.unit, self.patience = title, unit, patience
-        self.console = plain_console(stderr=True, highlight=False)
+        self.console = plain_console(stderr=True)
         self.total: float | None = None
         self.done = self.found = 0.0
         self.doing = ""
@@ -152,12 +164,10 @@ class LiveProgress:
         self._begun = self._printed_at = time.monotonic()
         if self.console.is_terminal:
             texts = ("{task.description}", "{task.fields[amount]}", "{task.fields[left]}")
-            name, amount, left = (_PlainColumn(text, markup=False) for text in texts)
-            self._bar = Progress(
-                name, BarColumn(), amount, TimeElapsedColumn(), left,
-                console=self.console, transient=True,
-            )  # fmt: skip
-            self._bar.add_task(self.title, total=total, completed=round(done), amount="", left="")
+            name, amount, left = (TextColumn(text, markup=False) for text in texts)
+            columns = (name, BarColumn(), amount, TimeElapsedColumn(), left)
+            self._bar = Progress(*columns, console=self.console, transient=True)
+            self._bar.add_task("", amount="", left="")
             self._draw()
         elif self.unit == "share" and total:
             self._clock = threading.Thread(target=self._print_each_minute, daemon=True)
@@ -232,7 +242,7 @@ class LiveProgress:
             self._bar.task_ids[0],
             total=self.total,
             completed=self.done,
-            description=what,
+            description=clean(what),
             amount=self.amount(),
             left=self.left(),
         )

@@ -42,9 +42,8 @@ COMMANDS = {
     "your shell": (completion.add_parser,),
 }
 """What adds each command, in the groups of the help."""
-NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 NO_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
-"""Words of torch and its libraries in errors that say that memory ran out."""
+"""Words of torch and its libraries in errors that say that the memory of a GPU ran out."""
 TRAINING = ("run", "learn", "tune")
 """The commands with options for the sizes of batches and for the network."""
 
@@ -65,14 +64,11 @@ def make_parser() -> Parser:
         parser_class=Parser,
         help=argparse.SUPPRESS,
     )
-    groups, listed = [], 0
+    groups = []
     for title, adders in COMMANDS.items():
-        for add in adders:
-            add(commands)
-        new = commands._choices_actions[listed:]
-        listed += len(new)
-        lines = "".join(f"\n  {one.dest:<12}{one.help}" for one in new)
-        groups.append(f"{title}:{lines}")
+        added = [add(commands) for add in adders]
+        lines = [f"  {one.prog.split()[-1]:<12}{one.description}" for one in added]
+        groups.append("\n".join((f"{title}:", *lines)))
     parser.epilog = "\n\n".join([*groups, "Each command has its own --help, with examples."])
     return parser
 
@@ -84,25 +80,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_outputs()
     replace_what_cannot_be_encoded()
     try:
-        parsed = make_parser().parse_args(arguments)
-        code = _run(parsed)
+        code = _run(make_parser().parse_args(arguments))
         sys.stdout.flush()
     except DistillMatchError as error:
-        sentence = " ".join(str(error).split())
-        tell(f"error: {sentence}")
-        return 2
-    except BrokenPipeError:
-        # The reader of the output went away, as `head` does.
+        return _refuse(" ".join(str(error).split()))
+    except BrokenPipeError:  # the reader of the output went away, as `head` does
         _drop_output()
         return 0
     except OSError as error:
         if error.errno in (ENOSPC, EDQUOT) and error.filename is None:
             _drop_output()
-            tell("error: no space left for the output")
-            return 2
+            return _refuse("no space left for the output")
         where = f"{error.filename}: " if error.filename else ""
-        tell(f"error: {where}{error.strerror or error}")
-        return 2
+        return _refuse(f"{where}{error.strerror or error}")
     except KeyboardInterrupt as stop:
         tell(str(stop) or "interrupted")
         if not hasattr(stop, "exit_code"):
@@ -110,26 +100,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from distillmatch.runs.interruption import end_process
 
         end_process(stop)  # type: ignore[arg-type]
-    return code or 0
+    return code
 
 
-def _run(parsed: argparse.Namespace) -> int | None:
+def _refuse(sentence: str) -> int:
+    tell(f"error: {sentence}")
+    return 2
+
+
+def _run(parsed: argparse.Namespace) -> int:
     """Run a command and return its exit code; if memory runs out, say what needs less."""
-    quiet = getattr(parsed, "quiet", False)
     try:
-        with without_progress() if quiet else nullcontext():
-            code: int | None = parsed.run(parsed)
-    except SystemExit as end:
+        with without_progress() if getattr(parsed, "quiet", False) else nullcontext():
+            return parsed.run(parsed) or 0
+    except SystemExit as end:  # our own code never raises it
         *_, (frame, _) = traceback.walk_tb(end.__traceback__)
-        if frame.f_globals.get("__name__", "").startswith("distillmatch."):
-            raise
         raise DistillMatchError(
             f"{frame.f_code.co_filename}, {frame.f_code.co_name}() raised SystemExit ({end.code}), "
             "which would end the program"
         ) from end
     except (MemoryError, RuntimeError) as error:
         text = str(error)
-        if isinstance(error, MemoryError) or NO_MEMORY in text:
+        if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
             short = "machine"
         elif any(words in text for words in NO_GPU_MEMORY):
             short = "GPU"
@@ -141,7 +133,6 @@ def _run(parsed: argparse.Namespace) -> int | None:
         if parsed.command in TRAINING:
             sentence += "; a smaller --batch, --unlabeled-batch or --network needs less"
         raise OutOfMemoryError(sentence) from error
-    return code
 
 
 def _open_closed_outputs() -> None:

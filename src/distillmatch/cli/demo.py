@@ -1,22 +1,28 @@
-"""`distillmatch demo`: the paper in miniature on the embedded data, in about two minutes.
-
-`distillmatch demo own` shows a learner for one's own images instead.
-"""
+"""`distillmatch demo`: the paper in miniature, or a learner, on the embedded data in minutes."""
 
 import argparse
+import shlex
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from distillmatch.cli.demo_own import run_own
-from distillmatch.cli.parser import Commands, add_command, option
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from distillmatch.cli.learn import learn_task
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.queue import do_runs
-from distillmatch.config import RunConfig
-from distillmatch.errors import TrainingError
+from distillmatch.config import RunConfig, StreamConfig
+from distillmatch.config.base import Place
+from distillmatch.errors import TrainingError, explain_disk_errors
 from distillmatch.files import write_atomically
-from distillmatch.report.pictures import draw_stream, draw_views_of
+from distillmatch.randomness import permutation
+from distillmatch.report.pictures import draw_learner, draw_stream, draw_views_of
 from distillmatch.sources import load_source
+from distillmatch.sources.walk import shown
 from distillmatch.streams import build_stream
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import say, show
 
 RATES = {"dm": 0.1, "offline": 0.2, "gd": 0.2, "base": 0.1}
 """The learning rate of each method, chosen by `distillmatch tune` on two folds of three tasks."""
@@ -32,27 +38,45 @@ SETTINGS: dict[str, Any] = {
     "device": "cpu",
 }
 """Steps are few, and by this recipe networks learn in fewer than by `paper`."""
+OWN_SETTINGS: dict[str, Any] = {
+    "network": "wrn-10-1",
+    "image_size": 16,
+    "epochs": 45,
+    "batch": 20,
+    "unlabeled_batch": 60,
+    "learning_rate": 0.03,
+    "device": "cpu",
+}
+MONTHS = {
+    "march": ("daisy", "goldfish"),
+    "april": ("pizza", "shuttle"),
+    "may": ("cottage", "football"),
+}
+UNKNOWN_CLASSES = ("palm", "pirate ship", "tower block", "crescent moon", "tea cup", "dice block")
+LABELS, SEEN, UNKNOWN_SEEN, TESTS = 20, 40, 20, 20
+"""Images of each class: labeled, in front of the camera in a month (fewer of unknown classes), and
+for testing."""
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
     said = "show the paper in miniature, or a learner for your own images"
-    parser = add_command(commands, "demo", said, examples=("demo", "demo own"))
+    parser = add_command(commands, "demo", said, run, examples=("demo", "demo own"))
     said = "three months of a learner for your own images, in under a minute"
-    option(parser, "what own", said, nargs="?", choices=("own",))
-    option(parser, "--out DIR", "folder (default: demo, or demo-own)", Path)
-    parser.set_defaults(run=run)
+    option(parser, "what", said, Literal["own"], nargs="?")
+    option(parser, "--out DIR", "output folder (default: demo, or demo-own)", Place)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the demo that was asked for."""
     if arguments.what == "own":
-        run_own(arguments.out or Path("demo-own"))
+        learn_months(arguments.out or Path("demo-own"))
     else:
-        run_paper(arguments.out or Path("demo"))
+        compare_methods(arguments.out or Path("demo"))
 
 
-def run_paper(out: Path) -> None:
+def compare_methods(out: Path) -> None:
     """Draw the stream and its views, train the methods, and write the page.
 
     An interrupted demo is resumed by the same command.
@@ -85,10 +109,8 @@ def run_paper(out: Path) -> None:
         for entry in history(read_log(out / "dm"))
         if entry["event"] == "task" and entry.get("examples")
     }
-    console = plain_console()
-    console.print(comparison_table(results))
-    page = write_demo_page(results, dataset, accepted, out)
-    console.print(f"Open {page}", highlight=False, soft_wrap=True)
+    show(comparison_table(results))
+    say(f"Open {write_demo_page(results, dataset, accepted, out)}")
 
 
 def _start_over_if_changed(config: RunConfig, out: Path) -> None:
@@ -100,3 +122,80 @@ def _start_over_if_changed(config: RunConfig, out: Path) -> None:
         with RunFolder(out, lambda sentence: None) as folder:
             folder.find("no", config, "")
     write_atomically(settings, text, "writing the configuration")
+
+
+def learn_months(out: Path) -> None:
+    """Write the months' images, learn them one by one, and say what to try next."""
+    from distillmatch.learner.saved import HEAD
+    from distillmatch.learner.state import read_state
+
+    write_months(out)
+    state = out / "learner"
+    begun = (state / HEAD).exists()
+    known = [record["name"] for record in read_state(state)["history"]] if begun else []
+    examples: dict[str, Any] = {}
+    for month in MONTHS:
+        if month in known:
+            continue
+        labeled, camera, test = out / month / "labeled", out / month / "camera", out / "test"
+        words = ["distillmatch", "learn", str(state), "--labeled", str(labeled)]
+        words += ["--unlabeled", str(camera), "--test", str(test), "--name", month]
+        for name, value in {} if known or examples else OWN_SETTINGS.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        say(f"\n$ {shown(shlex.join(words))}")
+        explanation = learn_task(state, labeled, [camera], OWN_SETTINGS, name=month, test=test)
+        examples[month] = explanation.examples
+    if len(examples) == len(MONTHS):
+        tasks = [
+            (record, _one_of_each(out / month / "labeled"), [one.image for one in examples[month]])
+            for record, month in zip(read_state(state)["history"], MONTHS, strict=True)
+        ]
+        draw_learner(tasks, out / "learner.png")
+    place = shown(state)
+    say(
+        "\nThree months are learned, and no image of them was kept to learn from. Try next:\n"
+        f"  open {shown(state / 'report.html')}\n"
+        f"  distillmatch predict {place} {shown(out / 'may' / 'camera')} --reject --csv\n"
+        f"  distillmatch inspect {place}\n"
+        f"  distillmatch export {place} --onnx {shown(out / 'learner.onnx')}\n"
+        f"  distillmatch learn {place} --labeled YOURS --unlabeled YOUR_CAMERA"
+    )
+
+
+def _one_of_each(labeled: Path) -> list[Any]:
+    folders = sorted(folder for folder in labeled.iterdir() if folder.is_dir())
+    return [np.asarray(Image.open(folder / "001.png").convert("RGB")) for folder in folders]
+
+
+def write_months(folder: Path) -> None:
+    """Write each month's labeled images and what its camera sees, and the images to test with."""
+    dataset = load_source(StreamConfig(source="shapes"))
+    taken: Counter[str] = Counter()
+
+    def take(label: str, count: int) -> NDArray[np.uint8]:
+        """Return training images of a class, each of them once."""
+        places = np.flatnonzero(dataset.train.labels == dataset.class_names.index(label))
+        taken[label] += count
+        chosen = places[taken[label] - count : taken[label]]
+        return np.asarray(dataset.train.images[chosen])
+
+    known: tuple[str, ...] = ()
+    for month, classes in MONTHS.items():
+        known += classes
+        for label in classes:
+            _write(take(label, LABELS), folder / month / "labeled" / label)
+        seen = [take(label, SEEN) for label in known]
+        seen += [take(label, UNKNOWN_SEEN) for label in UNKNOWN_CLASSES]
+        images = np.concatenate(seen)
+        order = permutation(len(images), 1, "the camera of", month)
+        _write(images[order], folder / month / "camera")
+    for label in known:
+        tests = dataset.test.labels == dataset.class_names.index(label)
+        _write(dataset.test.images[tests][:TESTS], folder / "test" / label)
+
+
+def _write(images: NDArray[np.uint8], folder: Path) -> None:
+    with explain_disk_errors("writing the images of the demo", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, pixels in enumerate(images, start=1):
+            Image.fromarray(pixels).save(folder / f"{number:03}.png")

@@ -1,13 +1,21 @@
-"""The parser of all commands: errors in one sentence with a suggestion, and help with examples."""
+"""Parsers of commands: typed options, help with examples, and errors of one sentence."""
 
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from types import NoneType
+from typing import Any, NoReturn, TypeAlias, get_args, get_origin
 
+from pydantic import TypeAdapter, ValidationError
+
+from distillmatch.config.base import complaint
 from distillmatch.errors import ConfigError, did_you_mean
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+Group: TypeAlias = "argparse._ActionsContainer"
+METAVARS = {int: "N", float: "X", Path: "PATH", bool: "true|false"}
+"""What the help calls a value of a type; others are names."""
+METAVARS = {int: "N", float: "X", Path: "PATH", bool: "true|false"}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -22,110 +30,135 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence; with `intermixed`, options may stand among a list.
+    """A parser that reports errors in one sentence, with the nearest option.
 
-    `examples` are command lines that the help ends with. No `Path` may be empty.
+    Options may stand among the words of a list. `before_parsing` is given the words of the command
+    line before they are parsed, and may add options.
     """
 
-    def __init__(
-        self, *args: Any, intermixed: bool = False, examples: Sequence[str] = (), **kwargs: Any
-    ) -> None:
-        defaults = {"allow_abbrev": False, "formatter_class": _Formatter}
-        super().__init__(*args, **{**defaults, **kwargs})
+    before_parsing: Callable[[Sequence[str]], None] | None = None
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
         if examples:
-            lines = "\n".join(f"  distillmatch {example}" for example in examples)
-            self.epilog = f"examples:\n{lines}"
-        self._intermixed = intermixed
-        self._parses_twice = False
-        self.register("type", Path, _path)
+            self.epilog = "\n  distillmatch ".join(("examples:", *examples))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse, and refuse what nothing takes."""
-        if self._intermixed:
-            self._intermixed = False  # what follows parses twice, by this very method
-            self._parses_twice = True
-            try:
-                parsed, left = self.parse_known_intermixed_args(args, namespace)
-            finally:
-                self._intermixed, self._parses_twice = True, False
-        else:
-            parsed, left = self.parse_some(args, namespace)
-        if left and not self._parses_twice and self._subparsers is None:
-            self.refuse(left)
-        return parsed, left
+        if self.before_parsing is not None:
+            self.before_parsing(args)
+        parsed, left = super().parse_known_args(args, namespace)
+        if self._subparsers is None:
+            self._take_left(left, parsed)
+        return parsed, left if self._subparsers is not None else []
 
-    def parse_some(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
-        """Parse what there are options for, and return the rest."""
-        return super().parse_known_args(args, namespace)
-
-    def refuse(self, left: Sequence[str]) -> None:
-        """Refuse words that nothing takes, with the nearest option."""
-        for word in left:
-            is_option = word.startswith("-")
-            known = [option for action in self._actions for option in action.option_strings]
-            hint = did_you_mean(word.partition("=")[0], known) if is_option else ""
-            what = "unknown option" if is_option else "unexpected argument"
-            raise ConfigError(f"{what} '{word}'{hint}; see {self.prog} --help")
+    def _take_left(self, left: list[str], parsed: argparse.Namespace) -> None:
+        """Add words that come after options to the list of words; refuse all others."""
+        lists = [one for one in self._get_positional_actions() if one.nargs in ("*", "+")]
+        rest = left.index("--") if "--" in left else len(left)
+        for place, word in enumerate(left):
+            is_option = place < rest and word.startswith("-") and word != "-"
+            if lists and not is_option and place != rest:
+                getattr(parsed, lists[0].dest).append(self._get_value(lists[0], word))
+            elif place != rest:
+                known = [option for action in self._actions for option in action.option_strings]
+                hint = did_you_mean(word.partition("=")[0], known) if is_option else ""
+                what = "unknown option" if is_option else "unexpected argument"
+                self.error(f"{what} '{word}'{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage like every other wrong input."""
+        message = message.removeprefix("argument ").replace(": must", " must", 1)
         raise ConfigError(f"{message}; see {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is none of an argument's choices, with the nearest one."""
         if action.choices is not None and value not in action.choices:
             known = [str(one) for one in action.choices]
-            name = "/".join(action.option_strings) or action.metavar or action.dest
             hint = did_you_mean(value, known)
-            self.error(f"{name} must be one of {', '.join(known)}, not '{value}'{hint}")
+            message = f"must be one of {', '.join(known)}, not '{value}'{hint}"
+            raise argparse.ArgumentError(action, message)
 
 
 def add_command(
-    commands: Commands, name: str, help: str, kind: type[Parser] = Parser, **options: Any
+    commands: Commands,
+    name: str,
+    help: str,
+    run: Callable[[argparse.Namespace], int | None] | None = None,
+    **options: Any,
 ) -> Parser:
-    """Add a command with its help as description."""
-    parser_class = commands._parser_class
-    try:
-        commands._parser_class = kind
-        parser: Parser = commands.add_parser(
-            name, help=help, description=f"{help[0].upper()}{help[1:]}.", **options
-        )
-    finally:
-        commands._parser_class = parser_class
+    """Add a command with its help as description; `run` returns its exit code, if not 0."""
+    description = f"{help[0].upper()}{help[1:]}."
+    parser: Parser = commands.add_parser(name, help=help, description=description, **options)
+    parser.set_defaults(run=run)
     return parser
 
 
 def option(
-    group: "argparse._ActionsContainer",
-    spelled: str,
-    help: str,
-    kind: Callable[[str], Any] = str,
-    default: Any = None,
-    **more: Any,
+    group: Group, spelled: str, help: str, kind: Any = None, default: Any = None, **more: Any
 ) -> None:
     """Add an option or a positional argument as it is spelled in the help.
 
-    `--quick` is a switch, `--out DIR` takes a value, `--files FILE ...` takes several, and
-    `--form html|text` takes one of these words. The help names the default, if there is one.
+    `--quick` is a switch, `--out DIR` takes a value, and `--files FILE ...` takes several. Values
+    are read as `kind` by pydantic: numbers in a tuple are separated by commas, and an option of
+    `list[str]` can be repeated. Where no word for the value is given, it follows from the type,
+    such as `paper|quick`. The help names the default.
     """
     name, _, metavar = spelled.partition(" ")
-    if not metavar and name.startswith("-"):
+    if not metavar and kind is None:
         group.add_argument(name, action="store_true", help=help, **more)
         return
+    kind = kind or str
+    types = _types_in(kind)
+    choices = [value for value in types if isinstance(value, str)]
+    if choices == types:
+        more["choices"] = choices
+    if not metavar:
+        metavar = "|".join(choices) or next((METAVARS[t] for t in METAVARS if t in types), "NAME")
+        metavar += " ..." if _is_list(kind) else ""
+    if get_origin(kind) is list:
+        kind, default = get_args(kind)[0], []
+        more["action"] = "append"
     if metavar.endswith(" ..."):
         metavar, default = metavar.removesuffix(" ..."), default or []
         more = {"nargs": "+", "action": "extend", **more}
-    elif "|" in metavar and metavar.islower():
-        more = {"choices": metavar.split("|"), **more}
-    if default not in (None, []) and "(default:" not in help:
-        help += (
-            f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
-        )
-    group.add_argument(name, type=kind, default=default, metavar=metavar, help=help, **more)
+    read = str if kind is str or "choices" in more else _reader(kind)
+    help = with_default(help, default).replace("%", "%%")
+    group.add_argument(name, type=read, default=default, metavar=metavar, help=help, **more)
 
 
-def _path(text: str) -> Path:
-    """Return the path that a text names; an empty one would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("must be a path, not ''")
-    return Path(text)
+def with_default(help: str, default: Any) -> str:
+    """Return the help of an option with its default, unless it says it already."""
+    if "(default:" in help or default in (None, [], (), argparse.SUPPRESS):
+        return help
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})"
+
+
+def _types_in(annotation: Any) -> list[Any]:
+    """Return the types inside unions, lists and annotations, and the values of literals."""
+    if hasattr(annotation, "__metadata__"):
+        return _types_in(annotation.__origin__)
+    inside = [found for part in get_args(annotation) for found in _types_in(part)]
+    return [one for one in inside or [annotation] if one not in (NoneType, Ellipsis)]
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple or any(map(_is_list, get_args(annotation)))
+
+
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """Return what reads a value of a type from text; `none` is None where that may be."""
+
+    def read(text: str) -> Any:
+        given: Any = text
+        if _is_list(kind):
+            given = text.split(",") if int in _types_in(kind) else [text]
+        elif text == "none" and NoneType in get_args(kind):
+            return None
+        try:
+            return TypeAdapter(kind).validate_python(given, strict=False)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(complaint(error.errors()[0])) from None
+
+    return read

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from distillmatch.cli.options import add_device_option, add_state
-from distillmatch.cli.parser import Commands, option
+from distillmatch.cli.options import add_common
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import clean, safe_cell, tell
@@ -21,30 +21,31 @@ if TYPE_CHECKING:
     from distillmatch.learner.prediction import Prediction
 
 COLUMNS = ("image", "label", "probability", "error")
-_PIECE = 65536
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "predict",
-        help="label images by a learner of your own",
-        intermixed=True,
+        "label images with a learner of your own",
+        run,
+        usage="%(prog)s STATE [IMAGES ...] [options]",
         examples=("predict learner photos --reject", "predict learner camera --csv"),
     )
-    add_state(parser)
-    said = "files and folders; names come from standard input for - or nothing, one a line"
+    add_common(parser, "state")
+    said = "files and folders; - or nothing: names from standard input, one per line"
     option(parser, "images IMAGES", said, nargs="*")
     said = "names on standard input end with a zero byte, as `find -print0` writes them"
     option(parser, "-0", said, dest="null")
     form = parser.add_mutually_exclusive_group()
-    option(form, "--json", "print a JSON object a line")
-    option(form, "--csv", "print CSV with a head")
-    option(parser, "--reject", "label what looks like no learned class 'unknown'")
-    said = "with --reject: share of known images to accept (default: as the learner was told, 0.95)"
+    option(form, "--json", "print one JSON object per line")
+    option(form, "--csv", "print CSV with a header")
+    option(parser, "--reject", "label images that look like no learned class 'unknown'")
+    said = "with --reject: share of known images to accept (default: the learner's, 0.95)"
     option(parser, "--accept X", said, float)
-    add_device_option(parser)
-    parser.set_defaults(run=run)
+    add_common(parser, "device", "allow_import")
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.accept is not None and not arguments.reject:
         raise ConfigError("--accept is for --reject, which was not given")
     barren: list[str] = []
-    names = _names(arguments.images, b"\0" if arguments.null else b"\n", barren)
+    names = _names(arguments.images or ["-"], b"\0" if arguments.null else b"\n", barren)
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.prediction import predict_files
 
@@ -90,7 +91,7 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
 
     What is wrong with a folder, or with a link in it, is told at once and added to `barren`.
     """
-    for name in given or ["-"]:
+    for name in given:
         if name == "-":
             yield from names_on(sys.stdin.buffer, end)
         elif Path(name).is_dir():
@@ -114,7 +115,7 @@ def names_on(stream: BinaryIO, end: bytes) -> Iterator[str | None]:
 
     rest = b""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-    while piece := read(_PIECE):
+    while piece := read(65536):
         *names, rest = (rest + piece).split(end)
         yield from (os.fsdecode(name) for name in map(trimmed, names) if name)
         if not _has_more(stream):
@@ -131,22 +132,22 @@ def _has_more(stream: BinaryIO) -> bool:
         return True
 
 
-def _plain(prediction: "Prediction") -> bytes:
-    said = f"error: {prediction.error}"
-    if prediction.probability is not None:
-        said = f"{prediction.probability:6.1%}  {shown(prediction.label or '')}"
-    return f"{shown(prediction.name)}  {said}\n".encode()
+def _plain(one: "Prediction") -> bytes:
+    said = f"error: {one.error}"
+    if one.probability is not None:
+        said = f"{one.probability:6.1%}  {shown(one.label or '')}"
+    return f"{shown(one.name)}  {said}\n".encode()
 
 
-def _json(prediction: "Prediction") -> bytes:
+def _json(one: "Prediction") -> bytes:
     """Return one line of ASCII; bytes of a name that are no UTF-8 become lone surrogates."""
-    values = (prediction.name, prediction.label, prediction.probability, prediction.error)
+    values = (one.name, one.label, one.probability, one.error)
     return (json.dumps(dict(zip(COLUMNS, values, strict=True))) + "\n").encode()
 
 
-def _csv(prediction: "Prediction") -> bytes:
-    probability = "" if prediction.probability is None else f"{prediction.probability:.6f}"
-    return _as_csv((prediction.name, prediction.label or "", probability, prediction.error or ""))
+def _csv(one: "Prediction") -> bytes:
+    probability = "" if one.probability is None else f"{one.probability:.6f}"
+    return _as_csv((one.name, one.label or "", probability, one.error or ""))
 
 
 def _as_csv(cells: tuple[str, ...]) -> bytes:

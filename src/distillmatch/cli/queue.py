@@ -1,13 +1,14 @@
-"""What commands that work off a queue of runs share: where the runs are made, and progress."""
+"""What commands that make many runs share: where the runs are made, and progress."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from distillmatch.cli.options import add_checkpoint_seconds, at_least
-from distillmatch.cli.parser import option
+from distillmatch.cli.options import add_common
+from distillmatch.cli.parser import Parser, option
 from distillmatch.config import LOCATION_KEYS, RunConfig
+from distillmatch.config.base import Count
 from distillmatch.errors import ConfigError
 from distillmatch.terminal import LiveProgress
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 ON_CPU = argparse.Namespace(engine="local", jobs=None, runs_per_gpu=None, checkpoint_seconds=60.0)
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
+def add_engine_options(parser: Parser) -> None:
     """Add the options that say where runs are made."""
     group = parser.add_argument_group("where to run")
     said = "processes on this machine, or a Ray cluster"
-    option(group, "--engine local|ray", said, default="local")
-    option(group, "--jobs N", "processes (default: one a core or a GPU)", at_least(1))
-    option(group, "--runs-per-gpu N", "runs at once on a GPU (default: 1)", at_least(1))
-    add_checkpoint_seconds(group)
+    option(group, "--engine", said, Literal["local", "ray"], "local")
+    option(group, "--jobs N", "processes (default: one per core or GPU)", Count)
+    option(group, "--runs-per-gpu N", "runs at once on a GPU (default: 1)", Count)
+    add_common(group, "checkpoint_seconds")
 
 
 def check_engine_options(arguments: argparse.Namespace, configs: Sequence[RunConfig]) -> None:
@@ -72,14 +73,16 @@ def do_runs(
                 f"{log_folder} is on a file system without locks: start no second process"
             )
         seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu or 1
+        workers: LocalWorkers | RayWorkers
         if arguments.engine == "ray":
-            work_off(queue, RayWorkers(per_gpu, seconds), progress.show)
-            return queue
-        left = [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
-        places = on_cpu(arguments.jobs)
-        if _use_a_gpu(left):
-            places = on_gpus(torch.cuda.device_count(), arguments.jobs)
-        work_off(queue, LocalWorkers(places, log_folder, per_gpu, seconds), progress.show)
+            workers = RayWorkers(per_gpu, seconds)
+        else:
+            left = [entry.job.config for entry in queue.entries.values() if entry.state != "done"]
+            places = on_cpu(arguments.jobs)
+            if _use_a_gpu(left):
+                places = on_gpus(torch.cuda.device_count(), arguments.jobs)
+            workers = LocalWorkers(places, log_folder, per_gpu, seconds)
+        work_off(queue, workers, progress.show)
     finally:
         progress.stop()
     return queue
@@ -91,7 +94,7 @@ def with_absolute_locations(config: RunConfig) -> RunConfig:
     def absolute(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(path.resolve() for path in value)
-        return None if value is None else value.resolve()
+        return value and value.resolve()
 
     return config.replace(**{key: absolute(getattr(config, key)) for key in LOCATION_KEYS})
 

@@ -5,19 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from distillmatch.cli.options import add_allow_import
-from distillmatch.cli.parser import Commands, add_command, option
+from distillmatch.cli.options import add_common
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.suite import (
+    NAMES,
     RECIPES,
     add_ledger_options,
-    add_seeds_option,
     chosen_experiments,
     ledger_folder,
 )
+from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
 from distillmatch.files import check_writable, write_atomically
-from distillmatch.terminal import plain_console
+from distillmatch.terminal import say
 
 if TYPE_CHECKING:
     from distillmatch.report.cells import TableModel
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- {name}: made by distillmatch report -->", "<!-- {name}: end -->"
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
     parser = add_command(
         commands,
         "report",
-        "put results beside the paper's figures, as HTML, Markdown, LaTeX and CSV",
+        "compare results with the paper's, as HTML, Markdown, LaTeX, and CSV",
+        run,
+        usage="%(prog)s [NAME ...] [options]",
         examples=(
             "report",
             "report table-2a table-4b --out report",
@@ -38,15 +41,13 @@ def add_parser(commands: Commands) -> None:
             "report --scale quick",
         ),
     )
-    said = "experiments, the paper's numbers, or your own YAML files (default: the paper's)"
-    option(parser, "names NAME ...", said, nargs="*")
-    option(parser, "--out DIR", "folder", Path, Path("report"))
-    add_seeds_option(parser)
-    said = "Markdown files whose tables between the marks to update"
-    option(parser, "--update FILE ...", said, Path)
-    add_allow_import(parser)
+    option(parser, "names NAME ...", f"{NAMES} (default: the paper's)", nargs="*")
+    option(parser, "--out DIR", "folder of the report", Place, Path("report"))
+    add_common(parser, "seeds", "allow_import")
+    said = "Markdown files in which to update the tables between the marks"
+    option(parser, "--update FILE ...", said, Place)
     add_ledger_options(parser)
-    parser.set_defaults(run=run)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -83,11 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
     }
     for name, text in written.items():
         write_atomically(out / name, text, "writing the report")
-    console = plain_console(highlight=False, soft_wrap=True)
-    console.print(f"report: {out / 'index.html'}")
+    say(f"report: {out / 'index.html'}")
     for file in arguments.update:
         update(file, groups[0][1])
-        console.print(f"updated: {file}")
+        say(f"updated: {file}")
 
 
 def update(file: Path, models: "Sequence[TableModel]") -> None:

@@ -5,16 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from rich.table import Table
-
 from distillmatch.cli.options import key_and_value
-from distillmatch.cli.parser import Commands, add_command, option
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
+from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.report.sheet import check_picture_name
 from distillmatch.suite.catalogue import Scale
-from distillmatch.terminal import plain_console, say
+from distillmatch.terminal import make_table, say, show
 
 if TYPE_CHECKING:
     from distillmatch.suite.ledger import Ledger
@@ -30,12 +29,14 @@ GOES_WITH = {
 """What the options are for."""
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command `results`."""
     parser = add_command(
         commands,
         "results",
-        "list, filter, check and add results of the ledger",
+        "list, filter, check, and add results of the ledger",
+        run,
+        usage="%(prog)s [check|add] [RESULT ...] [options]",
         examples=(
             "results --method dm --where tasks=10",
             "results --experiment table-4a --seed 1",
@@ -43,29 +44,34 @@ def add_parser(commands: Commands) -> None:
             "results add runs/shapes-random-uniform-dm-seed1 --ledger my-results",
         ),
     )
-    said = "check: verify results; add: put results into the ledger; result files or folders of "
-    said += "runs, instead of the ledger's"
+    said = "check: verify results; add: put results into the ledger; RESULT: result files or "
+    said += "folders of runs, instead of the ledger's"
     option(parser, "files check|add|RESULT", said, nargs="*")
     add_ledger_options(parser)
-    group = parser.add_argument_group("only results")
-    option(group, "--method NAME", "of this method")
-    option(group, "--seed N", "with this seed", int)
-    option(group, "--experiment NAME", "of this experiment or table, and its bounds")
-    option(group, "--where KEY=VALUE ...", "with this value in their configuration")
+    group = parser.add_argument_group("filters")
+    option(group, "--method NAME", "results of this method")
+    option(group, "--seed N", "results with this seed", int)
+    said = "results of this experiment, or table of the paper, and its bounds"
+    option(group, "--experiment NAME", said)
+    option(group, "--where KEY=VALUE ...", "results with this value in their configuration")
     option(parser, "--archive", "list archived results, made with options that are gone")
     option(parser, "--replace", "add: replace runs that the ledger has already")
-    parser.set_defaults(run=run)
+    return parser
 
 
-def add_compare_parser(commands: Commands) -> None:
+def add_compare_parser(commands: Commands) -> Parser:
     """Describe the command `compare`."""
-    examples = ("compare runs/a runs/b --draw accuracy.png", "compare results")
-    said = "put the results of runs side by side"
-    parser = add_command(commands, "compare", said, examples=examples)
+    parser = add_command(
+        commands,
+        "compare",
+        "put the results of runs side by side",
+        run_compare,
+        examples=("compare runs/a runs/b --draw accuracy.png", "compare results"),
+    )
     said = "result.json files, their folders, or folders of results"
-    option(parser, "results RESULT ...", said, Path)
-    option(parser, "--draw FILE", "draw accuracy over tasks", Path)
-    parser.set_defaults(run=run_compare)
+    option(parser, "results RESULT ...", said, Place)
+    option(parser, "--draw FILE", "draw accuracy over tasks", Place)
+    return parser
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
@@ -78,11 +84,10 @@ def run_compare(arguments: argparse.Namespace) -> None:
         check_picture_name(arguments.draw)
         require_matplotlib()
     results = read_results(arguments.results)
-    console = plain_console(soft_wrap=False)
-    console.print(comparison_table(results))
+    show(comparison_table(results))
     if arguments.draw:
         draw_comparison(results, arguments.draw)
-        console.print(f"picture: {arguments.draw}", highlight=False, soft_wrap=True)
+        say(f"picture: {arguments.draw}")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -93,8 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     action = files[0] if files[:1] in (["check"], ["add"]) else "listing"
     paths = [Path(file) for file in (files if action == "listing" else files[1:])]
     for name, actions in GOES_WITH.items():
-        given = getattr(arguments, name)
-        if action not in actions and given not in (None, []) and given is not False:
+        if action not in actions and getattr(arguments, name) not in (None, [], False):
             raise ConfigError(f"--{name} goes with {' and '.join(actions)} only, not with {action}")
     ledger = Ledger(ledger_folder(arguments))
     if action == "add":
@@ -180,24 +184,23 @@ def _list(paths: list[Path], is_chosen: IsChosen) -> None:
     chosen = [pair for pair in zip(filled, labels, strict=True) if is_chosen(*pair)]
     if not chosen:
         raise ResultError(f"none of {len(paths)} results matches the options")
-    table = Table(title=f"{len(chosen)} result{'s' if len(chosen) > 1 else ''}")
-    for name in ("run", "method", "seed", "tasks", "A_N", "machine", "code"):
-        justify: Any = "right" if name in ("seed", "tasks", "A_N") else "left"
-        table.add_column(name, justify=justify, overflow="fold")
+    rows = []
     for result, label in chosen:
         tasks, stages = len(result["tasks"]), len(result["task_sizes"])
-        table.add_row(
-            label,
-            NAMES.get(result["method"], result["method"]),
-            str(result["seed"]),
-            str(tasks) if tasks == stages else f"{tasks} of {stages}",
-            f"{result['metrics']['A_N']:.1f}",
-            result["machine"]["device"],
-            code_shown(result),
+        rows.append(
+            (
+                label,
+                NAMES.get(result["method"], result["method"]),
+                result["seed"],
+                tasks if tasks == stages else f"{tasks} of {stages}",
+                f"{result['metrics']['A_N']:.1f}",
+                result["machine"]["device"],
+                code_shown(result),
+            )
         )
-    console = plain_console(highlight=False)
-    console.print(table)
-    console.print(comparison_table([result for result, _ in chosen]))
+    heads = ("run", "method", ">seed", ">tasks", ">A_N", "machine", "code")
+    show(make_table(heads, rows, title=f"{len(chosen)} result{'s' if len(chosen) > 1 else ''}"))
+    show(comparison_table([result for result, _ in chosen]))
 
 
 def _check(paths: list[Path], is_chosen: IsChosen) -> None:
@@ -218,12 +221,12 @@ def _check(paths: list[Path], is_chosen: IsChosen) -> None:
     if not reports:
         raise ResultError(f"none of {len(paths)} results matches the options")
     check.finish()
-    console, wrong = plain_console(soft_wrap=True, highlight=False), 0
+    wrong = 0
     for label, report in reports.items():
         wrong += bool(report.problems)
-        console.print(f"{label}: {'wrong' if report.problems else 'right'}")
+        say(f"{label}: {'wrong' if report.problems else 'right'}")
         for line in report.problems or [f"remark: {remark}" for remark in report.remarks]:
-            console.print(f"  {line}")
+            say(f"  {line}")
     if wrong:
         raise ResultError(f"{wrong} of {len(reports)} results are wrong; see the lines above")
-    console.print(f"all {len(reports)} results are right")
+    say(f"all {len(reports)} results are right")

@@ -6,10 +6,13 @@ import secrets
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from distillmatch.cli.options import add_allow_import, add_device_option
-from distillmatch.cli.parser import Commands, option
+from pydantic import Field
+
+from distillmatch.cli.options import add_common
+from distillmatch.cli.parser import Commands, Parser, add_command, option
+from distillmatch.config.base import Place
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import OF_REVIEW, shown
 from distillmatch.terminal import say, tell
@@ -18,35 +21,35 @@ if TYPE_CHECKING:
     from distillmatch.serve.camera import Camera
     from distillmatch.serve.labels import Labels
 
+Port = Annotated[int, Field(ge=1, le=65535)]
 
-def add_parser(commands: Commands) -> None:
+
+def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "review",
-        help="label camera images in your browser",
+        "label camera images in your browser",
+        run,
         usage="%(prog)s STATE --unlabeled PLACE [PLACE ...] [options]",
         examples=(
             "review learner --unlabeled camera",
             "review learner --unlabeled camera --out may --port 8080 --no-browser",
         ),
     )
-    option(parser, "state STATE", "folder of the learner", Path)
+    add_common(parser, "state")
     group = parser.add_argument_group("images and labels")
     said = "camera images: folders, files, and patterns ('camera/**/*.jpg')"
-    option(group, "--unlabeled PLACE ...", said, Path, required=True)
-    said = (
-        "where labels go, a folder a class, as `learn --labeled` takes it (default: STATE-labels)"
-    )
-    option(group, "--out DIR", said, Path)
+    option(group, "--unlabeled PLACE ...", said, Place, required=True)
+    said = "folder for labels, one folder per class, for `learn --labeled` (default: STATE-labels)"
+    option(group, "--out DIR", said, Place)
     group = parser.add_argument_group(
-        "page", "The page is for this machine alone, at an address with a secret token."
+        "page", "Only this machine can open the page, and its address holds a secret token."
     )
-    option(group, "--port N", "port of the page (default: a free one)", _port, default=0)
+    option(group, "--port N", "port of the page (default: a free one)", Port)
     option(group, "--no-browser", "print the address of the page, do not open it")
-    group = parser.add_argument_group("learner")
-    add_device_option(group)
-    add_allow_import(group)
-    parser.set_defaults(run=run)
+    add_common(parser.add_argument_group("learner"), "device", "allow_import")
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -55,9 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     check_installed()
     out: Path = arguments.out or _beside(arguments.state)
-    with open_socket(arguments.port) as listening, _alone_in(out):
+    with open_socket(arguments.port or 0) as listening, _alone_in(out):
         from distillmatch.learner import ContinualLearner
-        from distillmatch.runs.interruption import end_process
         from distillmatch.serve.app import Review, make_app
         from distillmatch.serve.camera import look
         from distillmatch.serve.labels import Labels
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
                 "folders named after classes"
             )
         camera = look(learner, arguments.unlabeled, out)
-        _tell_of(camera)
+        tell(_found(camera))
         labels = Labels(out, list(learner.classes_), camera.shots)
         hosts = hosts_of(listening)
         token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
@@ -82,17 +84,18 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.no_browser:
             open_browser(f"http://{hosts[0]}/{once}")
         stop = serve(app, listening)
-    tell(_ending(arguments, labels))
-    end_process(stop)
+    stop.message = _ending(arguments, labels)
+    raise stop
 
 
-def _tell_of(camera: "Camera") -> None:
-    """Say how many images there are, and what is wrong with other files."""
-    told = [f"{len(camera.shots):,} camera images"]
-    told += [f"{camera.copies:,} with the same content as another"] * bool(camera.copies)
+def _found(camera: "Camera") -> str:
+    """Return how many images there are, and what is wrong with other files."""
+    found = f"{len(camera.shots):,} camera images"
+    if camera.copies:
+        found += f", {camera.copies:,} with the same content as another"
     if camera.problems:
-        told.append(f"{len(camera.problems):,} not usable ({camera.problems[0]})")
-    tell(", ".join(told))
+        found += f", {len(camera.problems):,} not usable ({camera.problems[0]})"
+    return found
 
 
 def _ending(arguments: argparse.Namespace, labels: "Labels") -> str:
@@ -130,9 +133,3 @@ def _alone_in(out: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             (out / OF_REVIEW).rmdir()
             out.rmdir()
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to 65535, not '{text}'")
-    return int(text)

@@ -3,37 +3,28 @@
 import argparse
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from distillmatch.cli.options import (
-    MethodParser,
-    add_checkpoint_seconds,
-    add_run_options,
-    at_least,
-    config_beside,
-    config_from,
-    whole_numbers,
-)
-from distillmatch.cli.parser import Commands, add_command, option
+from distillmatch.cli.options import add_common, add_config_options, config_beside, config_from
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.config import RunConfig
+from distillmatch.config.base import Count, CountOrZero, Place
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream
-from distillmatch.terminal import LiveProgress, plain_console, tell
+from distillmatch.terminal import LiveProgress, say, show, shown_progress, tell
 
-NOT_WITH_SEEDS = ("seed", "bound", "at_once")
-"""Options of a single run."""
 RUNS = Path("runs")
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
     parser = add_command(
         commands,
         "run",
         "learn a stream of tasks by a method and write the result",
-        MethodParser,
+        run,
         examples=(
             "run --tasks 5 --epochs 12 --network wrn-10-1",
             "run --source cifar100 --method gd --order parent --unlabeled positive --coreset 400",
@@ -43,28 +34,27 @@ def add_parser(commands: Commands) -> None:
         ),
     )
     group = parser.add_argument_group("result")
-    said = "folder of the result, log and checkpoints"
-    said += f" (default: {RUNS}/NAME, named by the configuration)"
-    option(group, "--out DIR", said, Path)
+    said = f"folder of the result, log, and checkpoints (default: {RUNS}/ and the run's name)"
+    option(group, "--out DIR", said, Place)
     said = "result of method offline on the same stream, to compute Ω"
-    option(group, "--bound RESULT", said, Path)
-    option(group, "--tensorboard", "also write figures to DIR/tensorboard")
+    option(group, "--bound RESULT", said, Place)
+    option(group, "--tensorboard", "also log to TensorBoard, in DIR/tensorboard")
     option(group, "--quiet", "print no progress and no table")
     group = parser.add_argument_group("several seeds")
     said = "run each of these seeds, in DIR/seed-N, and compare them"
-    option(group, "--seeds N,N,…", said, whole_numbers)
+    option(group, "--seeds N,N,…", said, tuple[CountOrZero, ...])
     said = "with --seeds: runs at once in this process (default: 1)"
-    option(group, "--runs-per-gpu K", said, at_least(1))
+    option(group, "--runs-per-gpu K", said, Count)
     group = parser.add_argument_group("checkpoints")
-    said = "no: start over; auto: continue what DIR holds; must: refuse to start anew"
-    option(group, "--resume no|auto|must", said, default="auto")
-    add_checkpoint_seconds(group)
+    said = "no: start over; auto: resume what DIR holds; must: fail if there is nothing to resume"
+    option(group, "--resume", said, Literal["no", "auto", "must"], "auto")
+    add_common(group, "checkpoint_seconds")
     said = "learn a stream saved by `distillmatch stream --save`, which also describes it"
-    option(parser, "--stream FILE", said, Path)
+    option(parser, "--stream FILE", said, Place)
     said = "method offline: stages learned side by side (default: all on a GPU, else 1)"
-    option(parser, "--at-once N", said, at_least(1))
-    add_run_options(parser)
-    parser.set_defaults(run=run)
+    option(parser, "--at-once N", said, Count)
+    add_config_options(parser, RunConfig)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -81,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise ConfigError("--runs-per-gpu goes with --seeds only")
         _run_one(arguments, config)
         return
-    for name in NOT_WITH_SEEDS:
+    for name in ("seed", "bound", "at_once"):
         if getattr(arguments, name, None) is not None:
             shown = name.replace("_", "-")
             raise ConfigError(f"--{shown} cannot be given together with --seeds")
@@ -109,9 +99,8 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
     dataset = load_source(config) if arguments.stream else None
     stream = Stream.load(arguments.stream, dataset) if dataset is not None else None
     with ExitStack() as ends:
-        progress = None if arguments.quiet else LiveProgress(config.method)
-        if progress is not None:
-            ends.callback(progress.stop)
+        quiet: bool = arguments.quiet
+        progress = ends.enter_context(shown_progress(None, not quiet, config.method))
         if arguments.tensorboard:
             ends.enter_context(TensorBoard(out))
         result = run_config(
@@ -126,11 +115,9 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
             tell=tell,
             at_once=arguments.at_once,
         )
-    if not arguments.quiet:
-        console = plain_console()
-        console.print(task_table(result))
-        console.print(comparison_table([result]))
-        console.print(f"result: {out / 'result.json'}", highlight=False, soft_wrap=True)
+    if not quiet:
+        show(task_table(result), comparison_table([result]))
+        say(f"result: {out / 'result.json'}")
 
 
 def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
@@ -140,12 +127,11 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     from distillmatch.runs.tensorboard import TensorBoard
     from distillmatch.runs.threads import SharedProgress
 
-    out, stream = arguments.out, arguments.stream
     jobs = []
-    for seed in arguments.seeds:
-        one = config.replace(seed=seed)
-        folder = default_folder(one, stream) if out is None else out / f"seed-{seed}"
-        jobs.append(Job(f"seed-{seed}", one, folder, stream))
+    for seed in dict.fromkeys(arguments.seeds):
+        one, out = config.replace(seed=seed), arguments.out
+        folder = default_folder(one, arguments.stream) if out is None else out / f"seed-{seed}"
+        jobs.append(Job(f"seed-{seed}", one, folder, arguments.stream))
     results: dict[str, dict[str, Any]] = {}
     failures: dict[str, Exception] = {}
     live = LiveProgress(f"{config.method}, {len(jobs)} seeds")
@@ -167,7 +153,7 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
         )
     if results and not arguments.quiet:
         finished = [results[job.name] for job in jobs if job.name in results]
-        plain_console().print(comparison_table(finished))
+        show(comparison_table(finished))
     for name, error in failures.items():
         tell(f"{name} failed: {' '.join(str(error).split())}")
     if failures:

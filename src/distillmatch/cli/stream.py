@@ -2,53 +2,40 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-from distillmatch.cli.options import (
-    STREAM_GROUPS,
-    add_config_options,
-    add_json_option,
-    config_beside,
-    config_from,
-)
-from distillmatch.cli.parser import Commands, add_command, option
+from distillmatch.cli.options import add_common, add_config_options, config_beside, config_from
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.config import StreamConfig
+from distillmatch.config.base import Place
 from distillmatch.report.pictures import draw_stream, draw_views_of
 from distillmatch.report.sheet import check_picture_name
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream, build_stream
-from distillmatch.terminal import plain_console, say
+from distillmatch.terminal import plain_console, say, show
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command `stream`."""
     parser = add_command(
         commands,
         "stream",
-        "print, draw and save the tasks of a stream",
+        "print, draw, or save the tasks of a stream",
+        run,
         examples=(
             "stream --tasks 5 --draw stream.png",
             "stream --source cifar100 --order parent --unlabeled positive --coreset 400",
             "stream --seed 3 --save stream.json",
         ),
     )
-    add_json_option(parser)
-    option(parser, "--draw FILE", "draw the stream as a picture", Path)
-    option(parser, "--save FILE", "write the stream's index lists", Path)
-    option(parser, "--read FILE", "show a saved stream instead of building one", Path)
-    add_config_options(parser, StreamConfig, STREAM_GROUPS)
-    parser.set_defaults(run=run)
-
-
-def add_views_parser(commands: Commands) -> None:
-    """Describe the command `views`."""
-    examples = ("views", "views --source folder --data-dir photos --draw views.jpg")
-    said = "draw weak and strong views of a source's images"
-    parser = add_command(commands, "views", said, examples=examples)
-    option(parser, "--draw FILE", "the picture to write", Path, Path("views.png"))
-    add_config_options(parser, StreamConfig, STREAM_GROUPS)
-    parser.set_defaults(run=run_views)
+    add_common(parser, "json")
+    option(parser, "--draw FILE", "draw the stream as a picture", Place)
+    option(parser, "--save FILE", "write the stream's index lists", Place)
+    option(parser, "--read FILE", "show a saved stream instead of building one", Place)
+    add_config_options(parser, StreamConfig)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -68,17 +55,25 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         say(json.dumps(stream_summary(dataset, stream), indent=2))
     else:
-        console = plain_console()
-        console.print(stream_table(dataset, stream, console.width))
-    notes = plain_console(stderr=True, highlight=False, soft_wrap=True)
+        show(stream_table(dataset, stream, plain_console().width))
     for problem in dataset.problems:
-        notes.print(f"left out: {problem}")
+        say(f"left out: {problem}", sys.stderr)
     if arguments.draw:
         draw_stream(dataset, stream, arguments.draw)
-        notes.print(f"picture: {arguments.draw}")
+        say(f"picture: {arguments.draw}", sys.stderr)
     if arguments.save:
         stream.save(arguments.save)
-        notes.print(f"saved: {arguments.save}")
+        say(f"saved: {arguments.save}", sys.stderr)
+
+
+def add_views_parser(commands: Commands) -> Parser:
+    """Describe the command `views`."""
+    examples = ("views", "views --source folder --data-dir photos --draw views.jpg")
+    said = "draw weak and strong views of a source's images"
+    parser = add_command(commands, "views", said, run_views, examples=examples)
+    option(parser, "--draw FILE", "picture to write", Place, Path("views.png"))
+    add_config_options(parser, StreamConfig)
+    return parser
 
 
 def run_views(arguments: argparse.Namespace) -> None:
@@ -87,4 +82,4 @@ def run_views(arguments: argparse.Namespace) -> None:
     config = config_from(arguments, StreamConfig)
     dataset = load_source(config)
     draw_views_of(dataset, config.seed, arguments.draw)
-    plain_console(stderr=True, highlight=False, soft_wrap=True).print(f"picture: {arguments.draw}")
+    say(f"picture: {arguments.draw}", sys.stderr)

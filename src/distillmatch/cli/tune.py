@@ -3,18 +3,13 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field
 from rich.table import Table
 
-from distillmatch.cli.options import (
-    MethodParser,
-    add_run_options,
-    allowed_imports,
-    at_least,
-    config_from,
-)
-from distillmatch.cli.parser import Commands, add_command, option
+from distillmatch.cli.options import add_config_options, allowed_imports, config_from
+from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.queue import (
     add_engine_options,
     check_engine_options,
@@ -22,7 +17,8 @@ from distillmatch.cli.queue import (
     with_absolute_locations,
 )
 from distillmatch.config import RunConfig
-from distillmatch.terminal import plain_console, tell
+from distillmatch.config.base import Count, Place
+from distillmatch.terminal import make_table, say, show, tell
 
 if TYPE_CHECKING:
     from distillmatch.runs.side_by_side import Job
@@ -30,36 +26,37 @@ if TYPE_CHECKING:
 PICTURE = "tuning.png"
 SHOWN = 10
 """Trials in the table; all of them are in the record."""
+Folds = Annotated[int, Field(ge=2)]
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
     parser = add_command(
         commands,
         "tune",
-        "choose hyperparameters by validation, without any test data",
-        MethodParser,
+        "choose hyperparameters by validation, without test data",
+        run,
         examples=(
             "tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2",
             "tune --source cifar100 --search grid --runs-per-gpu 3",
         ),
     )
     group = parser.add_argument_group("search")
-    said = "folder of best.yaml, trials.json, the picture and the runs"
-    option(group, "--out DIR", said, Path, Path("tuning"))
+    said = "folder of best.yaml, trials.json, the picture, and the runs"
+    option(group, "--out DIR", said, Place, Path("tuning"))
     said = "one hyperparameter after the other, or all combinations"
-    option(group, "--search coordinate|grid", said, default="coordinate")
+    option(group, "--search", said, Literal["coordinate", "grid"], "coordinate")
     said = "values to choose from, or one YAML file of them (default: the paper's)"
     option(group, "--space NAME=X,X ...", said)
     group = parser.add_argument_group("validation")
-    option(group, "--folds N", "folds of the labels", at_least(2), 3)
+    option(group, "--folds N", "folds of the labeled images", Folds, 3)
     said = "tasks that are learned, from the first (default: half of them)"
-    option(group, "--validation-tasks N", said, at_least(1))
-    said = "figure of the held-out images that decides"
-    option(group, "--metric A_N|bwt|fgt", said, default="A_N", choices=("A_N", "bwt", "fgt"))
+    option(group, "--validation-tasks N", said, Count)
+    said = "metric on the held-out images that decides"
+    option(group, "--metric", said, Literal["A_N", "bwt", "fgt"], "A_N")
     add_engine_options(parser)
-    add_run_options(parser)
-    parser.set_defaults(run=run)
+    add_config_options(parser, RunConfig)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -71,10 +68,9 @@ def run(arguments: argparse.Namespace) -> None:
     require_matplotlib()
     config = with_absolute_locations(config_from(arguments, RunConfig))
     check_engine_options(arguments, [config])
-    allowed = allowed_imports(arguments)
-    space = (
-        parse_space(arguments.space, config, allowed) if arguments.space else paper_space(config)
-    )
+    space = paper_space(config)
+    if arguments.space:
+        space = parse_space(arguments.space, config, allowed_imports(arguments))
     selection = Selection(
         search=arguments.search,
         folds=arguments.folds,
@@ -89,21 +85,20 @@ def run(arguments: argparse.Namespace) -> None:
 
     record = Tuning(config, out, space, selection, work, tell).run()
     draw_tuning(record, out / PICTURE)
-    console = plain_console()
-    console.print(_trial_table(record))
+    show(_trial_table(record))
     for what, name in (("best configuration", BEST), ("picture", PICTURE)):
-        console.print(f"{what}: {arguments.out / name}", highlight=False)
+        say(f"{what}: {arguments.out / name}")
 
 
 def _trial_table(record: dict[str, Any]) -> Table:
     """Return the table of the best trials, and of those that failed."""
-    table = Table(title="trials, mean ± standard deviation over the folds")
-    for name in (*record["space"], record["metric"]):
-        table.add_column(name.replace("_", " ") if name != "A_N" else name, justify="right")
+    rows = []
     for place, trial in enumerate(record["trials"]):
         if trial["failed"] or place < SHOWN:
             figure = "failed"
             if not trial["failed"]:
                 figure = f"{trial['mean']:.2f} ± {trial['deviation']:.2f}"
-            table.add_row(*(str(value) for value in trial["values"].values()), figure)
-    return table
+            rows.append((*trial["values"].values(), figure))
+    names = [*record["space"], record["metric"]]
+    heads = [f">{name.replace('_', ' ') if name != 'A_N' else name}" for name in names]
+    return make_table(heads, rows, title="trials, mean ± standard deviation over the folds")

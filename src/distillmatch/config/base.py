@@ -1,7 +1,7 @@
 """The base of all configurations: frozen, typed, wrong values refused in one sentence."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
@@ -60,12 +60,10 @@ class Config(BaseModel):
 
         Your own code that the file names, as `module:name`, must be in `allow_import`.
         """
-        if not isinstance(values, dict):
-            came = "nothing" if values is None else kind_of(values)
-            raise ConfigError(f"{where}: expected a mapping of keys to values, found {came}")
-        refuse_code(values, where, allow_import)
+        named = with_underscores(values, where)
+        refuse_code(named, where, allow_import)
         try:
-            return cls(**with_underscores(values))
+            return cls(**named)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
 
@@ -83,13 +81,16 @@ class Config(BaseModel):
         return type(self)(**{**self.model_dump(), **changes})
 
 
-def with_underscores(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a mapping with underscores for dashes in its keys; refuse a key that has both."""
+def with_underscores(values: object, where: str) -> dict[str, Any]:
+    """Return the keys and values of a file with underscores for dashes in its keys."""
+    if not isinstance(values, dict):
+        came = "nothing" if values is None else kind_of(values)
+        raise ConfigError(f"{where}: expected a mapping of keys to values, found {came}")
     named: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name in named:
-            raise ConfigError(f"{name} is given twice, with dashes and with underscores")
+            raise ConfigError(f"{where}: {name} is given twice, with dashes and with underscores")
         named[name] = value
     return named
 
@@ -104,9 +105,12 @@ def allowed_values(annotation: object) -> tuple[object, ...]:
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "string_type": "text",
     "path_type": "a path",
     "tuple_type": "a list",
@@ -116,6 +120,14 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "less_than": "less than {lt}",
 }
+
+
+def complaint(error: ErrorDetails) -> str:
+    """Return what a value must be, and what came, as the end of a sentence about its key."""
+    expected, came = _EXPECTED.get(error["type"]), f"{error['input']!r:.200}"
+    if expected is None:
+        return f"cannot be {came}: {error['msg']}"
+    return f"must be {expected.format(**error.get('ctx', {}))}, not {came}"
 
 
 def _sentence(error: ErrorDetails, config: type[Config]) -> str:
@@ -129,12 +141,8 @@ def _sentence(error: ErrorDetails, config: type[Config]) -> str:
         return f"unknown key '{key}'{hint}; the keys are {', '.join(config.model_fields)}"
     if error["type"] == "missing":
         return f"{key} is missing"
-    came = f"{error['input']!r:.200}"
     field = config.model_fields.get(key)
-    choices = allowed_values(field.annotation) if field else ()
-    if choices:
+    if choices := allowed_values(field.annotation) if field else ():
+        came = f"{error['input']!r:.200}"
         return f"{key} must be one of {', '.join(map(repr, choices))}, not {came}"
-    expected = _EXPECTED.get(error["type"])
-    if expected is None:
-        return f"{key}: {error['msg']}, not {came}"
-    return f"{key} must be {expected.format(**context)}, not {came}"
+    return f"{key} {complaint(error)}"

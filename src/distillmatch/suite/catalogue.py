@@ -141,10 +141,7 @@ class _File(Config):
                     continue
                 place = f"{where}: row '{row}', column '{column}'"
                 parts = {"recipe": recipe, **self.common}, self.columns[column], self.rows[row]
-                try:
-                    values = _merged(parts)
-                except ConfigError as error:
-                    raise ConfigError(f"{place}: {error}") from None
+                values = _merged(parts, place)
                 config = RunConfig.from_mapping(values, place, allow)
                 refuse_unknown(config.method, methods, f"{place}: method")
                 lines = self.published.get(row, {}).items()
@@ -158,19 +155,19 @@ def _refuse_others(where: str, kind: str, names: Iterable[str], known: Collectio
             raise impossible(where, f"names {kind} '{name}'; the {kind}s are {', '.join(known)}")
 
 
-def _merged(parts: Iterable[Options]) -> Options:
+def _merged(parts: Iterable[Options], place: str) -> Options:
     """Merge options, those of a method too; later ones win."""
     values: Options = {}
     for part in parts:
-        named = with_underscores(part)
+        named = with_underscores(part, place)
         options = [one.get("options", {}) for one in (values, named)]
         values |= named
         if all(isinstance(one, dict) for one in options) and any(options):
             values["options"] = options[0] | options[1]
     if "seed" in values:
         raise ConfigError(
-            f"seed {values['seed']} is given, but every cell is run with the seeds that the "
-            "experiment lists as seeds"
+            f"{place}: seed {values['seed']} is given, but every cell is run with the seeds that "
+            "the experiment lists as seeds"
         )
     return values
 
