@@ -96,19 +96,10 @@ THERE = "the import of module 'broken' failed with"
 @pytest.mark.parametrize(
     ("code", "words", "sentence"),
     [
-        ("", "--method dmm", "method must be one of base, dm, dr, "),
         ("", "--method nowhere:Lwf", "method 'nowhere:Lwf': there is no module 'nowhere'"),
         ("", "--method broken:Lwf", "method 'broken:Lwf': module 'broken' has no 'Lwf'"),
         ("f = print", "--method broken:f", "must be a subclass of distillmatch.methods.Method"),
-        ("f = ()", "--method broken:f", "must be a function or class, not ("),
         ("", "--method ../x:y", "method must be module:name, not '../x:y'"),
-        ("", "--source :load", "source must be module:name, not ':load'"),
-        (
-            "",
-            "--source nowhere.at_all:x",
-            "source 'nowhere.at_all:x': there is no module 'nowhere'",
-        ),
-        ("", "--network resnet", "network must be wrn-DEPTH-WIDTH"),
         ("def f(): raise SystemExit(0)", "--network broken:f", "SystemExit"),
         (
             "def f(:",
@@ -116,7 +107,6 @@ THERE = "the import of module 'broken' failed with"
             f"{THERE} SyntaxError: invalid syntax (broken.py, line 1)",
         ),
         ("import no", "--method broken:f", f"{THERE} ModuleNotFoundError: No module named 'no'"),
-        ("from os import no", "--method broken:f", f"{THERE} ImportError: cannot import name 'no'"),
         ("{}['missing']", "--source broken:f", f"{THERE} KeyError: 'missing'"),
         ("raise SystemExit(0)", "--method broken:f", f"{THERE} SystemExit: 0"),
     ],
@@ -145,7 +135,6 @@ def test_a_wrong_name_is_one_sentence_and_exit_code_2(
     [
         ("import no", "the import of module 'their_package' failed with ModuleNotFoundError"),
         ("def load(config): raise SystemExit(0)", "'their-stripes' failed with SystemExit: 0"),
-        ("def load(config): {}['key']", "source 'their-stripes' failed with KeyError: 'key'"),
         ("def load(config): return 3", "must return a distillmatch.sources.Dataset, not an int"),
     ],
 )
@@ -168,14 +157,20 @@ def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(EXAMPLES)
-    words = ["run", "--method", "own_method:LwfMatch", "--pats-weight", "2"]
-    assert main([*words, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert "option '--pats-weight' (did you mean '--past-weight'?)" in said
-    (tmp_path / "run.yaml").write_text("method: own_method:LwfMatch\noptions: {pats_weight: 2}\n")
-    words = ["run", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "o")]
-    assert main([*words, "--allow-import", "own_method:LwfMatch"]) == 2
-    assert "has no option 'pats_weight' (did you mean 'past_weight'?)" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "own_method", raising=False)
+    file = tmp_path / "run.yaml"
+    file.write_text("method: own_method:LwfMatch\noptions: {pats_weight: 2}\n")
+    allow, wrong = ["--allow-import", "own_method:LwfMatch"], ["--pats-weight", "2"]
+    by_file = ["--config", str(file)]
+    for words, sentence in (
+        ([*by_file, *wrong], "a file does not decide what is imported"),
+        ([*by_file, *wrong, *allow], "option '--pats-weight' (did you mean '--past-weight'?)"),
+        ([*by_file, *allow], "has no option 'pats_weight' (did you mean 'past_weight'?)"),
+        (["--method", allow[1], *wrong], "option '--pats-weight' (did you mean '--past-weight'?)"),
+    ):
+        assert main(["run", *words, "--out", str(tmp_path / "out")]) == 2
+        assert sentence in capsys.readouterr().err
+        assert ("own_method" in sys.modules) == ("import" not in sentence)
 
 
 BROKEN = """
@@ -215,22 +210,16 @@ FROZEN = "return [replace(one, frozen_labeled=self.frozen)]"
     ("parts", "sentence"),
     [
         ({"training": "pass"}, "method 'broken:Broken': trainings must return a list, not None"),
-        ({"training": "return one"}, "trainings must return a list, not a Training"),
         ({"training": "return [None]"}, "Training, not with None in it"),
         ({"loss": "return 0.5"}, "must be a number, or numbers by name, not a float"),
-        ({"loss": "return None"}, "must be a number, or numbers by name, not None"),
-        ({"loss": "return {}"}, "not an empty dictionary"),
         ({"loss": "return {'a': right, 'b': 1}"}, "and 'b' is an int"),
-        ({"loss": "return {3: right}"}, "not by an int"),
         ({"loss": "return {'loss': right, 'other': right}"}, "'loss'"),
         ({"loss": "return torch.ones(2)"}, "not a tensor of shape (2,): take a sum or"),
         ({"loss": "return torch.ones(())"}, "weights, and it does not"),
         ({"training": FROZEN, "frozen": "return 1"}, "frozen must return a NamedTuple of tensors"),
-        ({"training": FROZEN, "frozen": "return Rows(1)"}, "and 'a' is an int"),
         ({"training": FROZEN, "frozen": "return Rows(images[:1])"}, "'a' has a shape of (1, "),
         ({"logits": "pass"}, "of at least 20 outputs, not None"),
         ({"logits": "return super().logits(images)[:, :2]"}, "outputs, not a shape of ("),
-        ({"logits": "return super().logits(images)[1:]"}, "outputs, not a shape of ("),
     ],
 )
 def test_what_an_own_method_gives_against_the_contract_is_one_sentence_and_exit_code_2(

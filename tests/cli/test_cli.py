@@ -90,45 +90,29 @@ def test_the_benchmarks_measure_views_and_both_loops(capsys: pytest.CaptureFixtu
 
 WRONG = [
     ("stream --tasks 61", "tasks must be at most the 60 classes"),
-    ("stream --tasks 7", "tasks must divide the 60 classes"),
-    ("stream --task-sizes 10 20", "task_sizes must add up to the 60 classes"),
-    ("stream --labels-per-class 151 --tasks 5", "only 150 training images"),
     ("stream --color red", "unknown option '--color'"),
     ("stream --task 5", "unknown option '--task' (did you mean '--tasks'?)"),
     ("stream more", "unexpected argument 'more'"),
     ("stream --source moon", "source must be one of cifar100, folder, shapes"),
-    ("stream --source json:dumps", "your source 'json:dumps' failed with TypeError"),
-    ("stream --source builtins:repr", "must return a distillmatch.sources.Dataset"),
     ("stream --task-sizes 10,20,x", "--task-sizes must be a whole number, not 'x'"),
     ("stream --draw stream.doc", "a picture's name must end in one of .png"),
     ("stream --config missing.yaml", "missing.yaml: No such file"),
-    ("stream --read missing.json", "missing.json: No such file"),
-    ("stream --image-size 17", "17"),
     ("run --out x --mehtod gd", "did you mean '--method'?"),
     ("run --out x --consistency-wieght 2", "did you mean '--consistency-weight'?"),
     ("run --out x --method gd --calibraton true", "mean '--calibration'?"),
     ("run --out x --method base --calibration true", "unknown option '--calibration'"),
-    ("run --out x --method base --a 1", "unknown option '--a'"),
-    ("run --out x --consistency-weight -1", "--consistency-weight must be at least 0.0, not '-1'"),
+    ("run --out x --consistency-weight -1", "--consistency-weight must be at least 0, not '-1'"),
     ("run --out x --pseudo-labels perhaps", "--pseudo-labels must be true or false"),
-    ("run --out x --learning-rate inf", "--learning-rate must be a finite number"),
     ("run --out x --network wrn-27-2", "depth must be 6k + 4"),
     ("run --out ''", "--out must be a path, not ''"),
-    ("run --out x --source folder --data-dir ''", "--data-dir must be a path, not"),
     ("run --batch 1e29", "--batch must be a whole number, not '1e29'"),
-    ("run --method gdd", "did you mean 'gd'?"),
     ("run --seeds=1,x", "--seeds must be a whole number, not 'x'"),
-    ("run --seeds=-1,1", "--seeds must be at least 0, not '-1'"),
     ("run --resume maybe", "--resume must be one of no, auto, must, not 'maybe'"),
     ("run --checkpoint-seconds nan", "--checkpoint-seconds must be a finite number, not 'nan'"),
     ("run --runs-per-gpu 2", "--runs-per-gpu goes with --seeds only"),
     ("run --seeds 1,2 --seed 3", "--seed cannot be given together with --seeds"),
-    ("bench views --seconds -1", "--seconds must be at least 0.0, not '-1'"),
     ("tune --folds 1", "--folds must be at least 2, not '1'"),
-    ("tune --out x --consistency-wieght 2", "did you mean '--consistency-weight'?"),
-    ("suite run table-2a --jbos 3", "did you mean '--jobs'?"),
     ("suite list tabel-2a", "did you mean 'table-2a'?"),
-    ("suite list table-12", "unknown experiment 'table-12'"),
     ("suite list --scale tiny", "--scale must be one of paper, quick, not 'tiny'"),
     ("suite", "the following arguments are required: list|run"),
     ("learn x --labeled y --options a", "--options takes key=value, not 'a'"),
@@ -141,11 +125,8 @@ WRONG = [
     ("results x.json --ledger y", "takes files or --ledger, not both"),
     ("results add", "results add needs result files or folders of runs"),
     ("results add x --method dm", "--method goes with listing and check only, not with add"),
-    ("results add x --where a=5", "--where goes with listing and check only, not with add"),
-    ("results check --replace", "--replace goes with add only"),
     ("results check --archive", "--archive goes with listing only"),
     ("compere x", "did you mean 'compare'?"),
-    ("fly", "not 'fly'; see distillmatch --help"),
     ("", "required: COMMAND"),
 ]
 
@@ -273,45 +254,39 @@ def test_the_examples_of_every_command_parse(capsys: pytest.CaptureFixture[str])
         assert lines or parser._subparsers is not None, f"{path} has no example"
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        (["ru"], {"run"}),
-        (["run", "--meth"], {"--method"}),
-        (["run", "--method", "d"], {"dm", "dr"}),
-        (["run", "--recipe", ""], {"paper", "as-written"}),
-        (["suite", ""], {"list", "run"}),
-        (["suite", "run", "table-2"], {"table-2a", "table-2b", "table-2c"}),
-        (["suite", "run", "--scale", ""], {"paper", "quick"}),
-    ],
-)
-def test_bash_completes_commands_options_and_values(
-    words: list[str], completed: set[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+COMPLETED = [
+    (["ru"], {"run"}),
+    (["run", "--meth"], {"--method"}),
+    (["run", "--method", "d"], {"dm", "dr"}),
+    (["run", "--recipe", ""], {"paper", "as-written"}),
+    (["suite", ""], {"list", "run"}),
+    (["suite", "run", "table-2"], {"table-2a", "table-2b", "table-2c"}),
+]
+
+
+def test_shells_complete_commands_options_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     (function,) = re.findall(r"complete .*-F (\S+) distillmatch", script)
-    program = (
-        f"{script}\nCOMP_WORDS=({shlex.join(['distillmatch', *words])}); COMP_CWORD={len(words)}\n"
-        f'{function}; echo "${{COMPREPLY[@]}}"'
-    )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert completed <= set(done.stdout.split()) <= completed | {"-h", "--help"}
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_the_same_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(word in script for word in ("unlabeled-batch", "table-2a", "worldmatch"))
-    if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+    for words, _ in COMPLETED:
+        script += (
+            f"\nCOMP_WORDS=({shlex.join(['distillmatch', *words])}); COMP_CWORD={len(words)}\n"
+        )
+        script += f'{function}; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    for line, (words, completed) in zip(done.stdout.splitlines(), COMPLETED, strict=True):
+        assert completed <= set(line.split()) <= completed | {"-h", "--help"}, words
+    for shell in ("zsh", "fish"):
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert all(word in script for word in ("unlabeled-batch", "table-2a", "worldmatch"))
+        if shutil.which(shell):
+            subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
 CUDA_MEMORY = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB\n"
 )
-CUBLAS_MEMORY = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
 NEEDS_LESS = "; a smaller --batch, --unlabeled-batch or --network needs less"
 
 
@@ -330,26 +305,23 @@ def fail_with(error: Exception) -> None:
             lambda: np.empty(2**60, np.uint8),
             "the machine ran out of memory when 1.00 EiB more were requested",
         ),
-        (lambda: bytearray(2**60), "the machine ran out of memory"),
         (
             lambda: fail_with(CUDA_MEMORY),
             "the GPU ran out of memory when 2.50 GiB more were requested",
         ),
-        (lambda: fail_with(CUBLAS_MEMORY), "the GPU ran out of memory"),
     ],
 )
 def test_memory_that_runs_out_is_one_sentence_that_says_what_needs_less(
     work: Callable[[], object],
     sentence: str,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for command in ("run.run", "stream.run_views"):
         monkeypatch.setattr(f"distillmatch.cli.{command}", lambda parsed: work())
-    assert main(["run", "--out", str(tmp_path)]) == 2
+    assert main(["run"]) == 2
     assert capsys.readouterr().err == f"distillmatch: error: {sentence}{NEEDS_LESS}\n"
-    assert main(["views", "--draw", str(tmp_path / "views.png")]) == 2
+    assert main(["views"]) == 2
     assert capsys.readouterr().err == f"distillmatch: error: {sentence}\n"
 
 

@@ -11,7 +11,7 @@ import pytest
 from learner_folders import COLORS, ODD, SMALL, content_of, make_world, picture, write_class
 from PIL import Image
 
-from distillmatch.cli import demo_own, main
+from distillmatch.cli import demo, main
 from distillmatch.learner import read_state
 from distillmatch.runs.lock import FolderLock
 
@@ -188,9 +188,9 @@ def test_the_demo_learns_three_months_and_does_not_repeat_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = {"epochs": 1, "batch": 8, "unlabeled_batch": 8}
-    monkeypatch.setattr(demo_own, "SETTINGS", {**demo_own.SETTINGS, **short})
-    for name, count in (("LABELS", 4), ("SIGHTS", 3), ("STRANGE_SIGHTS", 1), ("TESTS", 2)):
-        monkeypatch.setattr(demo_own, name, count)
+    monkeypatch.setattr(demo, "OWN_SETTINGS", {**demo.OWN_SETTINGS, **short})
+    for name, count in (("LABELS", 4), ("SEEN", 3), ("UNKNOWN_SEEN", 1), ("TESTS", 2)):
+        monkeypatch.setattr(demo, name, count)
     assert main(["demo", "own", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "knows 6 classes" in printed and "distillmatch predict" in printed

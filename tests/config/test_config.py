@@ -15,6 +15,7 @@ from distillmatch.config import AS_WRITTEN, PAPER, RunConfig, StreamConfig
 from distillmatch.errors import ConfigError
 from distillmatch.methods import with_options
 
+PARSER = make_parser()
 VALUES: dict[str, Any] = {
     "source": "folder",
     "data_dir": "images",
@@ -41,12 +42,16 @@ VALUES: dict[str, Any] = {
 }
 
 
+def from_words(*words: str) -> StreamConfig:
+    return config_from(PARSER.parse_args(["stream", *words]), StreamConfig)
+
+
 def from_command_line(options: dict[str, Any]) -> StreamConfig:
-    words = ["stream"]
+    words: list[str] = []
     for key, value in options.items():
         words.append(f"--{key.replace('_', '-')}")
         words += [str(item) for item in value] if isinstance(value, list) else [str(value)]
-    return config_from(make_parser().parse_args(words), StreamConfig)
+    return from_words(*words)
 
 
 @settings(max_examples=50, deadline=None)
@@ -71,31 +76,24 @@ def test_python_yaml_and_the_command_line_build_the_same_object(keys: set[str]) 
         assert StreamConfig.from_yaml(file) == expected
         file.write_text(expected.to_yaml())
         assert StreamConfig.from_yaml(file) == expected
-        words = ["stream", "--config", str(file), "--seed", "77"]
-        given_over_file = config_from(make_parser().parse_args(words), StreamConfig)
-        assert given_over_file == expected.replace(seed=77)
+        over_file = from_words("--config", str(file), "--seed", "77")
+        assert over_file == expected.replace(seed=77)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ordr": "random"}, "unknown key 'ordr' (did you mean 'order'?); the keys are source, "),
     ({"order": "sideways"}, "order must be one of 'random', 'parent', not 'sideways'"),
-    ({"unlabeled": "all"}, "unlabeled must be one of 'uniform', 'positive', 'negative', "),
     ({"recipe": ["paper"]}, "recipe must be one of 'paper', 'as-written', not ['paper']"),
     ({"tasks": "ten"}, "tasks must be a whole number, not 'ten'"),
-    ({"tasks": 2.5}, "tasks must be a whole number, not 2.5"),
     ({"tasks": True}, "tasks must be a whole number, not True"),
     ({"tasks": 0}, "tasks must be at least 1, not 0"),
     ({"label_fraction": 0.0}, "label_fraction must be more than 0"),
-    ({"repetition": 1.5}, "repetition must be at most 1.0, not 1.5"),
-    ({"distractors": -1}, "distractors must be at least 0, not -1"),
     ({"label_fraction": 1.5}, "label_fraction must be at most 1"),
     ({"learning_rate": 1e300}, "learning_rate must be at most 1e+38, not 1e+300"),
-    ({"momentum": 2.0}, "momentum must be less than 1.0, not 2.0"),
-    ({"strong_labels": "labels"}, "strong_labels must be true or false, not 'labels'"),
+    ({"momentum": 2.0}, "momentum must be less than 1, not 2.0"),
     ({"task_sizes": "abc"}, "task_sizes must be a list, not 'abc'"),
     ({"data_dir": 3}, "data_dir must be a path, not 3"),
     ({"data_dir": ""}, "data_dir must be a path, not ''"),
-    ({"cache_dir": "a\0b"}, r"cache_dir must be a path, not 'a\x00b'"),
     ({"cache_dir": "\ud800"}, r"cache_dir must be a path, not '\ud800'"),
     ({"source": "folder", "unlabeled_dirs": ["a", ""]}, "unlabeled_dirs must be a path, not"),
     ({"order": "random", "unlabeled": "positive"}, "order must be 'parent' with unlabeled 'pos"),
@@ -107,13 +105,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stored_share": 0.5}, "stored_share needs a coreset, and coreset is 0"),
     ({"device": "cpu", "precision": "bfloat16"}, "precision must be 'float32' or 'auto' with"),
     ({"options": {"a": [1]}}, "options 'a' must be a number, text, true or false, not [1]"),
-    ({"options": {"a": None}}, "options 'a' must be a number, text, true or false, not None"),
     (
         {"options": {"momentun": 0.9}},
         "method 'dm' has no option 'momentun' (did you mean 'momentum'?); its options are pseudo",
     ),
-    ({"options": {"calibration": True}}, "method 'dm' has no option 'calibration'"),
-    ({"options": {"pseudo_labels": "no"}}, "method 'dm': pseudo_labels must be true or false, not"),
     ({"options": {"consistency_weight": -1.0}}, "method 'dm': consistency_weight must be at least"),
 ]
 
@@ -126,11 +121,6 @@ def test_what_cannot_be_run_is_refused_with_the_key_and_what_it_may_be(
         with_options(RunConfig(**options))
     assert str(refusal.value).startswith(sentence)
     assert "\n" not in str(refusal.value)
-
-
-def test_streams_by_super_class_imply_tasks_by_parent() -> None:
-    assert StreamConfig(unlabeled="negative").order == "parent"
-    assert StreamConfig().order == "random"
 
 
 ALIASES = "\n".join(
@@ -147,12 +137,9 @@ ALIASES = "\n".join(
         ("self: 1\n", "unknown key 'self'"),
         ("- 1\n", "expected a mapping of keys to values, found a list"),
         ("", "expected a mapping of keys to values, found nothing"),
-        ("tasks: many\n", "tasks must be a whole number, not 'many'"),
         ("tasks: 2\nseed: 1\n'tasks': 3\n", "line 3: key 'tasks' is given twice, first in line 1"),
         ("label-fraction: 0.5\nlabel_fraction: 0.6\n", "label_fraction is given twice, with"),
         ("[" * 5000, "(nested too deeply|not valid YAML)"),
-        ("{a: " * 5000, "(nested too deeply|not valid YAML)"),
-        ("- " * 5000, "(nested too deeply|not valid YAML)"),
         (ALIASES, "far too many values"),
         (f"seed: 0x{'f' * 5000}", "line 1: a number of too many digits"),
         ("source: mine:Own\n", "its source is 'mine:Own', .* --allow-import mine:Own"),
@@ -165,14 +152,15 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, content: str, sen
         StreamConfig.from_yaml(file)
     assert str(file) in str(refusal.value)
     with pytest.raises(ConfigError, match=sentence) as refusal:
-        config_from(make_parser().parse_args(["stream", "--config", str(file)]), StreamConfig)
+        from_words("--config", str(file))
     assert str(file) in str(refusal.value)
 
 
-def test_a_key_over_a_merged_one_is_not_given_twice(tmp_path: Path) -> None:
+def test_a_file_may_merge_keys_and_streams_by_super_class_imply_their_order(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("<<: {tasks: 2, seed: 3}\ntasks: 4\n")
-    assert StreamConfig.from_yaml(file) == StreamConfig(tasks=4, seed=3)
+    file.write_text("<<: {tasks: 2, seed: 3}\nseed: 4\nunlabeled: negative\n")
+    merged = StreamConfig(tasks=2, seed=4, unlabeled="negative", order="parent")
+    assert StreamConfig.from_yaml(file) == merged
 
 
 def test_what_cannot_be_a_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
     [
         (["--data-dir", "nowhere"], "nowhere: expected"),
         (["--work", "tiny.yaml/x"], "Not a directory while locking the folder"),
-        (["--jobs", "0"], "--jobs: must be a whole number of at least 1, not '0'"),
+        (["--jobs", "0"], "--jobs must be at least 1, not '0'"),
         (["--runs-per-gpu", "2"], "these runs use no GPU; on a CPU, --jobs says"),
         (["--engine", "ray", "--jobs", "2"], "--jobs goes with --engine local"),
         (["--engine", "ray"], "pip install 'distillmatch[ray]'"),

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from distillmatch.cli.learn import learn_task
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.queue import do_runs
 from distillmatch.config import RunConfig, StreamConfig
@@ -126,6 +125,8 @@ def _start_over_if_changed(config: RunConfig, out: Path) -> None:
 
 def learn_months(out: Path) -> None:
     """Write the months' images, learn them one by one, and say what to try next."""
+    from distillmatch.cli import make_parser
+    from distillmatch.learner import ContinualLearner
     from distillmatch.learner.saved import HEAD
     from distillmatch.learner.state import read_state
 
@@ -133,22 +134,23 @@ def learn_months(out: Path) -> None:
     state = out / "learner"
     begun = (state / HEAD).exists()
     known = [record["name"] for record in read_state(state)["history"]] if begun else []
-    examples: dict[str, Any] = {}
+    examples = []
     for month in MONTHS:
         if month in known:
             continue
-        labeled, camera, test = out / month / "labeled", out / month / "camera", out / "test"
-        words = ["distillmatch", "learn", str(state), "--labeled", str(labeled)]
-        words += ["--unlabeled", str(camera), "--test", str(test), "--name", month]
+        words = ["learn", str(state), "--labeled", str(out / month / "labeled"), "--unlabeled"]
+        words += [str(out / month / "camera"), "--test", str(out / "test"), "--name", month]
         for name, value in {} if known or examples else OWN_SETTINGS.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
-        say(f"\n$ {shown(shlex.join(words))}")
-        explanation = learn_task(state, labeled, [camera], OWN_SETTINGS, name=month, test=test)
-        examples[month] = explanation.examples
+        say(f"\n$ distillmatch {shown(shlex.join(words))}")
+        arguments = make_parser().parse_args(words)
+        arguments.run(arguments)
+        examples.append(ContinualLearner.load(state, "cpu").explain().examples)
     if len(examples) == len(MONTHS):
+        history = read_state(state)["history"]
         tasks = [
-            (record, _one_of_each(out / month / "labeled"), [one.image for one in examples[month]])
-            for record, month in zip(read_state(state)["history"], MONTHS, strict=True)
+            (record, _one_of_each(out / month / "labeled"), [one.image for one in accepted])
+            for record, month, accepted in zip(history, MONTHS, examples, strict=True)
         ]
         draw_learner(tasks, out / "learner.png")
     place = shown(state)

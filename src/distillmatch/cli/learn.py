@@ -3,10 +3,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from distillmatch.cli.options import add_common, add_fields, allowed_imports, key_and_value
 from distillmatch.cli.parser import Commands, Parser, add_command, option
@@ -20,7 +20,6 @@ from distillmatch.terminal import say, show, shown_progress, tell
 
 if TYPE_CHECKING:
     from distillmatch.learner.environment import Place
-    from distillmatch.learner.explanation import Explanation
     from distillmatch.learner.video import Camera
 
 OF_TRAINING = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate")
@@ -110,25 +109,53 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Learn the task and report on it."""
-    given = vars(arguments)
+    """Learn one task with progress shown, write the report, and print it."""
+    from distillmatch.learner.estimator import ContinualLearner
+    from distillmatch.learner.state import learn, read_state
+    from distillmatch.report.learner_report import (
+        accuracy_sentences,
+        environment_sentences,
+        history_table,
+        lead_sentence,
+        warnings_of,
+    )
+    from distillmatch.report.pages import write_learner_page
+
+    given, state, allowed = vars(arguments), arguments.state, allowed_imports(arguments)
     settings = {name: given[name] for name in SETTINGS if name in given}
     if "options" in given:
         settings["options"] = dict(key_and_value("--options", word) for word in given["options"])
-    learn_task(
-        arguments.state,
-        arguments.labeled,
-        _unlabeled(arguments.unlabeled, arguments.camera_minutes),
-        settings,
-        allowed_imports(arguments),
-        quiet=arguments.quiet,
-        name=arguments.name,
-        test=arguments.test,
-        held_out=arguments.held_out,
-        checkpoint_seconds=arguments.checkpoint_seconds,
-        drop_unfinished=arguments.drop_unfinished,
-        again=arguments.again,
-    )
+    title = shown(arguments.name or arguments.labeled.name)
+    with shown_progress(None, not arguments.quiet, title) as progress:
+        record = learn(
+            state,
+            labeled=arguments.labeled,
+            unlabeled=_unlabeled(arguments.unlabeled, arguments.camera_minutes),
+            name=arguments.name,
+            test=arguments.test,
+            held_out=arguments.held_out,
+            settings=settings,
+            progress=progress,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            tell=tell,
+            drop_unfinished=arguments.drop_unfinished,
+            again=arguments.again,
+            allow_import=allowed,
+        )
+    summary = read_state(state)
+    explanation = ContinualLearner.load(state, "cpu", allow_import=allowed).explain()
+    page = write_learner_page(state, summary, explanation)
+    if arguments.quiet:
+        return
+    show(history_table(summary["history"]))
+    for sentence in (
+        lead_sentence(summary),
+        *accuracy_sentences(summary["history"]),
+        *environment_sentences(record),
+        *(f"warning: {sentence}" for sentence in warnings_of(summary["history"])),
+        f"report: {page}",
+    ):
+        say(sentence)
 
 
 def _unlabeled(given: Sequence[str], minutes: float) -> list["Place | Camera"]:
@@ -144,55 +171,6 @@ def _unlabeled(given: Sequence[str], minutes: float) -> list["Place | Camera"]:
         else:
             found.append(Camera(name, minutes=minutes) if is_camera(name) else Path(name))
     return found
-
-
-def learn_task(
-    state: Path,
-    labeled: Path,
-    unlabeled: Sequence["Place | Camera"],
-    settings: dict[str, Any],
-    allow_import: Collection[str] = (),
-    *,
-    quiet: bool = False,
-    **task: Any,
-) -> "Explanation":
-    """Learn one task with progress shown, write and print the report; return what it shows."""
-    from distillmatch.learner.estimator import ContinualLearner
-    from distillmatch.learner.state import learn, read_state
-    from distillmatch.report.learner_report import (
-        accuracy_sentences,
-        environment_sentences,
-        history_table,
-        lead_sentence,
-        warnings_of,
-    )
-    from distillmatch.report.pages import write_learner_page
-
-    with shown_progress(None, not quiet, shown(task.get("name") or labeled.name)) as progress:
-        record = learn(
-            state,
-            labeled=labeled,
-            unlabeled=unlabeled,
-            settings=settings,
-            allow_import=allow_import,
-            progress=progress,
-            tell=tell,
-            **task,
-        )
-    summary = read_state(state)
-    explanation = ContinualLearner.load(state, "cpu", allow_import=allow_import).explain()
-    page = write_learner_page(state, summary, explanation)
-    if not quiet:
-        show(history_table(summary["history"]))
-        for sentence in (
-            lead_sentence(summary),
-            *accuracy_sentences(summary["history"]),
-            *environment_sentences(record),
-            *(f"warning: {sentence}" for sentence in warnings_of(summary["history"])),
-            f"report: {page}",
-        ):
-            say(sentence)
-    return explanation
 
 
 def add_inspect_parser(commands: Commands) -> Parser:

@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
     before_parsing: Callable[[Sequence[str]], None] | None = None
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Formatter, **kwargs})
         if examples:
             self.epilog = "\n  distillmatch ".join(("examples:", *examples))
 

@@ -115,10 +115,10 @@ _EXPECTED = {
     "path_type": "a path",
     "tuple_type": "a list",
     "dict_type": "names with values",
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
 }
 
 
