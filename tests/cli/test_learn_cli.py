@@ -147,26 +147,6 @@ def test_what_is_no_learner_is_refused(
     assert not (tmp_path / "x.pt2").exists()
 
 
-def test_a_half_written_learner_is_refused(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every file of the state is cut in half, one at a time."""
-    source = world / "state"
-    for name in content_of(source):
-        if name == "report.html":
-            continue
-        broken = tmp_path / name.replace("/", "-")
-        for path in source.rglob("*"):
-            if path.is_file():
-                (broken / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
-                (broken / path.relative_to(source)).write_bytes(path.read_bytes())
-        content = (broken / name).read_bytes()
-        (broken / name).write_bytes(content[: len(content) // 2])
-        assert main(["predict", str(broken), str(world / "test"), "--csv"]) == 2, name
-        refusal = capsys.readouterr().err
-        assert refusal.startswith("distillmatch: error: ") and refusal.count("\n") == 1
-
-
 def test_a_second_process_is_refused_while_one_learns(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

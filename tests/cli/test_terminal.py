@@ -71,28 +71,19 @@ NAMES = [of_a_folder, of_a_run, of_an_experiment]
 CONTENTS = [of_a_learner, of_a_stream, of_a_yaml_key]
 
 
-@pytest.mark.parametrize("place", NAMES)
-def test_names_with_brackets_and_colons_are_shown_as_they_are(
-    place: Callable[[Path, str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = place(tmp_path, "[red]a [b] :cat:")
-    assert main(words) == 0
-    assert "[red]a [b] :cat:" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("place", [*NAMES, *CONTENTS])
-def test_control_characters_are_written_out_wherever_they_come_from(
+def test_names_are_shown_as_they_are_with_control_characters_written_out(
     place: Callable[[Path, str], list[str]],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = place(tmp_path, "\x1b]0;gone\x07\x1b[31mred\u202e")
+    words = place(tmp_path, "[red]a [b] :cat:\x1b]0;gone\x07\x1b[31mred\u202e")
     capfd.readouterr()
     main(words)
     said = "".join(capfd.readouterr())
-    assert "[31mred" in said
+    assert "[31mred" in said and (place in CONTENTS or "[red]a [b] :cat:" in said)
     assert not set(said) & set("\x1b\x07\u202e")
 
 
@@ -150,15 +141,14 @@ def test_quiet_commands_draw_no_bar_while_they_read_images_either(
         assert ("decoding" in said.err) == ("A_N" in said.out) == (name == "loud")
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_letters_that_the_terminal_lacks_are_replaced(
-    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "result.json").write_text(json.dumps(made_up_run("base")))
     for words, shown in ((["compare", str(tmp_path)], b"A_N"), (["run", "--help"], b"--batch")):
         written = io.BytesIO()
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+            patch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
             try:
                 assert main(words) == 0
             except SystemExit as end:

@@ -134,7 +134,7 @@ def learn_months(out: Path) -> None:
     state = out / "learner"
     begun = (state / HEAD).exists()
     known = [record["name"] for record in read_state(state)["history"]] if begun else []
-    examples = []
+    examples: list[Any] = []
     for month in MONTHS:
         if month in known:
             continue

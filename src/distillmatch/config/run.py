@@ -48,25 +48,23 @@ class RunConfig(StreamConfig):
         "module:name",
     )
     pretrained: Place | None = Field(
-        None, description="file of weights that every network's backbone starts from"
+        None, description="pretrained weights of the networks' backbone, .safetensors or .pt"
     )
     epochs: Count = Field(
-        200, description="epochs a task; the whole schedule follows in proportion"
+        200, description="epochs per task; the learning rate schedule scales with them"
     )
     batch: Count = Field(
-        64, description="labeled images a step (default: 64; 32 with tiny-imagenet)"
+        64, description="labeled images per step (default: 64; 32 with tiny-imagenet)"
     )
     unlabeled_batch: Count = Field(
-        128, description="unlabeled images a step (default: 128; 64 with tiny-imagenet)"
+        128, description="unlabeled images per step (default: 128; 64 with tiny-imagenet)"
     )
     stored_share: Share | None = Field(
         None,
-        description="share of a labeled batch that comes from the coreset (default: all labeled "
-        "images alike)",
+        description="share of a labeled batch drawn from the coreset (default: the method's; most "
+        "draw all labeled images alike)",
     )
-    strong_labels: Switch = Field(
-        False, description="learn labels from a strong view of their image, too"
-    )
+    strong_labels: Switch = Field(False, description="train labeled images on strong views, too")
     learning_rate: Positive | None = Field(
         None, description="initial learning rate (default: the paper's for the method)"
     )
@@ -80,17 +78,17 @@ class RunConfig(StreamConfig):
     weight_decay: NotNegative = Field(5e-4, description="weight decay")
     weight_averaging: Decay | None = Field(
         None,
-        description="end a task with the moving average of the classifier's weights, of this decay "
-        "per step (default: no average)",
+        description="decay per step of a moving average of the classifier's weights, which ends "
+        "each task (default: no average)",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="of convolutions (default: bfloat16 on CUDA, float32 elsewhere)"
+        "auto", description="precision of convolutions (default: bfloat16 on CUDA, else float32)"
     )
     resident_bytes: CountOrZero | None = Field(
         None,
-        description="most bytes of a task's images that stay on the device; more are fetched when "
-        "needed (default: a quarter of a GPU's memory, 2 GiB on a CPU)",
+        description="bytes of a task's images to keep on the device; others are copied when needed "
+        "(default: a quarter of a GPU's memory, 2 GiB on a CPU)",
     )
 
     @property

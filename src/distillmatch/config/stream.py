@@ -36,11 +36,9 @@ class StreamConfig(Config):
         None, description="side in pixels for sources that can choose it"
     )
     bad_images: BadImages = Field(
-        "stop", description="own images: stop at files that are no usable image, or skip them"
+        "stop", description="own images: skip files that are not usable images, or stop at them"
     )
-    cache_dir: Place | None = Field(
-        None, description="where decoded images are kept for later starts"
-    )
+    cache_dir: Place | None = Field(None, description="folder in which decoded images are cached")
     order: TaskOrder = Field(
         "random",
         description="classes shuffled and cut into tasks, or one task per parent class "
@@ -71,7 +69,7 @@ class StreamConfig(Config):
         None, description="classes in a task's stream with unlabeled random (default: 20)"
     )
     unlabeled_per_task: CountOrZero | None = Field(
-        None, description="at most this many unlabeled images a task"
+        None, description="at most this many unlabeled images per task"
     )
     labels_per_class: Count | None = Field(
         None, description="labeled images of each class (default: a fifth of the class)"
@@ -79,19 +77,19 @@ class StreamConfig(Config):
     label_fraction: Share | None = Field(
         None, description="labeled share of each class, instead of labels per class"
     )
-    coreset: CountOrZero = Field(0, description="images the learner may store over all tasks")
+    coreset: CountOrZero = Field(0, description="images that may be stored, over all tasks")
     splits: Splits = Field(
         "hashed",
-        description="class orders and labeled images: drawn by our hash, the same everywhere; as "
-        "the paper's authors drew them, whose seeds were 0, 1 and 2; or classes by number and "
-        "scikit-learn's stratified split, the same with every seed, as later papers have them",
+        description="how class orders and labeled images are drawn: by our hash; as the paper's "
+        "authors drew them (seeds 0, 1, and 2); or as in later papers, classes by number and "
+        "scikit-learn's stratified split, whatever the seed",
     )
     recipe: RecipeName = Field(
         "paper",
         description="how the paper's methods are computed where its words and its published "
         "figures differ",
     )
-    seed: CountOrZero = Field(1, description="decides everything that is random")
+    seed: CountOrZero = Field(1, description="seed of everything that is random")
 
     @model_validator(mode="before")
     @classmethod
