@@ -81,7 +81,7 @@ def add_parser(commands: Commands) -> Parser:
         f"{FROM_SCRATCH} from scratch)"
     )
     option(parser, "--epochs N", said, Count)
-    said = "side in pixels that images are scaled to; small ones are fast (default: as `learn` does)"
+    said = "side in pixels that images are scaled to (default: as `learn` chooses)"
     option(parser, "--image-size N", said, Count)
     add_common(parser, "device", "json")
     return bench
