@@ -90,7 +90,6 @@ def add_config_options(parser: Parser, config: type[Config]) -> None:
 
     A command that runs a method has the method's own options, too.
     """
-    parser.usage = "%(prog)s [options]"
     add_common(parser, "config", "allow_import")
     rare = RARE if config is RunConfig else ()
     for title, keys in GROUPS.items():

@@ -19,7 +19,14 @@ METAVARS = {int: "N", float: "X", Path: "PATH", bool: "true|false"}
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Wraps paragraphs, but keeps the lines of those that are indented."""
+    """Wraps paragraphs, but keeps the lines of those that are indented; its usage is short."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+        """Show what must be given; all else is in the list of options."""
+        if usage is None and prefix is None:
+            needed = [one for one in actions if one.required or not one.option_strings]
+            usage = f"{self._format_usage(None, needed, [], '').strip()} [options]"
+        super().add_usage(usage, actions, groups, prefix)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.split("\n\n")

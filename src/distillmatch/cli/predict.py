@@ -30,7 +30,6 @@ def add_parser(commands: Commands) -> Parser:
         "predict",
         "label images with a learner of your own",
         run,
-        usage="%(prog)s STATE [IMAGES ...] [options]",
         examples=("predict learner photos --reject", "predict learner camera --csv"),
     )
     add_common(parser, "state")

@@ -31,9 +31,8 @@ def add_parser(commands: Commands) -> Parser:
     parser = add_command(
         commands,
         "report",
-        "compare results with the paper's, as HTML, Markdown, LaTeX, and CSV",
+        "write a report that compares results with the paper's",
         run,
-        usage="%(prog)s [NAME ...] [options]",
         examples=(
             "report",
             "report table-2a table-4b --out report",

@@ -36,7 +36,6 @@ def add_parser(commands: Commands) -> Parser:
         "results",
         "list, filter, check, and add results of the ledger",
         run,
-        usage="%(prog)s [check|add] [RESULT ...] [options]",
         examples=(
             "results --method dm --where tasks=10",
             "results --experiment table-4a --seed 1",

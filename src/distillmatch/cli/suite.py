@@ -57,7 +57,6 @@ def add_parser(commands: Commands) -> Parser:
         "list",
         "list the experiments, or the cells of one, and what is done of them",
         run_list,
-        usage="%(prog)s [NAME] [options]",
         examples=("suite list", "suite list table-2a", "suite list own.yaml --ledger results"),
     )
     said = "an experiment, the number of a table or figure of the paper, or your own YAML file"
@@ -69,7 +68,6 @@ def add_parser(commands: Commands) -> Parser:
         "run",
         "run what is missing in the ledger, and show the tables",
         run,
-        usage="%(prog)s NAME [NAME ...] [options]",
         examples=(
             "suite run table-2a --scale quick",
             "suite run table-4a --seeds 0 --dry-run",
