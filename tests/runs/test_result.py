@@ -147,6 +147,7 @@ def test_the_metrics_are_those_of_the_stored_matrices(result: Result, bound: Res
     [
         ({"seed": 2}, "another stream: seed"),
         ({"labels_per_class": 3}, "another stream: labels_per_class"),
+        ({"repetition": 0.5}, "another stream: repetition"),
         ({"recipe": "as-written"}, "by recipe 'paper', and this run is by 'as-written'"),
     ],
 )
@@ -156,6 +157,9 @@ def test_a_bound_of_another_stream_or_recipe_is_refused(
     with pytest.raises(StreamError, match=named) as refusal:
         run(tiny(method="base", **change), dataset=six_classes(), bound=bound_of(bound))
     assert "\n" not in str(refusal.value)
+    divided = {**bound, "stream": {**bound["stream"], "repetition": 0.5}}
+    with pytest.raises(StreamError, match="another stream: repetition"):
+        run(tiny(method="base"), dataset=six_classes(), bound=bound_of(divided))
     other = make_dataset(classes=6, per_class=11, parents=3)
     with pytest.raises(StreamError, match="fingerprint"):
         run(tiny(method="base"), dataset=other, bound=bound_of(bound))

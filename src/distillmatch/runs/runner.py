@@ -15,7 +15,13 @@ from distillmatch.networks import check_network, weights_digest
 from distillmatch.runs.folder import Found, Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.machine import AtOnce
-from distillmatch.runs.result import Bound, Tally, describe_stream, write_result
+from distillmatch.runs.result import (
+    LATER_STREAM_KEYS,
+    Bound,
+    Tally,
+    describe_stream,
+    write_result,
+)
 from distillmatch.runs.session import Session
 from distillmatch.runs.stages import learn_stages
 from distillmatch.runs.threads import MOST_AT_ONCE
@@ -145,7 +151,9 @@ def _check_test_images(dataset: Dataset, stream: Stream) -> None:
 def _check_bound(bound: Bound | None, described: dict[str, Any], recipe: str) -> None:
     if bound is None:
         return
-    differing = [key for key in described if bound.stream.get(key) != described[key]]
+    nothing = dict.fromkeys(LATER_STREAM_KEYS, 0)
+    own, its = {**nothing, **described}, {**nothing, **bound.stream}
+    differing = [key for key in own if its.get(key) != own[key]]
     if differing:
         raise StreamError(
             f"the bound was made on another stream: {', '.join(differing)} differ from this run's"
