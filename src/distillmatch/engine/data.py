@@ -60,10 +60,14 @@ class Images:
         """Do the host's part of loading some of the images."""
         return self.store.fetch(self.rows[chosen])
 
+    def load(self, chosen: Rows) -> Tensor:
+        """Return some of the images, on the device."""
+        return self.store.deliver(self.fetch(chosen))
+
     @property
     def pixels(self) -> Tensor:
         """All images, on the device."""
-        return self.store.deliver(self.store.fetch(self.rows))
+        return self.load(np.arange(len(self)))
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ class TaskData:
             start = 0
             for sizes in pieces_of(len(chosen), batches, self._piece_size()):
                 rows = np.arange(start, start + sum(sizes))
-                pixels = chosen.store.deliver(chosen.fetch(rows))
+                pixels = chosen.load(rows)
                 key = f"pass over {over}", view
                 weak = self._views(weak_views, pixels, ("weak", "pass"), key, start)
                 where = self.info, self.placement, sizes if by_batch else (), networks

@@ -174,9 +174,8 @@ class Trainer:
         sound = nn.utils.get_total_norm(weights).isfinite()
         if isinstance(network, Network):  # and not one of a user's own that takes what it likes
             labeled = data.sets["labeled"]
-            few = labeled.fetch(np.arange(min(self.config.batch, len(labeled))))
-            pixels = labeled.store.deliver(few)
-            images = plain_views(pixels, data.normalization, dtype=self.placement.dtype)
+            few = labeled.load(np.arange(min(self.config.batch, len(labeled))))
+            images = plain_views(few, data.normalization, dtype=self.placement.dtype)
             with torch.no_grad(), self.placement.autocast():
                 sound = sound & network(images)[:, : task.seen].isfinite().all()
         if not sound:
