@@ -134,7 +134,8 @@ def test_a_ledger_without_an_archive_has_nothing_to_stand_in(tmp_path: Path) -> 
     (tmp_path / "archive" / "index.json").write_text('{"format": "other"}')
     with pytest.raises(ResultError, match="index of an archive"):
         Ledger(tmp_path).archive.nearest(BASE)
-    for runs in (None, [], {"a": 3}, {"a": [{"file": "b"}]}):
+    wrong: list[Any] = [None, [], {"a": 3}, {"a": [{"file": "b"}]}]
+    for runs in wrong:
         with pytest.raises(ResultError, match="expected runs, each with a list of files"):
             with_index(tmp_path, runs).archive.nearest(BASE)
 

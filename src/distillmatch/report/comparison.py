@@ -68,10 +68,10 @@ def grouped(results: Sequence[Result]) -> list[Group]:
             key = key[0], f"{remark} (run {times} of the same seed)"
         groups[key].setdefault(learned, result)
     members = [tuple(runs.values()) for runs in groups.values()]
-    every, found = [_compared(runs[0]) for runs in members], []
+    every, found = [_compared(runs[0]) for runs in members], list[Group]()
     for own, (_, remark), runs in zip(every, groups, members, strict=True):
         said = ", ".join(f"{key} {own[key]}" for key in own if _differs(key, own, every))
-        method = runs[0]["method"]
+        method: str = runs[0]["method"]
         name = NAMES.get(method, method) + (f" ({said})" if said else "")
         oracle = " (oracle)" if runs[0]["uses_truth"] else ""
         found.append(Group(method, f"{name}{oracle}{remark}", runs))

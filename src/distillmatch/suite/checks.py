@@ -88,13 +88,13 @@ class Check:
         """Compute every Ω again of which a bound of the same recipe and stream was checked."""
         keys = ("omega", "omega_double_sum", "omega_curve")
         for report, stream, metrics, tally in self._waiting:
-            found = []
+            found: list[list[str]] = []
             for bound in self._bounds.get(stream, []):
                 again = tally.metrics(bound)
                 found.append(
                     _wrong([(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys])
                 )
-            report.problems += min(found, key=len, default=[])
+            report.problems += sorted(found, key=len)[0] if found else []
 
     def _problems_of_name(self, config: RunConfig, name: str | None) -> Iterator[str]:
         """Compare the configuration with that of the experiment's run, and with the file's name."""

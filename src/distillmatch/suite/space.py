@@ -43,9 +43,9 @@ def coordinate(space: Space, start: Values, try_points: TryPoints) -> None:
     for name, values in space.items():
         points = [{**best, name: value} for value in values]
         scores = try_points(points)
-        known = [place for place, score in enumerate(scores) if score is not None]
+        known = {place: score for place, score in enumerate(scores) if score is not None}
         if known:
-            best = points[max(known, key=scores.__getitem__)]
+            best = points[max(known, key=lambda place: known[place])]
 
 
 SEARCHES = {"coordinate": coordinate, "grid": grid}
