@@ -215,6 +215,7 @@ TAMPERED = [
     (setting("seed", to=2), "seed is 2, and 1 in config"),
     (setting("method", to="dm"), 'method is "dm", and "base" in config'),
     (setting("stream", "order", to="parent"), 'stream.order is "parent", and "random"'),
+    (setting("stream", "repetition", to=0.5), "stream.repetition is 0.5000, and 0"),
     (setting("task_sizes", 0, to=3), "the sum of task_sizes is 7, and 6 by classes"),
     (setting("config", "epochs", to=2), "its configuration is that of shapes-random3"),
     (setting("config", "epochs", to="two"), "config: epochs must be a whole number"),
