@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any, Literal, get_args
 
 from distillmatch.cli.options import add_common, add_config_options, config_from
-from distillmatch.cli.parser import Commands, Parser, add_command, option
+from distillmatch.cli.parser import Commands, Parser, add_command, add_group, option
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.config.base import Count, NotNegative, Place
 from distillmatch.files import size_shown
@@ -41,32 +41,17 @@ Also = Literal["fine-tune", "offline", "base", "scratch"]
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command and its parts."""
-    bench = add_command(commands, "bench", "measure speed, or learners on your photographs")
-    kinds = bench.add_subparsers(
-        dest="bench", required=True, metavar="views|train|photographs", parser_class=Parser
-    )
-    said = "measure weak and strong views per second"
-    parser = add_command(kinds, "views", said, run_views, examples=("bench views",))
+    said = "Measure speed, or learners on your photographs."
+    bench, kinds = add_group(commands, "bench", said, "views|train|photographs")
+    parser = add_command(kinds, "views", run_views)
     add_common(parser, "device", "json")
     option(parser, "--seconds X", "time for each measurement", NotNegative, 3.0)
     add_config_options(parser, StreamConfig)
-    parser = add_command(
-        kinds,
-        "train",
-        "measure training steps against a plain eager float32 loop",
-        run_train,
-        examples=("bench train", "bench train --source cifar100 --method gd --device cuda"),
-    )
+    parser = add_command(kinds, "train", run_train)
     add_common(parser, "json")
     option(parser, "--seconds X", "time for each measurement", NotNegative, 5.0)
     add_config_options(parser, RunConfig)
-    parser = add_command(
-        kinds,
-        "photographs",
-        "compare learners and baselines on a folder of classes",
-        run_photographs,
-        examples=("bench photographs birds", "bench photographs birds --also base --epochs 50"),
-    )
+    parser = add_command(kinds, "photographs", run_photographs)
     option(parser, "folder DIR", "images, one folder per class", Place)
     option(parser, "--splits N", "random divisions of classes and images", Count, 3)
     option(parser, "--months N", "tasks that the classes come in", Count, 3)
@@ -88,7 +73,10 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run_views(arguments: argparse.Namespace) -> None:
-    """Measure views of the source's images; 32 px ones where the source can choose."""
+    """Measure weak and strong views per second.
+
+    distillmatch bench views
+    """
     config = config_from(arguments, StreamConfig)
     if config.source == "shapes" and config.image_size is None:
         config = config.replace(image_size=32)
@@ -114,7 +102,11 @@ def run_views(arguments: argparse.Namespace) -> None:
 
 
 def run_train(arguments: argparse.Namespace) -> None:
-    """Measure a method's step; on a CPU with a small network unless another is asked for."""
+    """Measure training steps against a plain eager float32 loop.
+
+    distillmatch bench train
+    distillmatch bench train --source cifar100 --method gd --device cuda
+    """
     config = config_from(arguments, RunConfig)
     import torch
 
@@ -143,7 +135,11 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 
 def run_photographs(arguments: argparse.Namespace) -> None:
-    """Measure learners over several splits; print means and standard deviations."""
+    """Compare learners and baselines on a folder of classes.
+
+    distillmatch bench photographs birds
+    distillmatch bench photographs birds --also base --epochs 50
+    """
     from distillmatch.bench.photographs import measure_photographs
 
     also, tuned = arguments.also, arguments.epochs or TUNED

@@ -11,23 +11,18 @@ from distillmatch.terminal import say
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = add_command(
-        commands,
-        "completion",
-        "print a completion script for your shell",
-        run,
-        examples=(
-            "completion bash > ~/.local/share/bash-completion/completions/distillmatch",
-            "completion zsh > ~/.zfunc/_distillmatch",
-            "completion fish > ~/.config/fish/completions/distillmatch.fish",
-        ),
-    )
+    parser = add_command(commands, "completion", run)
     option(parser, "shell", "your shell", Literal["bash", "zsh", "fish"])
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the script."""
+    """Print a completion script for your shell.
+
+    distillmatch completion bash > ~/.local/share/bash-completion/completions/distillmatch
+    distillmatch completion zsh > ~/.zfunc/_distillmatch
+    distillmatch completion fish > ~/.config/fish/completions/distillmatch.fish
+    """
     import shtab
 
     from distillmatch.cli import make_parser

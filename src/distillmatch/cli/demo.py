@@ -59,8 +59,7 @@ for testing."""
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    said = "show the paper in miniature, or a learner for your own images"
-    parser = add_command(commands, "demo", said, run, examples=("demo", "demo own"))
+    parser = add_command(commands, "demo", run)
     said = "three months of a learner for your own images, in under a minute"
     option(parser, "what", said, Literal["own"], nargs="?")
     option(parser, "--out DIR", "output folder (default: demo, or demo-own)", Place)
@@ -68,7 +67,11 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the demo that was asked for."""
+    """Show the paper in miniature, or a learner for your own images.
+
+    distillmatch demo
+    distillmatch demo own
+    """
     if arguments.what == "own":
         learn_months(arguments.out or Path("demo-own"))
     else:

@@ -36,13 +36,8 @@ def add_parser(commands: Commands) -> Parser:
     parser = add_command(
         commands,
         "learn",
-        "teach a learner of your own the next folder of images",
         run,
         usage="%(prog)s STATE --labeled DIR [--unlabeled PLACE ...] [options]",
-        examples=(
-            "learn learner --labeled march --unlabeled camera --test test",
-            "learn learner --labeled april --unlabeled camera --name april",
-        ),
     )
     option(parser, "state STATE", "folder of the learner; created if there is none", Where)
     said = "labeled images of this task, one folder per class"
@@ -109,7 +104,11 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Learn one task with progress shown, write the report, and print it."""
+    """Teach a learner of your own the next folder of images.
+
+    distillmatch learn learner --labeled march --unlabeled camera --test test
+    distillmatch learn learner --labeled april --unlabeled camera --name april
+    """
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.state import learn, read_state
     from distillmatch.report.learner_report import (
@@ -175,14 +174,16 @@ def _unlabeled(given: Sequence[str], minutes: float) -> list["Place | Camera"]:
 
 def add_inspect_parser(commands: Commands) -> Parser:
     """Describe the command `inspect`."""
-    said = "show what a learner of your own knows"
-    parser = add_command(commands, "inspect", said, run_inspect, examples=("inspect learner",))
+    parser = add_command(commands, "inspect", run_inspect)
     add_common(parser, "state", "json")
     return parser
 
 
 def run_inspect(arguments: argparse.Namespace) -> None:
-    """Print the learner's classes, settings, sizes, thresholds and history."""
+    """Show what a learner of your own knows.
+
+    distillmatch inspect learner
+    """
     from distillmatch.learner.state import read_state
     from distillmatch.report.learner_report import history_table, state_table
 
@@ -197,13 +198,7 @@ def run_inspect(arguments: argparse.Namespace) -> None:
 
 def add_export_parser(commands: Commands) -> Parser:
     """Describe the command `export`."""
-    parser = add_command(
-        commands,
-        "export",
-        "export a learner's classifier to ONNX or torch.export",
-        run_export,
-        examples=("export learner --onnx learner.onnx", "export learner --torch learner.pt2"),
-    )
+    parser = add_command(commands, "export", run_export)
     add_common(parser, "state", "allow_import")
     option(parser, "--onnx FILE", "write ONNX (needs the extra 'onnx')", Where)
     option(parser, "--torch FILE", "write torch.export's .pt2", Where)
@@ -213,7 +208,11 @@ def add_export_parser(commands: Commands) -> Parser:
 
 
 def run_export(arguments: argparse.Namespace) -> None:
-    """Write the files that were asked for."""
+    """Export a learner's classifier to ONNX or torch.export.
+
+    distillmatch export learner --onnx learner.onnx
+    distillmatch export learner --torch learner.pt2
+    """
     onnx, pt2 = arguments.onnx, arguments.torch
     if onnx is None and pt2 is None:
         raise ConfigError("export needs --onnx FILE or --torch FILE, or both")

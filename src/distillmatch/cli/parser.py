@@ -1,8 +1,10 @@
 """Parsers of commands: typed options, help with examples, and errors of one sentence."""
 
 import argparse
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import indent
 from types import NoneType
 from typing import Any, NoReturn, TypeAlias, get_args, get_origin
 
@@ -45,10 +47,8 @@ class Parser(argparse.ArgumentParser):
 
     before_parsing: Callable[[Sequence[str]], None] | None = None
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Formatter, **kwargs})
-        if examples:
-            self.epilog = "\n  distillmatch ".join(("examples:", *examples))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse, and refuse what nothing takes."""
@@ -88,17 +88,23 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(
-    commands: Commands,
-    name: str,
-    help: str,
-    run: Callable[[argparse.Namespace], int | None] | None = None,
-    **options: Any,
+    commands: Commands, name: str, run: Callable[..., int | None], usage: str | None = None
 ) -> Parser:
-    """Add a command with its help as description; `run` returns its exit code, if not 0."""
-    description = f"{help[0].upper()}{help[1:]}."
-    parser: Parser = commands.add_parser(name, help=help, description=description, **options)
+    """Add a command whose help is the docstring of its function: a sentence, then examples."""
+    sentence, _, examples = str(inspect.getdoc(run)).partition("\n\n")
+    parser: Parser = commands.add_parser(name, help=sentence, description=sentence, usage=usage)
+    if examples:
+        parser.epilog = f"examples:\n{indent(examples, '  ')}"
     parser.set_defaults(run=run)
     return parser
+
+
+def add_group(commands: Commands, name: str, sentence: str, parts: str) -> tuple[Parser, Commands]:
+    """Add a command of several parts, such as `list|run`; return it and where to add these."""
+    parser: Parser = commands.add_parser(name, help=sentence, description=sentence)
+    return parser, parser.add_subparsers(
+        dest="part", required=True, metavar=parts, parser_class=Parser
+    )
 
 
 def option(

@@ -25,13 +25,7 @@ COLUMNS = ("image", "label", "probability", "error")
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = add_command(
-        commands,
-        "predict",
-        "label images with a learner of your own",
-        run,
-        examples=("predict learner photos --reject", "predict learner camera --csv"),
-    )
+    parser = add_command(commands, "predict", run)
     add_common(parser, "state")
     said = "files and folders; - or nothing: names from standard input, one per line"
     option(parser, "images IMAGES", said, nargs="*")
@@ -48,7 +42,11 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a row for every image; return 1 if something could not be read, 2 if nothing could."""
+    """Label images with a learner of your own.
+
+    distillmatch predict learner photos --reject
+    distillmatch predict learner camera --csv
+    """
     if arguments.null and arguments.images not in ([], ["-"]):
         raise ConfigError("-0 is for names on standard input, so no others can be given")
     if "" in arguments.images:

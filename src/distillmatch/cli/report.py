@@ -28,18 +28,7 @@ BEGIN, END = "<!-- {name}: made by distillmatch report -->", "<!-- {name}: end -
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = add_command(
-        commands,
-        "report",
-        "write a report that compares results with the paper's",
-        run,
-        examples=(
-            "report",
-            "report table-2a table-4b --out report",
-            "report --update docs/reproduction.md",
-            "report --scale quick",
-        ),
-    )
+    parser = add_command(commands, "report", run)
     option(parser, "names NAME ...", f"{NAMES} (default: the paper's)", nargs="*")
     option(parser, "--out DIR", "folder of the report", Place, Path("report"))
     add_common(parser, "seeds", "allow_import")
@@ -50,7 +39,13 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the ledger and write what was asked for."""
+    """Write a report that compares results with the paper's.
+
+    distillmatch report
+    distillmatch report table-2a table-4b --out report
+    distillmatch report --update docs/reproduction.md
+    distillmatch report --scale quick
+    """
     from distillmatch.report.cells import Results, table_of
     from distillmatch.report.renderers import csv_text, html, latex, markdown
     from distillmatch.report.svg import glance_svg

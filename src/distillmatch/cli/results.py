@@ -31,18 +31,7 @@ GOES_WITH = {
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command `results`."""
-    parser = add_command(
-        commands,
-        "results",
-        "list, filter, check, and add results of the ledger",
-        run,
-        examples=(
-            "results --method dm --where tasks=10",
-            "results --experiment table-4a --seed 1",
-            "results check",
-            "results add runs/shapes-random-uniform-dm-seed1 --ledger my-results",
-        ),
-    )
+    parser = add_command(commands, "results", run)
     said = "check: verify results; add: put results into the ledger; RESULT: result files or "
     said += "folders of runs, instead of the ledger's"
     option(parser, "files check|add|RESULT", said, nargs="*")
@@ -60,13 +49,7 @@ def add_parser(commands: Commands) -> Parser:
 
 def add_compare_parser(commands: Commands) -> Parser:
     """Describe the command `compare`."""
-    parser = add_command(
-        commands,
-        "compare",
-        "put the results of runs side by side",
-        run_compare,
-        examples=("compare runs/a runs/b --draw accuracy.png", "compare results"),
-    )
+    parser = add_command(commands, "compare", run_compare)
     said = "result.json files, their folders, or folders of results"
     option(parser, "results RESULT ...", said, Place)
     option(parser, "--draw FILE", "draw accuracy over tasks", Place)
@@ -74,7 +57,11 @@ def add_compare_parser(commands: Commands) -> Parser:
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
-    """Print methods against metrics; Ω if the bound of the same stream is among the results."""
+    """Put the results of runs side by side.
+
+    distillmatch compare runs/a runs/b --draw accuracy.png
+    distillmatch compare results
+    """
     from distillmatch.report.comparison import comparison_table
     from distillmatch.report.plots import draw_comparison, require_matplotlib
     from distillmatch.suite.ledger import read_results
@@ -90,7 +77,13 @@ def run_compare(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """List and compare the chosen results, check them, or add them."""
+    """List, filter, check, and add results of the ledger.
+
+    distillmatch results --method dm --where tasks=10
+    distillmatch results --experiment table-4a --seed 1
+    distillmatch results check
+    distillmatch results add runs/shapes-random-uniform-dm-seed1 --ledger my-results
+    """
     from distillmatch.suite.ledger import Ledger
 
     files: list[str] = arguments.files

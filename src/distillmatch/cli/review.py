@@ -27,15 +27,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
     parser = add_command(
-        commands,
-        "review",
-        "label camera images in your browser",
-        run,
-        usage="%(prog)s STATE --unlabeled PLACE [PLACE ...] [options]",
-        examples=(
-            "review learner --unlabeled camera",
-            "review learner --unlabeled camera --out may --port 8080 --no-browser",
-        ),
+        commands, "review", run, usage="%(prog)s STATE --unlabeled PLACE [PLACE ...] [options]"
     )
     add_common(parser, "state")
     group = parser.add_argument_group("images and labels")
@@ -53,7 +45,11 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Judge the camera images and serve the page until a signal comes."""
+    """Label camera images in your browser.
+
+    distillmatch review learner --unlabeled camera
+    distillmatch review learner --unlabeled camera --out may --port 8080 --no-browser
+    """
     from distillmatch.serve.server import check_installed, open_browser, open_socket
 
     check_installed()

@@ -20,19 +20,7 @@ RUNS = Path("runs")
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = add_command(
-        commands,
-        "run",
-        "learn a stream of tasks by a method and write the result",
-        run,
-        examples=(
-            "run --tasks 5 --epochs 12 --network wrn-10-1",
-            "run --source cifar100 --method gd --order parent --unlabeled positive --coreset 400",
-            "run --source folder --data-dir photos --unlabeled-dirs camera --tasks 3",
-            "run --config run.yaml --seeds 1,2,3",
-            "run --method dm --help",
-        ),
-    )
+    parser = add_command(commands, "run", run)
     group = parser.add_argument_group("result")
     said = f"folder of the result, log, and checkpoints (default: {RUNS}/ and the run's name)"
     option(group, "--out DIR", said, Place)
@@ -58,7 +46,14 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the configuration that the options describe, once or for every seed."""
+    """Learn a stream of tasks by a method and write the result.
+
+    distillmatch run --tasks 5 --epochs 12 --network wrn-10-1
+    distillmatch run --source cifar100 --method gd --order parent --unlabeled positive --coreset 400
+    distillmatch run --source folder --data-dir photos --unlabeled-dirs camera --tasks 3
+    distillmatch run --config run.yaml --seeds 1,2,3
+    distillmatch run --method dm --help
+    """
     if arguments.stream is None:
         config = config_from(arguments, RunConfig)
     else:

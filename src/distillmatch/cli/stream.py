@@ -19,17 +19,7 @@ from distillmatch.terminal import plain_console, say, show
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command `stream`."""
-    parser = add_command(
-        commands,
-        "stream",
-        "print, draw, or save the tasks of a stream",
-        run,
-        examples=(
-            "stream --tasks 5 --draw stream.png",
-            "stream --source cifar100 --order parent --unlabeled positive --coreset 400",
-            "stream --seed 3 --save stream.json",
-        ),
-    )
+    parser = add_command(commands, "stream", run)
     add_common(parser, "json")
     option(parser, "--draw FILE", "draw the stream as a picture", Place)
     option(parser, "--save FILE", "write the stream's index lists", Place)
@@ -39,7 +29,12 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Build or read the stream, then show it in the ways that were asked for."""
+    """Print, draw, or save the tasks of a stream.
+
+    distillmatch stream --tasks 5 --draw stream.png
+    distillmatch stream --source cifar100 --order parent --unlabeled positive --coreset 400
+    distillmatch stream --seed 3 --save stream.json
+    """
     if arguments.draw:
         check_picture_name(arguments.draw)
     if arguments.read:
@@ -68,16 +63,18 @@ def run(arguments: argparse.Namespace) -> None:
 
 def add_views_parser(commands: Commands) -> Parser:
     """Describe the command `views`."""
-    examples = ("views", "views --source folder --data-dir photos --draw views.jpg")
-    said = "draw weak and strong views of a source's images"
-    parser = add_command(commands, "views", said, run_views, examples=examples)
+    parser = add_command(commands, "views", run_views)
     option(parser, "--draw FILE", "picture to write", Place, Path("views.png"))
     add_config_options(parser, StreamConfig)
     return parser
 
 
 def run_views(arguments: argparse.Namespace) -> None:
-    """Draw originals, weak and strong views, and each operation at its extremes."""
+    """Draw weak and strong views of a source's images.
+
+    distillmatch views
+    distillmatch views --source folder --data-dir photos --draw views.jpg
+    """
     check_picture_name(arguments.draw)
     config = config_from(arguments, StreamConfig)
     dataset = load_source(config)

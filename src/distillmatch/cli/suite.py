@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from distillmatch.cli.options import add_common, add_fields
-from distillmatch.cli.parser import Commands, Group, Parser, add_command, option
+from distillmatch.cli.parser import Commands, Group, Parser, add_command, add_group, option
 from distillmatch.cli.queue import (
     add_engine_options,
     check_engine_options,
@@ -48,32 +48,14 @@ NAMES = "experiments, numbers of the paper's tables and figures, or your own YAM
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command and its parts."""
-    suite = add_command(commands, "suite", "list and run the experiments of the paper and ours")
-    parts = suite.add_subparsers(
-        dest="part", required=True, metavar="list|run", parser_class=Parser
-    )
-    listing = add_command(
-        parts,
-        "list",
-        "list the experiments, or the cells of one, and what is done of them",
-        run_list,
-        examples=("suite list", "suite list table-2a", "suite list own.yaml --ledger results"),
-    )
+    said = "List and run the experiments of the paper and ours."
+    suite, parts = add_group(commands, "suite", said, "list|run")
+    listing = add_command(parts, "list", run_list)
     said = "an experiment, the number of a table or figure of the paper, or your own YAML file"
     option(listing, "experiment NAME", said, nargs="?")
     add_common(listing, "seeds")
     add_suite_options(listing)
-    running = add_command(
-        parts,
-        "run",
-        "run what is missing in the ledger, and show the tables",
-        run,
-        examples=(
-            "suite run table-2a --scale quick",
-            "suite run table-4a --seeds 0 --dry-run",
-            "suite run table-2c --methods dm,gd --cell /Positive --runs-per-gpu 3",
-        ),
-    )
+    running = add_command(parts, "run", run)
     option(running, "names NAME ...", NAMES)
     group = running.add_argument_group("which runs")
     add_common(group, "seeds")
@@ -138,7 +120,12 @@ def chosen_experiments(
 
 
 def run_list(arguments: argparse.Namespace) -> None:
-    """List the experiments, or the cells of the one that is named."""
+    """List the experiments, or the cells of one, and what is done of them.
+
+    distillmatch suite list
+    distillmatch suite list table-2a
+    distillmatch suite list own.yaml --ledger results
+    """
     from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.plan import plan
 
@@ -229,7 +216,12 @@ def _table_of_cells(model: "TableModel", names: Collection[str]) -> Table:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Work off the queue and print the tables; the code is 1 if runs failed."""
+    """Run what is missing in the ledger, and show the tables.
+
+    distillmatch suite run table-2a --scale quick
+    distillmatch suite run table-4a --seeds 0 --dry-run
+    distillmatch suite run table-2c --methods dm,gd --cell /Positive --runs-per-gpu 3
+    """
     from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.plan import plan

@@ -31,16 +31,7 @@ Folds = Annotated[int, Field(ge=2)]
 
 def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
-    parser = add_command(
-        commands,
-        "tune",
-        "choose hyperparameters by validation, without test data",
-        run,
-        examples=(
-            "tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2",
-            "tune --source cifar100 --search grid --runs-per-gpu 3",
-        ),
-    )
+    parser = add_command(commands, "tune", run)
     group = parser.add_argument_group("search")
     said = "folder of best.yaml, trials.json, the picture, and the runs"
     option(group, "--out DIR", said, Place, Path("tuning"))
@@ -60,7 +51,11 @@ def add_parser(commands: Commands) -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Search, and write the best configuration, the record of all trials and the picture."""
+    """Choose hyperparameters by validation, without test data.
+
+    distillmatch tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2
+    distillmatch tune --source cifar100 --search grid --runs-per-gpu 3
+    """
     from distillmatch.report.plots import draw_tuning, require_matplotlib
     from distillmatch.suite.space import paper_space, parse_space
     from distillmatch.suite.tuning import BEST, Selection, Tuning
