@@ -185,6 +185,14 @@ def test_options_of_the_method_and_rare_ones_are_given_like_those_of_a_run(tmp_p
     )
 
 
+def test_files_may_stand_among_options_and_after_two_dashes() -> None:
+    parse = make_parser().parse_args
+    given = parse(["compare", "a", "--draw", "x.png", "b"])
+    assert (given.results, given.draw) == ([Path("a"), Path("b")], Path("x.png"))
+    given = parse(["predict", "state", "a", "--csv", "b", "--", "-c"])
+    assert given.images == ["a", "b", "-c"] and given.csv
+
+
 @pytest.mark.parametrize(
     "words", ["stream --json", "suite list", "run --tasks 0", "run --method magic"]
 )

@@ -1,13 +1,15 @@
-"""The demo: four methods, a table, pictures and a page, in folders that a person can open."""
+"""The demo: four methods, or three months of a learner, in folders that a person can open."""
 
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from learner_folders import content_of
 from PIL import Image
 
 from distillmatch.cli import demo, main
+from distillmatch.learner import read_state
 from distillmatch.report.pages import SHOWN
 from distillmatch.runs.log import read_log
 
@@ -50,3 +52,23 @@ def test_the_demo_ends_in_a_page_with_its_pictures_and_results(
     assert examples and all(f"<h3>Task {one['task']}</h3>" in page for one in examples)
     right = sum(e["label"] == e["truth"] for one in examples for e in one["examples"][:SHOWN])
     assert page.count('<li class="right">') == right
+
+
+def test_the_demo_learns_three_months_and_does_not_repeat_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = {"epochs": 1, "batch": 8, "unlabeled_batch": 8}
+    monkeypatch.setattr(demo, "OWN_SETTINGS", {**demo.OWN_SETTINGS, **short})
+    for name, count in (("LABELS", 4), ("SEEN", 3), ("UNKNOWN_SEEN", 1), ("TESTS", 2)):
+        monkeypatch.setattr(demo, name, count)
+    assert main(["demo", "own", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "knows 6 classes" in printed and "distillmatch predict" in printed
+    history = read_state(tmp_path / "learner")["history"]
+    assert [record["name"] for record in history] == ["march", "april", "may"]
+    assert [len(record["added"]) for record in history] == [2, 2, 2]
+    assert (tmp_path / "learner" / "report.html").is_file()
+    assert Image.open(tmp_path / "learner.png").size[0] > 600
+    before = content_of(tmp_path / "learner")
+    assert main(["demo", "own", "--out", str(tmp_path)]) == 0
+    assert content_of(tmp_path / "learner") == before

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from learner_folders import COLORS, ODD, SMALL, content_of, make_world, picture, write_class
-from PIL import Image
 
-from distillmatch.cli import demo, main
+from distillmatch.cli import main
 from distillmatch.learner import read_state
 from distillmatch.runs.lock import FolderLock
 
@@ -65,16 +64,6 @@ def test_the_report_opens_in_a_browser_and_fits_a_phone(world: Path) -> None:
         browser.close()
     assert complaints == []
     assert [url for url in asked if not url.startswith("data:")] == [address]
-
-
-def test_an_empty_unlabeled_folder_is_learned_without(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "dark").mkdir()
-    words = ["learn", str(tmp_path / "state"), "--labeled", str(world / "march"), *SMALL]
-    assert main([*words, "--unlabeled", str(tmp_path / "dark")]) == 0
-    assert "images were found" in capsys.readouterr().out
-    assert read_state(tmp_path / "state")["history"][0]["seen"] == 0
 
 
 def test_unlabeled_images_may_be_named_by_patterns_and_on_standard_input(
@@ -162,23 +151,3 @@ def test_a_second_process_is_refused_while_one_learns(
     finally:
         lock.release()
     assert content_of(world / "state") == before
-
-
-def test_the_demo_learns_three_months_and_does_not_repeat_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = {"epochs": 1, "batch": 8, "unlabeled_batch": 8}
-    monkeypatch.setattr(demo, "OWN_SETTINGS", {**demo.OWN_SETTINGS, **short})
-    for name, count in (("LABELS", 4), ("SEEN", 3), ("UNKNOWN_SEEN", 1), ("TESTS", 2)):
-        monkeypatch.setattr(demo, name, count)
-    assert main(["demo", "own", "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "knows 6 classes" in printed and "distillmatch predict" in printed
-    history = read_state(tmp_path / "learner")["history"]
-    assert [record["name"] for record in history] == ["march", "april", "may"]
-    assert [len(record["added"]) for record in history] == [2, 2, 2]
-    assert (tmp_path / "learner" / "report.html").is_file()
-    assert Image.open(tmp_path / "learner.png").size[0] > 600
-    before = content_of(tmp_path / "learner")
-    assert main(["demo", "own", "--out", str(tmp_path)]) == 0
-    assert content_of(tmp_path / "learner") == before

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from learner_folders import COLORS, SMALL, make_world, picture
-from PIL import Image
 
 from distillmatch.cli import main
 from distillmatch.learner import ContinualLearner
@@ -179,25 +177,3 @@ def test_an_unreadable_image_gets_a_row_and_the_others_go_on(
         assert [row["error"] for row in rows] == [errors.get(path, "") for path in given]
         assert [bool(row["label"]) for row in rows] == [path in good for path in given]
         assert "broken.png" in printed.err and "2 images could not be read" in printed.err
-
-
-def test_other_kinds_of_pixels_are_converted(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """RGBA, gray, sixteen-bit gray and CMYK are predicted as the same picture in RGB is."""
-    red, gray = picture(COLORS["red"], 1), picture(COLORS["red"], 1).convert("L")
-    deep = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)
-    pairs = {
-        "rgba.png": (red.convert("RGBA"), red),
-        "cmyk.tif": (red.convert("CMYK"), red.convert("CMYK").convert("RGB")),
-        "gray.png": (gray, gray.convert("RGB")),
-        "deep.png": (deep, gray.convert("RGB")),
-    }
-    for name, (image, same) in pairs.items():
-        image.save(tmp_path / name)
-        same.save(tmp_path / f"{name}.rgb.png")
-    assert main(["predict", str(world / "state"), str(tmp_path), "--csv"]) == 0
-    rows = {Path(row["image"]).name: row for row in rows_of(capsys.readouterr().out)}
-    for name in pairs:
-        assert rows[name]["label"] == rows[f"{name}.rgb.png"]["label"]
-        assert rows[name]["probability"] == rows[f"{name}.rgb.png"]["probability"]

@@ -22,12 +22,15 @@ from distillmatch.config import (
     with_underscores,
 )
 from distillmatch.config.base import CountOrZero, NotNegative, Place
+from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
 from distillmatch.plugins import CODE_KEYS, refuse_code
 from distillmatch.streams import SavedStream
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
+LEDGERS = {"paper": Path("results"), "quick": Path("runs/quick/results")}
+"""Where results are kept by default; small experiments stay out of the real ones."""
 COMMON: dict[str, tuple[Any, ...]] = {
     "state": ("state STATE", "folder of the learner", Place),
     "config": ("--config FILE", "YAML file of options; those given here override it", Place),
@@ -45,6 +48,23 @@ COMMON: dict[str, tuple[Any, ...]] = {
     ),
     "seeds": ("--seeds N,N,…", "seeds (default: the experiment's)", tuple[CountOrZero, ...]),
     "json": ("--json", "print JSON instead of tables"),
+    "recipe": (
+        "--recipe",
+        "how the paper's methods are computed where its words and its published figures differ "
+        "(default: paper; with --scale quick as-written, which learns in fewer steps)",
+        RecipeName,
+    ),
+    "scale": (
+        "--scale",
+        "experiments as in the paper, or small ones on the embedded data",
+        Literal["paper", "quick"],
+        "paper",
+    ),
+    "ledger": (
+        "--ledger DIR",
+        f"folder of results (default: {LEDGERS['paper']}; with --scale quick {LEDGERS['quick']})",
+        Place,
+    ),
 }
 """Options of several commands, as arguments of `option`."""
 GROUPS: dict[str, Sequence[str]] = {

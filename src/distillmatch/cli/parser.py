@@ -57,18 +57,21 @@ class Parser(argparse.ArgumentParser):
         parsed, left = super().parse_known_args(args, namespace)
         if self._subparsers is None:
             self._take_left(left, parsed)
-        return parsed, left if self._subparsers is not None else []
+            left = []
+        return parsed, left
 
     def _take_left(self, left: list[str], parsed: argparse.Namespace) -> None:
         """Add words that come after options to the list of words; refuse all others."""
         lists = [one for one in self._get_positional_actions() if one.nargs in ("*", "+")]
-        rest = left.index("--") if "--" in left else len(left)
-        for place, word in enumerate(left):
-            is_option = place < rest and word.startswith("-") and word != "-"
-            if lists and not is_option and place != rest:
+        only_words = False
+        for word in left:
+            is_option = word.startswith("-") and word != "-" and not only_words
+            if word == "--":
+                only_words = True
+            elif lists and not is_option:
                 getattr(parsed, lists[0].dest).append(self._get_value(lists[0], word))
-            elif place != rest:
-                known = [option for action in self._actions for option in action.option_strings]
+            else:
+                known = self._option_string_actions
                 hint = did_you_mean(word.partition("=")[0], known) if is_option else ""
                 what = "unknown option" if is_option else "unexpected argument"
                 self.error(f"{what} '{word}'{hint}")

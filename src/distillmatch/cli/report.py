@@ -10,7 +10,6 @@ from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.suite import (
     NAMES,
     RECIPES,
-    add_ledger_options,
     chosen_experiments,
     ledger_folder,
 )
@@ -31,10 +30,9 @@ def add_parser(commands: Commands) -> Parser:
     parser = add_command(commands, "report", run)
     option(parser, "names NAME ...", f"{NAMES} (default: the paper's)", nargs="*")
     option(parser, "--out DIR", "folder of the report", Place, Path("report"))
-    add_common(parser, "seeds", "allow_import")
     said = "Markdown files in which to update the tables between the marks"
     option(parser, "--update FILE ...", said, Place)
-    add_ledger_options(parser)
+    add_common(parser, "seeds", "allow_import", "scale", "ledger")
     return parser
 
 

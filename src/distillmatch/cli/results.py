@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from distillmatch.cli.options import key_and_value
+from distillmatch.cli.options import add_common, key_and_value
 from distillmatch.cli.parser import Commands, Parser, add_command, option
-from distillmatch.cli.suite import add_ledger_options, chosen_experiments, ledger_folder
+from distillmatch.cli.suite import chosen_experiments, ledger_folder
 from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> Parser:
     said = "check: verify results; add: put results into the ledger; RESULT: result files or "
     said += "folders of runs, instead of the ledger's"
     option(parser, "files check|add|RESULT", said, nargs="*")
-    add_ledger_options(parser)
+    add_common(parser, "scale", "ledger")
     group = parser.add_argument_group("filters")
     option(group, "--method NAME", "results of this method")
     option(group, "--seed N", "results with this seed", int)

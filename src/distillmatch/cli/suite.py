@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from distillmatch.cli.options import add_common, add_fields
-from distillmatch.cli.parser import Commands, Group, Parser, add_command, add_group, option
+from distillmatch.cli.options import LEDGERS, add_common, add_fields
+from distillmatch.cli.parser import Commands, Parser, add_command, add_group, option
 from distillmatch.cli.queue import (
     add_engine_options,
     check_engine_options,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from distillmatch.report.cells import TableModel
     from distillmatch.suite.queue import Entry, Queue
 
-LEDGERS: dict[str, Path] = {"paper": Path("results"), "quick": Path("runs/quick/results")}
-"""Where results are kept by default; small experiments stay out of the real ones."""
 RECIPES: dict[Scale, RecipeName] = {"paper": "paper", "quick": "as-written"}
 """The default recipe of each scale. By `paper`, networks learn little in few steps."""
+VARIANT = ("recipe", "allow_import", "scale", "ledger")
+"""Options that say which variant of an experiment is meant, and where its results are."""
 PASSED_ON = (*LOCATION_KEYS, *PLACE_KEYS)
 """What may differ from machine to machine: given here, it holds for every run."""
 PLAIN: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 2, 0, 0)}
@@ -53,8 +53,7 @@ def add_parser(commands: Commands) -> Parser:
     listing = add_command(parts, "list", run_list)
     said = "an experiment, the number of a table or figure of the paper, or your own YAML file"
     option(listing, "experiment NAME", said, nargs="?")
-    add_common(listing, "seeds")
-    add_suite_options(listing)
+    add_common(listing, "seeds", *VARIANT)
     running = add_command(parts, "run", run)
     option(running, "names NAME ...", NAMES)
     group = running.add_argument_group("which runs")
@@ -67,32 +66,13 @@ def add_parser(commands: Commands) -> Parser:
     said = "run in the order given, bounds first, instead of the longest runs first"
     option(group, "--in-order", said)
     option(group, "--dry-run", "only list what would be run")
-    add_suite_options(running)
+    add_common(running, *VARIANT)
     said = "folder of the runs; processes with the same one share the work"
     option(running, "--work DIR", said, Place, Path("runs"))
     add_engine_options(running)
     group = running.add_argument_group("passed on to every run")
     add_fields(group, RunConfig, *PASSED_ON)
     return suite
-
-
-def add_suite_options(group: Group) -> None:
-    """Add what says which variant of an experiment is meant, and where its results are."""
-    said = (
-        "how the paper's methods are computed where its words and its published figures differ "
-        "(default: paper; with --scale quick as-written, which learns in fewer steps)"
-    )
-    option(group, "--recipe", said, RecipeName)
-    add_common(group, "allow_import")
-    add_ledger_options(group)
-
-
-def add_ledger_options(group: Group) -> None:
-    """Add the scale of experiments and the folder of their results."""
-    said = "experiments as in the paper, or small ones on the embedded data"
-    option(group, "--scale", said, Scale, "paper")
-    said = f"folder of results (default: {LEDGERS['paper']}; with --scale quick {LEDGERS['quick']})"
-    option(group, "--ledger DIR", said, Place)
 
 
 def ledger_folder(arguments: argparse.Namespace) -> Path:
