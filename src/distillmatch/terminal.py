@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -158,6 +158,12 @@ class LiveProgress:
         self._stopped = threading.Event()
         self._lock = threading.RLock()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def start(self, total: float | None, done: float = 0.0) -> None:
         """Begin to show; work that was `done` before does not count for the time left."""
         self.total, self.done, self.found = total, done, done
@@ -259,12 +265,9 @@ def show_progress(
     doing: str, total: int | None, in_bytes: bool = False, done: int = 0
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes how much of some reading is done, and shows it."""
-    progress = LiveProgress(doing, "bytes" if in_bytes else "count", PATIENCE)
-    progress.start(total, done)
-    try:
+    with LiveProgress(doing, "bytes" if in_bytes else "count", PATIENCE) as progress:
+        progress.start(total, done)
         yield progress.update
-    finally:
-        progress.stop()
 
 
 @contextmanager
@@ -276,11 +279,8 @@ def shown_progress(given: Any, verbose: bool, title: str) -> Iterator[Any]:
     if given is not None:
         yield given
     elif verbose:
-        progress = LiveProgress(title)
-        try:
+        with LiveProgress(title) as progress:
             yield progress
-        finally:
-            progress.stop()
     else:
         with without_progress():
             yield None

@@ -179,7 +179,7 @@ def config_from(
     return config.from_mapping(values, str(arguments.config), allowed_imports(arguments))
 
 
-def config_beside(
+def config_for_stream(
     path: Path, arguments: argparse.Namespace, config: type[AnyConfig], free: Sequence[str] = ()
 ) -> AnyConfig:
     """Return the configuration with what describes the saved stream at `path`.

@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("expected files or folders of images, not an empty name")
     if arguments.accept is not None and not arguments.reject:
         raise ConfigError("--accept is for --reject, which was not given")
-    barren: list[str] = []
-    names = _names(arguments.images or ["-"], b"\0" if arguments.null else b"\n", barren)
+    empty: list[str] = []
+    names = _names(arguments.images or ["-"], b"\0" if arguments.null else b"\n", empty)
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.prediction import predict_files
 
@@ -75,18 +75,18 @@ def run(arguments: argparse.Namespace) -> int:
             if prediction.error:
                 failed += 1
                 tell(f"{shown(prediction.name)}: {prediction.reason}")
-    if not (failed or barren):
+    if not (failed or empty):
         return 0
     images = f"{failed} image{'s' if failed > 1 else ''} could not be read"
-    places = f"{len(barren)} place{'s' if len(barren) > 1 else ''} had nothing to read"
-    tell(", ".join([images] * bool(failed) + [places] * bool(barren)))
+    places = f"{len(empty)} place{'s' if len(empty) > 1 else ''} had nothing to read"
+    tell(", ".join([images] * bool(failed) + [places] * bool(empty)))
     return 2 if failed == total else 1
 
 
-def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | None]:
+def _names(given: list[str], end: bytes, empty: list[str]) -> Iterator[str | None]:
     """Yield the names of files; a folder stands for all files below it, None for a pause.
 
-    What is wrong with a folder, or with a link in it, is told at once and added to `barren`.
+    What is wrong with a folder, or with a link in it, is told at once and added to `empty`.
     """
     for name in given:
         if name == "-":
@@ -99,7 +99,7 @@ def _names(given: list[str], end: bytes, barren: list[str]) -> Iterator[str | No
                 problems = [f"{shown(name)}: no files there"]
             for problem in problems:
                 tell(problem)
-            barren.extend(problems)
+            empty.extend(problems)
         else:
             yield name
 

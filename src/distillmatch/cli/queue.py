@@ -63,8 +63,7 @@ def do_runs(
     from distillmatch.suite.queue import Queue, work_off
     from distillmatch.suite.ray_engine import RayWorkers
 
-    progress = QueueProgress()
-    try:
+    with QueueProgress() as progress:
         queue = Queue(jobs, ledger, progress.tell, in_order=in_order)
         if queue.over:
             return queue
@@ -83,9 +82,7 @@ def do_runs(
                 places = on_gpus(torch.cuda.device_count(), arguments.jobs)
             workers = LocalWorkers(places, log_folder, per_gpu, seconds)
         work_off(queue, workers, progress.show)
-    finally:
-        progress.stop()
-    return queue
+        return queue
 
 
 def with_absolute_locations(config: RunConfig) -> RunConfig:

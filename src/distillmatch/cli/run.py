@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-from distillmatch.cli.options import add_common, add_config_options, config_beside, config_from
+from distillmatch.cli.options import add_common, add_config_options, config_for_stream, config_from
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.config import RunConfig
 from distillmatch.config.base import Count, CountOrZero, Place
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         # What is stored, and what is random in training, belongs to the run.
         free = ("coreset", "recipe", "seed")
-        config = config_beside(arguments.stream, arguments, RunConfig, free)
+        config = config_for_stream(arguments.stream, arguments, RunConfig, free)
     refuse_unknown(config.method, plugin_names(METHODS), "method")
     if arguments.seeds is None:
         if arguments.runs_per_gpu is not None:
@@ -133,7 +133,7 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     shared = None if arguments.quiet else SharedProgress(live, len(jobs))
     waiting = iter(jobs)
     with ExitStack() as ends:
-        ends.callback(live.stop)
+        ends.enter_context(live)
         for job in jobs if arguments.tensorboard else ():
             ends.enter_context(TensorBoard(job.out))
         run_side_by_side(

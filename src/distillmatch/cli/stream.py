@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from distillmatch.cli.options import add_common, add_config_options, config_beside, config_from
+from distillmatch.cli.options import add_common, add_config_options, config_for_stream, config_from
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.config import StreamConfig
 from distillmatch.config.base import Place
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.read:
         # The fingerprint says whether these are the images of the saved stream.
         images = ("source", "image_size", "bad_images")
-        config = config_beside(arguments.read, arguments, StreamConfig, images)
+        config = config_for_stream(arguments.read, arguments, StreamConfig, images)
         dataset = load_source(config)
         stream = Stream.load(arguments.read, dataset)
     else:
