@@ -127,6 +127,7 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
     """Write `report.html` into the learner's folder, and return its path."""
     history: Sequence[Record] = summary["history"]
     record = history[-1]
+    answers = report.answers_of(record)
     taken = sorted(record["accepted_by_class"].items(), key=lambda pair: -pair[1])
     best = sorted(report.best_by_class(history).items(), key=lambda pair: pair[1].now)
     text = render(
@@ -137,19 +138,18 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
         warnings=report.warnings_of(history),
         accuracy=report.accuracy_sentences(history),
         chart=_chart(history),
-        classes=_first(
+        classes=[
             (label, (f"{one.now:.1f}", f"{one.best:.1f}", one.task), one.now / 100)
             for label, one in best
-        ),
-        matrix=_matrix(record),
+        ],
+        most=MOST_CLASSES,
+        matrix=answers if len(answers) <= MATRIX_CLASSES else {},
         confused=[
             (f"{label} → {answer}", [f"{100 * count / total:.1f}"], count / total)
             for label, answer, count, total in report.confusions(record)[:MOST_CONFUSIONS]
         ],
         environment=report.environment_sentences(record),
-        taken=_first(
-            (label, [f"{count:,}"], count / max(1, taken[0][1])) for label, count in taken
-        ),
+        taken=[(label, [f"{count:,}"], count / max(1, taken[0][1])) for label, count in taken],
         examples=explanation.examples,
         figures=report.FIGURES,
         history=[
@@ -161,12 +161,6 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
     )
     write_atomically(state / PAGE, text, "writing the report")
     return state / PAGE
-
-
-def _first(rows: Any) -> tuple[list[Any], int]:
-    """Return the first rows, and the number of the others."""
-    every = list(rows)
-    return every[:MOST_CLASSES], max(0, len(every) - MOST_CLASSES)
 
 
 def _counts(record: Record) -> list[tuple[str, str]]:
@@ -198,24 +192,3 @@ def _chart(history: Sequence[Record]) -> Markup | None:
     curves = [one for one in curves if any(value is not None for value in one.values)]
     tasks = " · ".join(f"{n} {shown(one['name'])}" for n, one in enumerate(history, 1))
     return Markup(line_figure("Accuracy over tasks", tasks, curves)) if curves else None
-
-
-def _matrix(record: Record) -> list[tuple[str, list[tuple[str, int, float]]]]:
-    """Return what the images of each class were taken for, unless there are very many."""
-    answers = report.answers_of(record)
-    if len(answers) > MATRIX_CLASSES:
-        return []
-    return [
-        (
-            label,
-            [
-                (
-                    "right" if answer == label else "wrong",
-                    row.get(answer, 0),
-                    row.get(answer, 0) / max(1, sum(row.values())),
-                )
-                for answer in answers
-            ],
-        )
-        for label, row in answers.items()
-    ]

@@ -19,7 +19,7 @@ from distillmatch.runs import Interrupted
 from distillmatch.runs.runner import CHECKPOINT_SECONDS
 from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.local import ENVIRONMENT
-from distillmatch.suite.worker import Event, do_runs
+from distillmatch.suite.worker import Event, run_jobs
 
 PROGRESS_SECONDS = 2.0
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -86,7 +86,7 @@ def do_run(job: Job, board: Any, checkpoint_seconds: float) -> Event:
             ends.append(event)
 
     try:
-        do_runs(lambda: next(jobs, None), send, 1, checkpoint_seconds, PROGRESS_SECONDS)
+        run_jobs(lambda: next(jobs, None), send, 1, checkpoint_seconds, PROGRESS_SECONDS)
     except Interrupted as stop:
         if stop.exit_code == 128 + signal.SIGTERM:
             # It was for this process, whose node goes away; the run was noted as a run only.

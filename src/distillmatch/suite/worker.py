@@ -62,7 +62,7 @@ class ReportedProgress:
         self.send(Event("progress", self.name, shares))
 
 
-def do_runs(
+def run_jobs(
     next_job: Callable[[], Job | None],
     send: Send,
     at_once: int = 1,
@@ -117,7 +117,7 @@ def work(source: BinaryIO, target: BinaryIO, at_once: int, checkpoint_seconds: f
             os._exit(1)
 
     send(Event("say", ""))  # the process has started
-    do_runs(next_job, send, at_once, checkpoint_seconds, failed=failed)
+    run_jobs(next_job, send, at_once, checkpoint_seconds, failed=failed)
 
 
 def main() -> None:
