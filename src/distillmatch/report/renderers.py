@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 from markupsafe import Markup
 
@@ -154,27 +153,33 @@ def latex(groups: Groups) -> str:
     return "\n".join(parts)
 
 
-COLUMNS = (
-    "experiment", "row", "column", "recipe", "metric", "published", "published_deviation", "mean",
-    "deviation", "seeds", "verdict", "archived", "rerun",
-)  # fmt: skip
-
-
 def csv_text(groups: Groups) -> str:
     """Return all figures as CSV, a line each; no text is a formula to a spreadsheet."""
+    lines: list[dict[str, object]] = [
+        {
+            "experiment": model.experiment.name,
+            "row": row.cell.row,
+            "column": row.cell.column,
+            "recipe": row.cell.config.recipe,
+            "metric": one.metric,
+            "published": one.published and one.published.mean,
+            "published_deviation": one.published and one.published.deviation,
+            "mean": one.mean,
+            "deviation": one.deviation,
+            "seeds": " ".join(str(run.seed) for run in row.runs),
+            "verdict": one.verdict,
+            "archived": one.archived,
+            "rerun": rerun(model, row),
+        }
+        for _, models in groups
+        for model in models
+        for row in model.rows
+        for one in row.figures.values()
+    ]
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(COLUMNS)
-    for model in (model for _, models in groups for model in models):
-        for row in model.rows:
-            cell, seeds = row.cell, " ".join(str(run.seed) for run in row.runs)
-            where = [model.experiment.name, cell.row, cell.column, cell.config.recipe]
-            for one in row.figures.values():
-                theirs, command = one.published, rerun(model, row)
-                figures: list[object] = [theirs and theirs.mean, theirs and theirs.deviation]
-                figures += [one.mean]
-                figures += [one.deviation, seeds, one.verdict, one.archived, command]
-                writer.writerow(map(safe_cell, [*where, one.metric, *figures]))
+    writer.writerow(lines[0])
+    writer.writerows(map(safe_cell, line.values()) for line in lines)
     return out.getvalue()
 
 
@@ -188,19 +193,19 @@ def html(groups: Groups, heading: str) -> str:
                 Markup(glance_svg([model for model in models if model.is_compared], [metric]))
                 for metric in HEADLINE
             ],
-            "tables": [_context(model) for model in models],
+            "tables": [(model, *table_rows(model)) for model in models],
         }
         for recipe, models in groups
     ]
     meanings = [(METRICS[name], text) for name, text in MEANINGS.items()]
-    return render("report.html", heading=heading, legend=LEGEND, groups=sections, meanings=meanings)
-
-
-def _context(model: TableModel) -> dict[str, Any]:
-    one, (header, rows) = model.experiment, table_rows(model)
-    commands = [rerun(model, row) for row in model.rows if row.cell.published]
-    about = {"name": one.name, "title": one.title, "source": one.source, "note": one.note}
-    return {**about, "header": header, "rows": rows, "commands": commands}
+    return render(
+        "report.html",
+        heading=heading,
+        legend=LEGEND,
+        groups=sections,
+        meanings=meanings,
+        rerun=rerun,
+    )
 
 
 def _plain(text: str) -> str:
