@@ -308,7 +308,7 @@ CASES: tuple[tuple[str, str, tuple[Damage, ...]], ...] = (
     (RUN_ON, "stopped/result.json", (TEXT, BYTES)),
     (RUN_ON, "stopped/log.jsonl", (BYTES,)),
     (RUN_ON, "stopped/run.lock", (damage_lock,)),
-    (STAGES, "stages/stages/01/stage.json", (TEXT, TEXT, BYTES)),
+    (STAGES, "stages/stages/01/checkpoints/*.safetensors", (damage_checkpoint, BYTES)),
     (STAGES, "stages/stages/*/log.jsonl", (BYTES,)),
     ("run --config run.yaml --out run --quiet", "run/result.json", (TEXT,)),
     ("run --config run.yaml --bound bound --out out --quiet", "bound/result.json", (TEXT,)),
