@@ -140,11 +140,9 @@ def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
         if kind is ImageFile:
             with closing(decode_files(list(run), side)) as results:
                 yield from results
-        elif isinstance(kind, Video):
-            yield from decode_frames(list(run), side)
         else:
-            for item in run:
-                yield _decoded(item, side, what)
+            for item in decode_frames(list(run)) if isinstance(kind, Video) else run:
+                yield item if isinstance(item, str) else _decoded(item, side, what)
 
 
 def _kind_of(item: Any) -> Any:

@@ -10,12 +10,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from distillmatch.errors import ConfigError, LearnerError
-from distillmatch.sources.images import BadImageError, square
 from distillmatch.sources.walk import shown
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".ts", ".3gp")
@@ -117,14 +114,14 @@ def has_reader() -> bool:
     return find_spec("av") is not None
 
 
-def decode_frames(frames: Sequence[VideoFrame], side: int) -> Iterator[NDArray[np.uint8] | str]:
-    """Yield frames of one video, in the order of time, as squares, or the reason why not."""
+def decode_frames(frames: Sequence[VideoFrame]) -> Iterator[Image.Image | str]:
+    """Yield frames of one video, in the order of time, or the reason why there is none."""
     video, reason, done = frames[0].video, "the video ends before", 0
     try:
         with _opened(str(video.path), None, what=shown(video.path)) as (container, stream):
             for image in _images_at(container, stream, frames):
                 done += 1
-                yield _squared(image, side)
+                yield image
     except (LearnerError, OSError) as error:
         reason = f"the video is damaged ({error})"
     yield from [reason] * (len(frames) - done)
@@ -188,13 +185,6 @@ def _upright(frame: Any) -> Image.Image:
     image: Image.Image = frame.to_image()
     turn = getattr(frame, "rotation", 0) % 360
     return image.rotate(turn, expand=True) if turn else image
-
-
-def _squared(image: Image.Image, side: int) -> NDArray[np.uint8] | str:
-    try:
-        return square(image, side)
-    except BadImageError as error:
-        return str(error)
 
 
 def _check_positive(name: str, value: float) -> None:
