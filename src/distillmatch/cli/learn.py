@@ -12,14 +12,14 @@ from distillmatch.cli.options import add_common, add_fields, allowed_imports, ke
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.predict import names_on
 from distillmatch.config import RunConfig
-from distillmatch.config.base import Place as Where
+from distillmatch.config.base import Place
 from distillmatch.errors import ConfigError
 from distillmatch.files import size_shown
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import say, show, shown_progress, tell
 
 if TYPE_CHECKING:
-    from distillmatch.learner.environment import Place
+    from distillmatch.learner.environment import Place as UnlabeledPlace
     from distillmatch.learner.video import Camera
 
 OF_TRAINING = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate")
@@ -39,9 +39,9 @@ def add_parser(commands: Commands) -> Parser:
         run,
         usage="%(prog)s STATE --labeled DIR [--unlabeled PLACE ...] [options]",
     )
-    option(parser, "state STATE", "folder of the learner; created if there is none", Where)
+    option(parser, "state STATE", "folder of the learner; created if there is none", Place)
     said = "labeled images of this task, one folder per class"
-    option(parser, "--labeled DIR", said, Where, required=True)
+    option(parser, "--labeled DIR", said, Place, required=True)
     said = (
         "unlabeled images: folders, files, patterns ('camera/**/*.jpg'), videos, a camera "
         "(camera:0, rtsp://...), or - for paths on standard input, one per line"
@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> Parser:
     said = "minutes to watch a camera, one frame per second"
     option(parser, "--camera-minutes X", said, float, 10.0)
     option(parser, "--name NAME", "name of the task (default: that of the folder)")
-    option(parser, "--test DIR", "labeled test images, one folder per class", Where)
+    option(parser, "--test DIR", "labeled test images, one folder per class", Place)
     said = "without --test: share of each class that is kept for testing (default: 0.1)"
     option(parser, "--held-out X", said, float)
     said = "drop a task that was interrupted, instead of resuming it"
@@ -76,7 +76,7 @@ def add_parser(commands: Commands) -> Parser:
         "module:name (default: efficientnet-lite0 for features, else wrn-28-2)",
     )
     said = "pretrained weights of the network, .safetensors or .pt"
-    setting("--pretrained FILE", said, Where)
+    setting("--pretrained FILE", said, Place)
     setting(
         "--image-size N",
         "side in pixels that images are scaled to (default: 224 for features, else the short side "
@@ -157,11 +157,11 @@ def run(arguments: argparse.Namespace) -> None:
         say(sentence)
 
 
-def _unlabeled(given: Sequence[str], minutes: float) -> list["Place | Camera"]:
+def _unlabeled(given: Sequence[str], minutes: float) -> list["UnlabeledPlace | Camera"]:
     """Return the places of unlabeled images; - stands for the paths on standard input."""
     from distillmatch.learner.video import Camera, is_camera
 
-    found: list[Place | Camera] = []
+    found: list[UnlabeledPlace | Camera] = []
     for name in given:
         if not name:
             raise ConfigError("expected files or folders of unlabeled images, not an empty name")
@@ -200,8 +200,8 @@ def add_export_parser(commands: Commands) -> Parser:
     """Describe the command `export`."""
     parser = add_command(commands, "export", run_export)
     add_common(parser, "state", "allow_import")
-    option(parser, "--onnx FILE", "write ONNX (needs the extra 'onnx')", Where)
-    option(parser, "--torch FILE", "write torch.export's .pt2", Where)
+    option(parser, "--onnx FILE", "write ONNX (needs the extra 'onnx')", Place)
+    option(parser, "--torch FILE", "write torch.export's .pt2", Place)
     said = "type of the pixels that the exported model takes: bytes, or floats from 0 to 1"
     option(parser, "--pixels", said, Literal["uint8", "float"], "uint8")
     return parser

@@ -163,7 +163,7 @@ def _add_method_options(parser: Parser, words: Sequence[str]) -> None:
 
     name = str(name or RunConfig.model_fields["method"].default)
     options = find_method(name).Options
-    group = parser.add_argument_group("method's own options", f"of method '{name}'")
+    group = parser.add_argument_group(f"options of method {name}")
     add_fields(group, options, *options.model_fields, prefix=OF_METHOD)
 
 

@@ -4,7 +4,7 @@ import argparse
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill, indent
 from types import NoneType
 from typing import Any, NoReturn, TypeAlias, get_args, get_origin
 
@@ -31,11 +31,20 @@ class _Formatter(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, prefix)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.split("\n\n")
-        return "\n\n".join(
-            part if "\n  " in part else super(_Formatter, self)._fill_text(part, width, indent)
-            for part in paragraphs
-        )
+        parts = text.split("\n\n")
+        wrapped = (part if "\n  " in part else _wrap(part, width, indent) for part in parts)
+        return "\n\n".join(wrapped)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrap(text, width).splitlines()
+
+
+def _wrap(text: str, width: int, indent: str = "") -> str:
+    """Wrap words, and leave an option such as --label-fraction whole."""
+    text = " ".join(text.split())
+    return fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 class Parser(argparse.ArgumentParser):
