@@ -105,6 +105,7 @@ WRONG = [
     ("run --out x --pseudo-labels perhaps", "--pseudo-labels must be true or false"),
     ("run --out x --network wrn-27-2", "depth must be 6k + 4"),
     ("run --out ''", "--out must be a path, not ''"),
+    ("run --method --learning-rate 1", "--method: expected one argument"),
     ("run --batch 1e29", "--batch must be a whole number, not '1e29'"),
     ("run --seeds=1,x", "--seeds must be a whole number, not 'x'"),
     ("run --resume maybe", "--resume must be one of no, auto, must, not 'maybe'"),

@@ -145,11 +145,14 @@ def _add_method_options(parser: Parser, words: Sequence[str]) -> None:
 
     To find a method takes torch, and so a second.
     """
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--method")
     finder.add_argument("--config", type=Path)
     add_common(finder, "allow_import")
-    found = finder.parse_known_args(words)[0]
+    try:
+        found = finder.parse_known_args(words)[0]
+    except argparse.ArgumentError:  # which the parser itself reports
+        return
     known = parser._option_string_actions
     unknown = [word for word in words if word[:2] == "--" and word.partition("=")[0] not in known]
     if not unknown and (found.method is None or not {"-h", "--help"}.intersection(words)):
