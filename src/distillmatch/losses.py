@@ -276,7 +276,10 @@ def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
 
 
 def soft_cross_entropy(targets: Tensor, probabilities: Tensor) -> Tensor:
-    """Return - mean_b Σ_k t_b,k log p_b,k, for targets that are probabilities themselves."""
+    """Return - mean_b Σ_k t_b,k log p_b,k, for targets that are probabilities themselves.
+
+    No gradient flows to the targets. Each p_b,k must be more than 0, as smoothed labels make it.
+    """
     return -(targets.detach() * probabilities.log()).sum() / max(1, len(probabilities))
 
 

@@ -298,6 +298,9 @@ SHOWN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("worldmatch", {"options": CONFIDENT}, {"consistency_weight": 0.0}),
     ("worldmatch", {}, {"distillation_weight": 5.0}),
     ("worldmatch", {}, CONFIDENT),
+    ("nncsl", {}, {"lars": False}),
+    ("nncsl", {}, {"learning_rate": 0.1}),
+    ("nncsl", {"coreset": 6}, {"distillation_weight": 0.0}),
 ]
 """A method in which the last named option shows, and what else it takes for that."""
 

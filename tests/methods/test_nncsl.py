@@ -13,16 +13,17 @@ from test_paper_step import PAST, SEEN, TASK, WITH_CORESET, build, images, metho
 from torch import Tensor, nn
 
 from distillmatch.config import RunConfig
+from distillmatch.engine import Engine
 from distillmatch.errors import ConfigError
 from distillmatch.losses import soft_nearest_neighbors
 from distillmatch.methods import Batch, Lars, Method, TaskInfo, make_method
+from distillmatch.sources import load_source
+from distillmatch.streams import build_stream
 
-NNCSL = "distillmatch.methods.nncsl:DistilledNearestNeighbors"
-CSL = "distillmatch.methods.nncsl:SoftNearestNeighbors"
 LABELS = [0, 1, 3, 5, 5, 6, 6]
 
 
-def method(name: str = NNCSL) -> Method:
+def method(name: str = "nncsl") -> Method:
     return method_in_third_task("paper", method=name, coreset=9)
 
 
@@ -118,7 +119,7 @@ def test_a_step_is_that_of_loops_over_supports_and_queries(returning: tuple[int,
 
 def test_csl_has_no_distillation_and_neither_has_a_task_without_stored_images() -> None:
     wanted = {"labels", "agreement", "entropy"}
-    assert terms_of(method(CSL), batch()).keys() == wanted
+    assert terms_of(method("csl"), batch()).keys() == wanted
     assert terms_of(method(), batch(), TASK).keys() == wanted
     alone = replace(batch(), unlabeled=images(0, 2), strong=images(0, 3))
     assert terms_of(method(), alone).keys() == {"labels"}
@@ -147,20 +148,49 @@ def test_a_query_near_one_support_is_of_its_class_and_other_classes_do_not_count
 
 
 def test_it_trains_by_the_published_schedule_on_a_support_set() -> None:
-    learning = make_method(RunConfig(method=NNCSL, coreset=500, epochs=250), build)
+    learning = make_method(RunConfig(method="nncsl", coreset=500, epochs=250), build)
     (training,) = learning.trainings(WITH_CORESET)
     assert (training.per_class, training.epoch_of, training.epochs) == (3, "unlabeled", 250)
     assert training.strong and training.strong_labeled
     assert training.optimizer == Lars(weight_decay=1e-5, head_rate=0.1)
     rates = [training.schedule.rate(epoch) for epoch in (0, 5, 10, 130, 250)]
     assert rates == pytest.approx([0.08, 0.64, 1.2, 0.616, 0.032])
-    half = make_method(RunConfig(method=NNCSL, learning_rate=0.6), build)
+    half = make_method(RunConfig(method="nncsl", learning_rate=0.6), build)
     assert half.trainings(TASK)[0].schedule.rate(0) == pytest.approx(0.04)
 
 
 def test_options_of_the_run_that_lars_stands_in_for_are_refused_beside_it() -> None:
     with pytest.raises(ConfigError, match=r"optimizer is 'adamw', .* add --lars false"):
-        make_method(RunConfig(method=NNCSL, optimizer="adamw"), build)
-    given = RunConfig(method=NNCSL, optimizer="adamw", options={"lars": False})
+        make_method(RunConfig(method="nncsl", optimizer="adamw"), build)
+    given = RunConfig(method="nncsl", optimizer="adamw", options={"lars": False})
     (training,) = make_method(given, build).trainings(TASK)
     assert training.optimizer is None and training.schedule.learning_rate == 0.1
+
+
+def small_network() -> nn.Module:
+    """Return a backbone that learns in seconds."""
+    layers: list[nn.Module] = []
+    for before, after in ((3, 32), (32, 64), (64, 64)):
+        layers += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def test_from_two_labels_of_each_class_views_come_to_agree_and_the_head_to_predict() -> None:
+    config = RunConfig(
+        method="nncsl",
+        image_size=16,
+        network="test_nncsl:small_network",
+        tasks=12,
+        labels_per_class=2,
+        unlabeled="task",
+        unlabeled_batch=32,
+        epochs=8,
+        device="cpu",
+    )
+    dataset = load_source(config)
+    outcome = next(Engine(config, dataset, build_stream(dataset, config)).run())
+    means = outcome.losses["classifier"]
+    assert means["agreement"][-1] < means["agreement"][0] - 0.1
+    assert max(means["entropy"]) < 0.1, "all classes are predicted"
+    right = (outcome.logits[:, :5].argmax(axis=1) == outcome.labels).mean()
+    assert right > 0.35, "a guess is right one time in five"

@@ -157,7 +157,7 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
         ({"rows": {}}, "rows must not be empty"),
         (
             {"rows": {"DM": {"method": "dn"}}},
-            "row 'DM', column 'few': method must be one of base, dm, .*, or your own as "
+            "row 'DM', column 'few': method must be one of base, .*, or your own as "
             "module:name, not 'dn'",
         ),
         ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'few': seed 4 is given"),
