@@ -228,4 +228,4 @@ def _some(places: NDArray[np.int64], seed: int, of: int | str) -> NDArray[np.int
 
 
 def _percent(answers: Tensor, right: Tensor) -> float:
-    return 100 * float((answers == right).float().mean())
+    return 100 * float((answers == right).double().mean())
