@@ -6,7 +6,6 @@ and pseudo-labels are learned by strong views as much as by weak ones. It goes b
 its figures stand apart from DM's.
 """
 
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -88,7 +87,6 @@ class WorldMatch(Balanced):
             0.0, description="weight of soft distillation over all past classes at once"
         )
         aligned: Switch = Field(False, description="scale new classes' weights to the old ones'")
-        mixup: Switch = Field(False, description="mix strong views of labeled images")
         fine_tuned: Switch = Field(True, description="fine-tune the last layer")
 
     strong_views: ClassVar[bool] = True
@@ -109,24 +107,13 @@ class WorldMatch(Balanced):
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return the terms of eq. 5, whose labels and pseudo-labels are learned by both views."""
-        options, share = self.options, None
-        if options.mixup and batch.strong_images is not None:
-            share = torch.rand((), device=batch.images.device)
-            beside = batch.strong_images.roll(1, 0)
-            mixed = torch.lerp(beside, batch.strong_images, share.to(beside.dtype))
-            batch = replace(batch, strong_images=mixed)
-        logits = self.forward(batch, task)
+        options, logits = self.options, self.forward(batch, task)
         pseudo = self.pseudo_labels(batch.unlabeled_outputs, task, batch.truth)
         labels, count = with_pseudo_labels(batch.labels, *pseudo)
         strong = torch.cat([logits.strong_labeled, logits.strong])
         shift = options.logit_adjustment * self.log_shares
         of_weak = weighted_cross_entropy_sum(logits.weak + shift, labels, self.weights)
         of_strong = weighted_cross_entropy_sum(strong + shift, labels, self.weights)
-        if share is not None:
-            count_labeled = len(batch.labels)
-            rolled = torch.cat([batch.labels.roll(1, 0), labels[count_labeled:]])
-            of_rolled = weighted_cross_entropy_sum(strong + shift, rolled, self.weights)
-            of_strong = torch.lerp(of_rolled, of_strong, share)
         terms = {"labels": (of_weak + of_strong) / 2 / count}
         if len(logits.strong) and options.consistency_weight:
             agreement = consistency_loss(logits.unlabeled, logits.strong, self.confidence)
