@@ -1,4 +1,4 @@
-"""The demo: four methods, or three months of a learner, in folders that a person can open."""
+"""The demo: five methods, or three months of a learner, in folders that a person can open."""
 
 import json
 from html.parser import HTMLParser

@@ -23,7 +23,7 @@ from distillmatch.sources.walk import shown
 from distillmatch.streams import build_stream
 from distillmatch.terminal import say, show
 
-RATES = {"dm": 0.1, "offline": 0.2, "gd": 0.2, "base": 0.1}
+RATES = {"dm": 0.1, "worldmatch": 0.2, "offline": 0.2, "gd": 0.2, "base": 0.1}
 """The learning rate of each method, chosen by `distillmatch tune` on two folds of three tasks."""
 SETTINGS: dict[str, Any] = {
     "source": "shapes",

@@ -17,6 +17,7 @@ STYLE = (files("distillmatch.report") / "style.css").read_text(encoding="utf-8")
 LOOKS = {
     "offline": ("ink", "6 4"),
     "dm": ("vermilion", ""),
+    "worldmatch": ("green", ""),
     "gd": ("blue", "2 3"),
     "base": ("gray", "9 3 2 3"),
     "e2e": ("green", "4 2"),
