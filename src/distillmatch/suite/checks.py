@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distillmatch.config import RunConfig
+from distillmatch.config import RECIPES, RunConfig
 from distillmatch.errors import ConfigError, ResultError
 from distillmatch.methods import find_method, with_options
 from distillmatch.runs.machine import tree_in_history
@@ -47,8 +47,12 @@ class Check:
 
     def __init__(self, planned: Mapping[str, PlannedRun] | None = None) -> None:
         if planned is None:
-            names = experiment_names()
-            experiments = [one for name in names for one in at_all_scales(load_experiment(name))]
+            experiments = [
+                one
+                for name in experiment_names()
+                for recipe in RECIPES
+                for one in at_all_scales(load_experiment(name, recipe))
+            ]
             planned = {run.name: run for run in plan(experiments, [0])}
         self.planned = planned
         self._bounds: dict[str, list[Bound]] = {}
