@@ -11,7 +11,7 @@ export NO_MKDOCS_2_WARNING := 1
 .PHONY: demo test docs fuzz kill format clean
 
 demo: $(VENV)/.demo
-	$(BIN)/distillmatch stream --tasks 5
+	$(BIN)/distillmatch stream --tasks 6
 	$(BIN)/distillmatch demo --out demo
 
 test: $(VENV)/.test
