@@ -54,6 +54,13 @@ def shown(results: list[Result]) -> str:
         ),
         ([DM, made_up("dm", [50.0, 35.0], seed=2)], {"DM": 2}),
         ([DM, DM], {"DM": 1}),
+        (
+            [
+                made_up("dm", [50.0, 35.0], unlabeled_per_task=7),
+                made_up("base", [50.0, 35.0], unlabeled="none"),
+            ],
+            {"DM": 1, "Base": 1},
+        ),
         ([DM, {**DM, "metrics": {**DM["metrics"], "omega": 75.0}}], {"DM": 1}),
         ([DM, AGAIN], {"DM": 1, "DM (run 2 of the same seed)": 1}),
         ([DM, {**AGAIN, "stream": {**DM["stream"], "fingerprint": "another fold"}}], {"DM": 2}),

@@ -105,8 +105,8 @@ def _differs(key: str, own: dict[str, Any], others: Sequence[dict[str, Any]]) ->
     """Return whether a value tells configurations apart; some methods see no unlabeled images."""
     if key not in StreamConfig.model_fields:
         others = [other for other in others if other["method"] == own["method"]]
-    if key == "unlabeled":
-        others = [other for other in others if "none" not in (own[key], other.get(key))]
+    if key in ("unlabeled", "unlabeled_per_task"):
+        others = [one for one in others if "none" not in (own["unlabeled"], one.get("unlabeled"))]
     return any(other.get(key) != own[key] for other in others)
 
 
