@@ -10,6 +10,7 @@ import pytest
 from small_runs import ROOT
 
 from distillmatch.cli import main
+from distillmatch.methods import registry
 from distillmatch.runs import read_result
 
 EXAMPLES = ROOT / "examples"
@@ -158,6 +159,7 @@ def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_n
 ) -> None:
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.delitem(sys.modules, "own_method", raising=False)
+    monkeypatch.delitem(registry._given, "own_method:LwfMatch", raising=False)
     file = tmp_path / "run.yaml"
     file.write_text("method: own_method:LwfMatch\noptions: {pats_weight: 2}\n")
     allow, wrong = ["--allow-import", "own_method:LwfMatch"], ["--pats-weight", "2"]
@@ -170,8 +172,7 @@ def test_an_option_that_an_own_method_does_not_have_is_refused_and_the_nearest_n
     ):
         assert main(["run", *words, "--out", str(tmp_path / "out")]) == 2
         assert sentence in capsys.readouterr().err
-        if "import" in sentence:  # otherwise it may have been imported by an earlier test
-            assert "own_method" not in sys.modules
+        assert ("own_method" in sys.modules) == ("import" not in sentence)
 
 
 BROKEN = """
