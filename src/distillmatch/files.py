@@ -5,7 +5,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from errno import EBUSY, EINVAL
 from io import BufferedReader
@@ -39,13 +39,8 @@ def user_cache() -> Path | None:
 
 
 @contextmanager
-def atomic_file(
-    path: Path, doing: str, check: Callable[[], None] | None = None
-) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` that takes its name only when the block succeeds.
-
-    `check` is called once everything is on the disk, and may raise to keep the old file.
-    """
+def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that takes its name only when the block succeeds."""
     with explain_disk_errors(doing, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
@@ -58,8 +53,6 @@ def atomic_file(
                 file.flush()
                 os.fsync(file.fileno())
             temporary.chmod(0o666 & ~UMASK)
-            if check is not None:
-                check()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

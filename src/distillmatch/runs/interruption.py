@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPING = "stopping at the end of this epoch; once more stops at once"
 THREADS = "distillmatch "
-"""How the names of threads begin that train or write a checkpoint."""
+"""How the names of threads begin that end_process must not wait for."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -93,7 +93,7 @@ class StopRequest:
 
 
 def end_process(stop: Interrupted) -> NoReturn:
-    """Exit with the code of a signal, even during an epoch or a write in another thread."""
+    """Exit with the code of a signal, even during an epoch in another thread."""
     if any(thread.name.startswith(THREADS) for thread in threading.enumerate()):
         # The interpreter would free what these threads use, and abort.
         for file in (sys.stdout, sys.stderr):

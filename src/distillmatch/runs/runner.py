@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -104,24 +104,23 @@ def run(
         if found.result is not None:
             return _finished(found.result, bound, stream, folder)
         count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-        with AtOnce() as runs:
-            session = Session(
-                config,
-                stream,
-                described,
-                start,
-                checkpoint_seconds,
-                runs,
-                folder=folder,
-                bound=bound,
-                progress=progress,
-                stop=stop,
-            )
+        with AtOnce() as runs, _listening(stop, folder) as request:
+            given = config, stream, described, start, checkpoint_seconds, runs, request
+            session = Session(*given, folder, bound, progress)
             if found_method.independent_tasks and (count > 1 or found.stages):
                 learn_stages(session, found, min(count, MOST_AT_ONCE))
             else:
-                session.learn(found)
+                session.learn(found.checkpoint)
             return session.end()
+
+
+def _listening(
+    stop: StopRequest | None, folder: RunFolder | None
+) -> AbstractContextManager[StopRequest]:
+    """Return who asks the run to stop: the caller, or signals if it can be resumed."""
+    if stop is None and folder is not None:
+        return StopRequest(folder.tell)
+    return nullcontext(stop or StopRequest())
 
 
 def _check_options(

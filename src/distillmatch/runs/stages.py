@@ -1,11 +1,9 @@
 """Stages: a run's independent tasks, such as those of the upper bound, learned side by side."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 from distillmatch.runs.folder import Found, Record, RunFolder
-from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.log import epochs_of, history, read_log, steps_of
 from distillmatch.runs.session import Session
 from distillmatch.runs.threads import SharedProgress, Work, work_side_by_side
@@ -39,9 +37,10 @@ def learn_stages(run: Session, found: Found, at_once: int) -> None:
         stage = replace(run, folder=own, progress=progress, only=number)
         stage.before["seconds"] = run.before["seconds"]  # one clock for the whole run
         if own is None:
-            stage.learn(Found())
+            stage.learn()
         else:
-            stage.learn(own.find("auto", run.config, run.described["fingerprint"], weights))
+            there = own.find("auto", run.config, run.described["fingerprint"], weights)
+            stage.learn(there.checkpoint)
         assert stage.row is not None
         rows[number] = stage.row
 
@@ -49,9 +48,7 @@ def learn_stages(run: Session, found: Found, at_once: int) -> None:
         return partial(learn, left.pop()) if left else None
 
     weights = run.head["pretrained_sha256"]
-    request = StopRequest(tell if at_once == 1 else None)
-    with request if run.stop is None else nullcontext(run.stop) as run.stop:
-        work_side_by_side(next_stage, at_once, run.stop, tell)
+    work_side_by_side(next_stage, at_once, run.stop, tell)
     whole.stop()
     for number in tasks[first:]:
         if folder is not None:
