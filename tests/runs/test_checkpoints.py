@@ -289,7 +289,6 @@ def test_a_run_is_continued_in_a_folder_whose_name_is_not_utf8(odd_folder: Path)
 @pytest.mark.parametrize(
     ("name", "refusal"),
     [
-        ("run.lock", "expected a file, found a pipe or a device while locking the folder"),
         ("checkpoints/00000001.safetensors", "a pipe or a device while reading a checkpoint"),
         ("log.jsonl", None),
         ("result.json", None),

@@ -1,6 +1,5 @@
 """The folder of a run: its result, checkpoints, log and lock."""
 
-import contextlib
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,12 +50,9 @@ class RunFolder:
         self.checkpoints = Checkpoints(path)
         self.log = RunLog(path)
         self._tell = tell
-        self._lock: FolderLock | None = None
-        self._made = False
 
     def __enter__(self) -> Self:
-        self._made = not self.path.exists()
-        self._lock = FolderLock(self.path, self.tell)
+        self._lock = FolderLock(self.path)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -65,11 +61,7 @@ class RunFolder:
             event = "interrupted" if isinstance(error, Interrupted) else "failed"
             reason = " ".join(str(error).split())
             self.log.note(event, error=type(error).__name__, reason=reason)
-        assert self._lock is not None
         self._lock.release()
-        if self._made:  # a run that could not begin leaves nothing behind
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
 
     def tell(self, sentence: str, event: str = "told", **fields: Any) -> None:
         """Tell the user something, and note it in the log."""
