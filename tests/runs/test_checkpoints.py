@@ -141,7 +141,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
         said.clear()
         assert session(config, tmp_path, epochs=3) is None
         assert said[0].startswith(f"{last}: not a whole checkpoint ("), number
-        assert said[0].endswith("; the one before it is used")
+        assert said[0].endswith("; it is not used")
         assert said[1].startswith("continuing in task ")
         assert last not in checkpoint_files(tmp_path)
     result = session(config, tmp_path)
@@ -159,7 +159,7 @@ def test_without_a_whole_checkpoint_a_run_starts_over_or_refuses(tmp_path: Path)
         session(config, tmp_path, resume="must")
     assert not said
     result = session(config, tmp_path)
-    assert [sentence.endswith("the run starts over") for sentence in said] == [True, True]
+    assert [sentence.endswith("; it is not used") for sentence in said] == [True, True]
     assert result is not None
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
 
@@ -318,7 +318,7 @@ def test_a_damaged_result_is_passed_over_as_a_damaged_checkpoint_is(
     said.clear()
     result = session(config, tmp_path)
     assert said[0].startswith(f"{tmp_path / 'result.json'}: expected a result")
-    assert said[0].endswith("; it is passed over") and said[1].startswith("continuing in task 2")
+    assert said[0].endswith("; it is not used") and said[1].startswith("continuing in task 2")
     assert result is not None
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
 

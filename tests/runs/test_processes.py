@@ -41,11 +41,11 @@ class Starter:
 
     def __call__(self, words: list[str], stderr: Path | None = None) -> Command:
         self.count += 1
-        environment = {SIGNALS: str(self.folder / "signals")}
+        environment = {SIGNALS: str(self.folder / "signals"), "PYTHONPATH": PYTHONPATH}
         return Command(words, stderr or self.folder / f"said-{self.count}", environment)
 
-    def signal_in(self, steps: int, *numbers: int) -> None:
-        plan_signals(self.folder / "signals", steps, *numbers)
+    def signal_in(self, steps: int, *numbers: int, parent: bool = False) -> None:
+        plan_signals(self.folder / "signals", steps, *numbers, parent=parent)
 
 
 @pytest.fixture(name="start")

@@ -24,7 +24,7 @@ from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
 from distillmatch.runs.session import Session
-from distillmatch.runs.threads import CONTINUED
+from distillmatch.runs.side_by_side import CONTINUED
 
 Result = dict[str, Any]
 

@@ -25,8 +25,7 @@ from distillmatch.errors import SourceError, TrainingError
 from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
-from distillmatch.runs.side_by_side import Job
-from distillmatch.runs.threads import SharedProgress
+from distillmatch.runs.side_by_side import Job, SharedProgress
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import LocalWorkers, on_gpus
 from distillmatch.suite.queue import Queue, work_off

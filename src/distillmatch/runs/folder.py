@@ -21,6 +21,8 @@ from distillmatch.runs.result import (
     read_result,
     recorded_config,
 )
+from distillmatch.runs.tensorboard import FOLDER as EVENT_FILES
+from distillmatch.runs.tensorboard import EventFiles
 
 Resume = Literal["no", "auto", "must"]
 Record = dict[str, Any]
@@ -50,9 +52,12 @@ class RunFolder:
         self.checkpoints = Checkpoints(path)
         self.log = RunLog(path)
         self._tell = tell
+        self._events = EventFiles(path)
 
     def __enter__(self) -> Self:
         self._lock = FolderLock(self.path)
+        if (self.path / EVENT_FILES).is_dir():
+            self.log.listener = self._events.add
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -61,6 +66,7 @@ class RunFolder:
             event = "interrupted" if isinstance(error, Interrupted) else "failed"
             reason = " ".join(str(error).split())
             self.log.note(event, error=type(error).__name__, reason=reason)
+        self._events.close()
         self._lock.release()
 
     def tell(self, sentence: str, event: str = "told", **fields: Any) -> None:
@@ -79,19 +85,12 @@ class RunFolder:
         for path in self.path.glob(f".{RESULT}.*.part"):
             path.unlink(missing_ok=True)
         if resume == "no":
-            self.clear()
-            (self.path / RESULT).unlink(missing_ok=True)
+            self.start_over()
             return Found()
         result = self._result()
-        if result is not None and result["version"] != VERSION:
-            raise RunFolderError(
-                f"{self.path} holds the result of an earlier version, which cannot be resumed; "
-                f"{OTHERWISE}"
-            )
         checkpoint, problems = self.checkpoints.load()
         stages = self._stages()
-        of_checkpoint = None if checkpoint is None else checkpoint.values
-        for record in (result, of_checkpoint, *stages.values()):
+        for record in (result, checkpoint and checkpoint.values, *stages.values()):
             if record is not None:
                 self._check_same_run(record, config, fingerprint, weights)
         if result is not None and result["complete"]:
@@ -100,12 +99,14 @@ class RunFolder:
         if checkpoint is None and not stages and resume == "must":
             reason = f": {'; '.join(problems)}" if problems else ""
             raise RunFolderError(f"{self.path}: there is no run to continue{reason}")
-        instead = "it is not used" if stages else "the run starts over"
-        if checkpoint is not None:
-            instead = "the one before it is used"
         for problem in problems:
-            self.tell(f"{problem}; {instead}")
+            self.tell(f"{problem}; it is not used")
         return Found(checkpoint=checkpoint, stages=stages)
+
+    def start_over(self) -> None:
+        """Remove the result, and all that a run is resumed from."""
+        self.clear()
+        (self.path / RESULT).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove all that a run is resumed from."""
@@ -125,12 +126,18 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            return read_result(path)
+            result = read_result(path)
         except ResultError as error:
             if is_other_json(path, FORMAT, VERSIONS):
                 raise
-            self.tell(f"{error}; it is passed over")
+            self.tell(f"{error}; it is not used")
             return None
+        if result["version"] != VERSION:
+            raise RunFolderError(
+                f"{self.path} holds the result of an earlier version, which cannot be resumed; "
+                f"{OTHERWISE}"
+            )
+        return result
 
     def _stages(self) -> dict[int, Record]:
         """Return the values of the checkpoints of the stages that were begun, by their numbers."""
@@ -144,19 +151,16 @@ class RunFolder:
     def _check_same_run(
         self, record: Record, config: RunConfig, fingerprint: str, weights: str | None
     ) -> None:
-        listed, there = differences(record["config"], config), record["stream"]["fingerprint"]
-        other = None
-        if listed:
-            other = f"holds another run: {listed}"
+        there = record["stream"]["fingerprint"]
+        if listed := differences(record["config"], config):
+            other = f"another run: {listed}"
         elif there != fingerprint:
-            other = (
-                f"holds a run on other data: its fingerprint is {there} there and {fingerprint} "
-                "here"
-            )
+            other = f"a run on other data: its fingerprint is {there} there and {fingerprint} here"
         elif record.get("pretrained_sha256") != weights:
-            other = f"holds a run from other weights: {config.pretrained} has changed"
-        if other is not None:
-            raise RunFolderError(f"{self.path} {other}; {OTHERWISE}")
+            other = f"a run from other weights: {config.pretrained} has changed"
+        else:
+            return
+        raise RunFolderError(f"{self.path} holds {other}; {OTHERWISE}")
 
 
 def differing_keys(recorded: Record, config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,20 @@ Entry = dict[str, Any]
 
 
 class RunLog:
-    """Adds lines to `log.jsonl` in a folder; a log that cannot be written does not stop a run."""
+    """Adds lines to `log.jsonl` in a folder; a log that cannot be written does not stop a run.
+
+    `listener` is called with each entry.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG
+        self.listener: Callable[[Entry], None] = lambda entry: None
 
     def note(self, event: str, **fields: Any) -> None:
         """Write a line by a single call, so that it is whole or missing."""
         moment = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        text = json.dumps({"time": moment, "event": event, **fields}, ensure_ascii=False) + "\n"
+        entry = {"time": moment, "event": event, **fields}
+        text = json.dumps(entry, ensure_ascii=False) + "\n"
         with contextlib.suppress(OSError), self.path.open("ab+", buffering=0) as file:
             # A process that was killed, or a disk that was full, may have left half a line.
             if file.tell():
@@ -31,6 +36,7 @@ class RunLog:
                 if file.read(1) != b"\n":
                     text = "\n" + text
             file.write(text.encode(errors="replace"))
+        self.listener(entry)
 
 
 def epochs_of(training: str, tasks: Iterable[Mapping[str, Any]]) -> int:

@@ -23,8 +23,8 @@ from distillmatch.runs.result import (
     write_result,
 )
 from distillmatch.runs.session import Session
+from distillmatch.runs.side_by_side import MOST_AT_ONCE
 from distillmatch.runs.stages import learn_stages
-from distillmatch.runs.threads import MOST_AT_ONCE
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream
 

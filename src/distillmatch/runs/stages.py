@@ -6,7 +6,7 @@ from functools import partial
 from distillmatch.runs.folder import Found, Record, RunFolder
 from distillmatch.runs.log import epochs_of, history, read_log, steps_of
 from distillmatch.runs.session import Session
-from distillmatch.runs.threads import SharedProgress, Work, work_side_by_side
+from distillmatch.runs.side_by_side import SharedProgress, Work, work_side_by_side
 
 
 def learn_stages(run: Session, found: Found, at_once: int) -> None:
@@ -30,25 +30,20 @@ def learn_stages(run: Session, found: Found, at_once: int) -> None:
     whole = run.engine.trainer.progress
     whole.start(run.engine.work_of(tasks), run.engine.work_of(set(tasks) - set(left)))
     progress = SharedProgress(whole)
-    tell = folder.tell if folder is not None else lambda sentence: None
 
     def learn(number: int) -> None:
         own = None if folder is None else folder.stage(number)
         stage = replace(run, folder=own, progress=progress, only=number)
         stage.before["seconds"] = run.before["seconds"]  # one clock for the whole run
-        if own is None:
-            stage.learn()
-        else:
-            there = own.find("auto", run.config, run.described["fingerprint"], weights)
-            stage.learn(there.checkpoint)
+        given = run.config, run.described["fingerprint"], run.head["pretrained_sha256"]
+        stage.learn(None if own is None else own.find("auto", *given).checkpoint)
         assert stage.row is not None
         rows[number] = stage.row
 
     def next_stage() -> Work | None:
         return partial(learn, left.pop()) if left else None
 
-    weights = run.head["pretrained_sha256"]
-    work_side_by_side(next_stage, at_once, run.stop, tell)
+    work_side_by_side(next_stage, at_once, run.stop)
     whole.stop()
     for number in tasks[first:]:
         if folder is not None:

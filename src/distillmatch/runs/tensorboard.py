@@ -1,75 +1,63 @@
-"""TensorBoard: a run's log as event files, written while it grows or afterwards."""
+"""TensorBoard: a run's log as event files, in the folder `tensorboard/` beside it."""
 
 import contextlib
-import threading
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from distillmatch.errors import ConfigError, DiskError, RunFolderError
+from distillmatch.errors import ConfigError, DiskError, explain_disk_errors
 from distillmatch.runs.log import LOG, Entry, history, read_log
 
-SECONDS = 2.0
-"""Between two looks at a log that grows."""
+FOLDER = "tensorboard"
+"""Where this folder is, a run writes its event files."""
 
 
-class TensorBoard:
-    """Within its block, follows the log in a run's folder and writes `tensorboard/` beside it.
+def begin_event_files(folder: Path) -> None:
+    """Let the run in a folder, which need not be there yet, write event files."""
+    if find_spec("tensorboard") is None:
+        extra = "pip install 'distillmatch[tensorboard]'"
+        raise ConfigError(f"event files need TensorBoard: {extra}")
+    with explain_disk_errors("making a folder", folder / FOLDER):
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
 
-    Only the log is read, so a run that is finished, or was begun without TensorBoard, gets the same
-    events. They are written anew whenever a run starts over or lost epochs, so that none is there
-    twice.
+
+class EventFiles:
+    """Writes the epochs and tasks of a log; a full disk does not stop the run.
+
+    They are written anew when a session begins, so that a resumed run has each point once, and a
+    run that was begun without TensorBoard or is finished has all of them.
     """
 
     def __init__(self, folder: Path) -> None:
-        if find_spec("tensorboard") is None:
-            extra = "pip install 'distillmatch[tensorboard]'"
-            raise ConfigError(f"event files need TensorBoard: {extra}")
-        self.log, self.folder = folder / LOG, folder / "tensorboard"
-        self._written: list[Entry] = []
+        self.log, self.folder = folder / LOG, folder / FOLDER
         self._writer: Any = None
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._end.set()
-        self._thread.join()
-        if not isinstance(error, RunFolderError):  # the folder is another's
-            self._catch_up()
-        if self._writer is not None:
-            with contextlib.suppress(OSError):
-                self._writer.close()
-
-    def _follow(self) -> None:
-        while not self._end.wait(SECONDS):
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Write new entries; a full disk does not stop the run."""
+    def add(self, entry: Entry) -> None:
+        """Write what was just added to the log."""
+        entries = [entry] if entry["event"] in ("epoch", "task") else []
         with contextlib.suppress(OSError, DiskError):
-            entries, written = history(read_log(self.log)), self._written
-            if self._writer is None or entries[: len(written)] != written:
+            if self._writer is None or entry["event"] in ("begun", "continued"):
                 self._start_over()
-                written = []
-            for entry in entries[len(written) :]:
-                for tag, value in scalars(entry).items():
-                    self._writer.add_scalar(tag, value, entry.get("step", entry["task"]))
-            self._written = entries
+                entries = history(read_log(self.log))
+            for one in entries:
+                for tag, value in scalars(one).items():
+                    self._writer.add_scalar(tag, value, one.get("step", one["task"]))
             self._writer.flush()
 
     def _start_over(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        for old in self.folder.glob("events.out.tfevents.*"):
-            old.unlink()
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
+        self.close()
+        for old in self.folder.glob("events.out.tfevents.*"):
+            old.unlink()
         # A TensorBoard that is open forgets what it has read of an earlier file.
         self._writer = SummaryWriter(str(self.folder), purge_step=0)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 def scalars(entry: Entry) -> dict[str, float]:
