@@ -110,11 +110,7 @@ def is_other_json(path: Path, form: str, versions: Collection[int]) -> bool:
 
 
 def read_record(
-    path: Path,
-    what: str,
-    form: str,
-    version: int | tuple[int, ...],
-    error: type[DistillMatchError],
+    path: Path, what: str, form: str, version: int | tuple[int, ...], error: type[DistillMatchError]
 ) -> dict[str, Any]:
     """Read a JSON object that names its format and version; raise `error` if it is another.
 

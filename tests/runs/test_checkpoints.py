@@ -292,7 +292,6 @@ def test_a_run_is_continued_in_a_folder_whose_name_is_not_utf8(odd_folder: Path)
         ("checkpoints/00000001.safetensors", "a pipe or a device while reading a checkpoint"),
         ("log.jsonl", None),
         ("result.json", None),
-        ("stages/01/checkpoints/00000001.safetensors", "a pipe or a device while reading a check"),
     ],
 )
 def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(

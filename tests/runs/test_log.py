@@ -178,9 +178,7 @@ def check_events(out: Path) -> None:
     assert "metrics/omega" not in points
 
 
-def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(
-    tmp_path: Path,
-) -> None:
+def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(tmp_path: Path) -> None:
     out = tmp_path / "run"
     begin_event_files(out)
     with pytest.raises(Killed):

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -29,19 +28,6 @@ Record = dict[str, Any]
 RESULT = "result.json"
 STAGES = "stages"
 OTHERWISE = "choose another folder, or resume 'no' to start over"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a folder has of a run: its whole result, or what it is resumed from, or nothing.
-
-    A run is resumed from a checkpoint or, of tasks learned side by side, from `stages/`, or both.
-    `stages` are the values of the stages' checkpoints by the numbers of their tasks.
-    """
-
-    result: Record | None = None
-    checkpoint: Checkpoint | None = None
-    stages: dict[int, Record] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -75,9 +61,9 @@ class RunFolder:
         self._tell(sentence)
 
     def find(
-        self, resume: Resume, config: RunConfig, fingerprint: str, weights: str | None = None
-    ) -> Found:
-        """Return what the run is resumed from; refuse the folder of another run.
+        self, resume: Resume, config: RunConfig, fingerprint: str, weights: str | None
+    ) -> tuple[Record | None, Checkpoint | None]:
+        """Return the whole result of a run, or what it is resumed from; refuse another run's.
 
         `fingerprint` and `weights` are the hashes of the data and of the pretrained weights.
         """
@@ -86,22 +72,22 @@ class RunFolder:
             path.unlink(missing_ok=True)
         if resume == "no":
             self.start_over()
-            return Found()
+            return None, None
         result = self._result()
         checkpoint, problems = self.checkpoints.load()
-        stages = self._stages()
-        for record in (result, checkpoint and checkpoint.values, *stages.values()):
+        stages = [Checkpoints(path).load()[0] for path in (self.path / STAGES).glob("[0-9]*")]
+        for record in (result, *(one.values for one in (checkpoint, *stages) if one is not None)):
             if record is not None:
                 self._check_same_run(record, config, fingerprint, weights)
         if result is not None and result["complete"]:
             self.clear()
-            return Found(result=result)
-        if checkpoint is None and not stages and resume == "must":
+            return result, None
+        if checkpoint is None and not self.has_stages and resume == "must":
             reason = f": {'; '.join(problems)}" if problems else ""
             raise RunFolderError(f"{self.path}: there is no run to continue{reason}")
         for problem in problems:
             self.tell(f"{problem}; it is not used")
-        return Found(checkpoint=checkpoint, stages=stages)
+        return None, checkpoint
 
     def start_over(self) -> None:
         """Remove the result, and all that a run is resumed from."""
@@ -113,6 +99,11 @@ class RunFolder:
         self.checkpoints.clear()
         shutil.rmtree(self.path / STAGES, ignore_errors=True)
 
+    @property
+    def has_stages(self) -> bool:
+        """Whether tasks were learned side by side and are not joined yet."""
+        return (self.path / STAGES).is_dir()
+
     def stage(self, number: int) -> "RunFolder":
         """Return the folder of a task that is learned beside others, under this folder's lock."""
         path = self.path / STAGES / f"{number + 1:02d}"
@@ -121,7 +112,7 @@ class RunFolder:
         return RunFolder(path, self.tell)
 
     def _result(self) -> Record | None:
-        """Return the result; a damaged one is passed over, as checkpoints are, another refused."""
+        """Return the result, unless it is damaged; refuse one of another version."""
         path = self.path / RESULT
         if not path.exists():
             return None
@@ -138,15 +129,6 @@ class RunFolder:
                 f"{OTHERWISE}"
             )
         return result
-
-    def _stages(self) -> dict[int, Record]:
-        """Return the values of the checkpoints of the stages that were begun, by their numbers."""
-        found = {}
-        for path in sorted((self.path / STAGES).glob("[0-9][0-9]*")):
-            checkpoint, _ = Checkpoints(path).load()
-            if checkpoint is not None and path.name.isdecimal():
-                found[int(path.name) - 1] = checkpoint.values
-        return found
 
     def _check_same_run(
         self, record: Record, config: RunConfig, fingerprint: str, weights: str | None

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,16 +12,10 @@ from distillmatch.engine import Placement, Progress
 from distillmatch.errors import ConfigError, StreamError
 from distillmatch.methods import Method, find_method, given_name, with_options
 from distillmatch.networks import check_network, weights_digest
-from distillmatch.runs.folder import Found, Resume, RunFolder
+from distillmatch.runs.folder import Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.machine import AtOnce
-from distillmatch.runs.result import (
-    LATER_STREAM_KEYS,
-    Bound,
-    Tally,
-    describe_stream,
-    write_result,
-)
+from distillmatch.runs.result import LATER_STREAM_KEYS, Bound, Tally, describe_stream, write_result
 from distillmatch.runs.session import Session
 from distillmatch.runs.side_by_side import MOST_AT_ONCE
 from distillmatch.runs.stages import learn_stages
@@ -98,29 +92,23 @@ def run(
         _check_test_images(dataset, stream)
         described = describe_stream(config, identity, len(stream))
         _check_bound(bound, described, config.recipe)
-        found = Found()
+        checkpoint = None
         if folder is not None:
-            found = folder.find(resume, config, identity, weights)
-        if found.result is not None:
-            return _finished(found.result, bound, stream, folder)
+            result, checkpoint = folder.find(resume, config, identity, weights)
+            if result is not None:
+                return _finished(result, bound, stream, folder)
         count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-        with AtOnce() as runs, _listening(stop, folder) as request:
-            given = config, stream, described, start, checkpoint_seconds, runs, request
+        # A run without a folder cannot be resumed: signals end it at once.
+        listens = StopRequest(say) if folder and not stop else nullcontext(stop or StopRequest())
+        with AtOnce() as runs, listens as stop_request:
+            given = config, stream, described, start, checkpoint_seconds, runs, stop_request
             session = Session(*given, folder, bound, progress)
-            if found_method.independent_tasks and (count > 1 or found.stages):
-                learn_stages(session, found, min(count, MOST_AT_ONCE))
+            beside = count > 1 or (folder is not None and folder.has_stages)
+            if found_method.independent_tasks and beside:
+                learn_stages(session, checkpoint, min(count, MOST_AT_ONCE))
             else:
-                session.learn(found.checkpoint)
+                session.learn(checkpoint)
             return session.end()
-
-
-def _listening(
-    stop: StopRequest | None, folder: RunFolder | None
-) -> AbstractContextManager[StopRequest]:
-    """Return who asks the run to stop: the caller, or signals if it can be resumed."""
-    if stop is None and folder is not None:
-        return StopRequest(folder.tell)
-    return nullcontext(stop or StopRequest())
 
 
 def _check_options(
@@ -148,6 +136,7 @@ def _check_test_images(dataset: Dataset, stream: Stream) -> None:
 
 
 def _check_bound(bound: Bound | None, described: dict[str, Any], recipe: str) -> None:
+    """Refuse the bound of another stream or recipe."""
     if bound is None:
         return
     nothing = dict.fromkeys(LATER_STREAM_KEYS, 0)
@@ -164,15 +153,11 @@ def _check_bound(bound: Bound | None, described: dict[str, Any], recipe: str) ->
 
 
 def _finished(
-    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder | None
+    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder
 ) -> dict[str, Any]:
     """Return a finished result, with the metrics that a bound adds to it."""
-    if folder is not None:
-        folder.tell(f"{folder.path} holds this run, finished: its result was read, nothing was run")
-    if bound is None:
-        return result
-    tally = Tally(stream.task_sizes, result)
-    result = {**result, "metrics": tally.metrics(bound)}
-    if folder is not None:
+    folder.tell(f"{folder.path} holds this run, finished: its result was read, nothing was run")
+    if bound is not None:
+        result["metrics"] = Tally(stream.task_sizes, result).metrics(bound)
         write_result(result, folder.path)
     return result
