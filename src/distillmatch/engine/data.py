@@ -126,9 +126,7 @@ class TaskData:
         self.networks: Mapping[str, nn.Module] = {}
         self.limit = resident_limit(config.resident_bytes, placement)
         of_labels, of_unlabeled = make_stores(
-            [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)],
-            placement,
-            self.limit,
+            [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)], placement, self.limit
         )
         labels = np.concatenate([labeled[1], stored[1]])
         everything, first = np.arange(len(labels)), _first_halves(labels)

@@ -109,14 +109,7 @@ class NetworkFactory:
         weights = None
         if config.pretrained is not None:
             weights = PretrainedWeights.read(config.pretrained)
-        return cls(
-            config.network,
-            classes,
-            config.seed,
-            placement,
-            image_size,
-            weights,
-        )
+        return cls(config.network, classes, config.seed, placement, image_size, weights)
 
     def __call__(
         self, name: str, head: Head = "linear", initial_weights: InitialWeights = "normal"

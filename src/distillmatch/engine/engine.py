@@ -16,12 +16,7 @@ from distillmatch.engine.trainer import EpochDone, Trainer
 from distillmatch.methods import ImageSet, TaskInfo, make_method
 from distillmatch.methods.contract import trainings_of
 from distillmatch.sources import Dataset
-from distillmatch.streams import (
-    Coreset,
-    Experience,
-    Stream,
-    stored_sizes,
-)
+from distillmatch.streams import Coreset, Experience, Stream, stored_sizes
 from distillmatch.views import Normalization
 
 

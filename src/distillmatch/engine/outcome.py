@@ -98,9 +98,8 @@ class Underway:
 class LossMeans:
     """Appends the mean loss of each epoch, and of its terms, to `means`, one epoch late.
 
-    If the losses of an epoch were read at its end, the device would have nothing to do until the
-    host has queued the next one's steps. So they are copied when they are there, and read after
-    those steps are queued. `known` is called then with the number of the epoch, counted from 0.
+    The losses are read once the next epoch's steps are queued: read at once, the device would have
+    nothing to do meanwhile. `known` is called then with the number of the epoch, counted from 0.
     `where` names the training in an error.
     """
 
@@ -161,14 +160,5 @@ class Progress(Protocol):
         """Show no more."""
 
 
-class NoProgress:
+class NoProgress(Progress):
     """Says nothing."""
-
-    def start(self, total: float, done: float = 0.0) -> None:
-        """Ignore the total."""
-
-    def advance(self, done: float, doing: str) -> None:
-        """Ignore the step."""
-
-    def stop(self) -> None:
-        """Have nothing to end."""
