@@ -1,6 +1,5 @@
 """The log of a run, and the event files that are made from it."""
 
-import json
 import os
 import sys
 from datetime import datetime
@@ -133,16 +132,6 @@ def test_half_a_line_is_passed_over_and_the_next_begins_on_its_own(tmp_path: Pat
     assert all(isinstance(entry, dict) for entry in read_log(path))
     with pytest.raises(DiskError, match="reading the log"):
         read_log(tmp_path / "nothing")
-
-
-def test_neither_a_name_that_is_no_text_nor_a_log_that_cannot_be_written_stops_a_run(
-    tmp_path: Path,
-) -> None:
-    RunLog(tmp_path).note("told", sentence=os.fsdecode(b"fold\xe9r"))
-    (line,) = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
-    assert json.loads(line)["sentence"] == "fold?r"
-    (tmp_path / "run" / "log.jsonl").mkdir(parents=True)
-    assert session(interrupted(method="base", epochs=1), tmp_path / "run") is not None
 
 
 def test_how_a_run_ended_is_noted(tmp_path: Path) -> None:

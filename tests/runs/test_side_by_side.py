@@ -98,20 +98,6 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
     assert isinstance(failures["wild"], TrainingError)
 
 
-def test_an_error_of_the_caller_stops_the_runs_where_they_can_be_continued(tmp_path: Path) -> None:
-    def fail(job: Job, result: Any) -> None:
-        raise OSError("nowhere to put it")
-
-    jobs = iter([
-        Job("short", small(method="base", epochs=1), tmp_path / "short"),
-        Job("long", small(method="dm", epochs=200), tmp_path / "long"),
-    ])  # fmt: skip
-    with pytest.raises(OSError, match="nowhere"):
-        run_side_by_side(lambda: next(jobs, None), 2, finished=fail, failed=fail)
-    assert checkpoint_files(tmp_path / "long")
-    assert not (tmp_path / "long" / "run.lock").exists()
-
-
 def test_data_are_loaded_once_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
 

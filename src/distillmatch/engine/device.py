@@ -106,7 +106,7 @@ class NetworkFactory:
         cls, config: RunConfig, classes: int, image_size: int, placement: Placement
     ) -> "NetworkFactory":
         """Return the factory that a configuration asks for, its pretrained weights read."""
-        weights = config.pretrained and PretrainedWeights.read(config.pretrained)
+        weights = None if config.pretrained is None else PretrainedWeights.read(config.pretrained)
         return cls(config.network, classes, config.seed, placement, image_size, weights)
 
     def __call__(
