@@ -6,20 +6,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.errors import ResultError, RunFolderError, explain_disk_errors
-from distillmatch.files import is_other_json
+from distillmatch.errors import RunFolderError, explain_disk_errors
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.log import RunLog
-from distillmatch.runs.result import (
-    FORMAT,
-    VERSION,
-    VERSIONS,
-    complete_record,
-    read_result,
-    recorded_config,
-)
+from distillmatch.runs.result import VERSION, complete_record, read_result, recorded_config
 from distillmatch.runs.tensorboard import FOLDER as EVENT_FILES
 from distillmatch.runs.tensorboard import EventFiles
 
@@ -73,7 +65,12 @@ class RunFolder:
         if resume == "no":
             self.start_over()
             return None, None
-        result = self._result()
+        result = read_result(self.path) if (self.path / RESULT).exists() else None
+        if result is not None and result["version"] != VERSION:
+            raise RunFolderError(
+                f"{self.path} holds the result of an earlier version, which cannot be resumed; "
+                f"{OTHERWISE}"
+            )
         checkpoint, problems = self.checkpoints.load()
         stages = [Checkpoints(path).load()[0] for path in (self.path / STAGES).glob("[0-9]*")]
         for record in (result, *(one.values for one in (checkpoint, *stages) if one is not None)):
@@ -110,25 +107,6 @@ class RunFolder:
         with explain_disk_errors("making a folder", path):
             path.mkdir(parents=True, exist_ok=True)
         return RunFolder(path, self.tell)
-
-    def _result(self) -> Record | None:
-        """Return the result, unless it is damaged; refuse one of another version."""
-        path = self.path / RESULT
-        if not path.exists():
-            return None
-        try:
-            result = read_result(path)
-        except ResultError as error:
-            if is_other_json(path, FORMAT, VERSIONS):
-                raise
-            self.tell(f"{error}; it is not used")
-            return None
-        if result["version"] != VERSION:
-            raise RunFolderError(
-                f"{self.path} holds the result of an earlier version, which cannot be resumed; "
-                f"{OTHERWISE}"
-            )
-        return result
 
     def _check_same_run(
         self, record: Record, config: RunConfig, fingerprint: str, weights: str | None

@@ -54,15 +54,8 @@ class Session:
     only: int | None = None
 
     def __post_init__(self) -> None:
-        self.engine = Engine(
-            self.config,
-            self.stream.dataset,
-            self.stream,
-            self.progress,
-            self._keep,
-            self.only,
-            self._note_epoch,
-        )
+        calls = self.progress, self._keep, self.only, self._note_epoch
+        self.engine = Engine(self.config, self.stream.dataset, self.stream, *calls)
         self.tally = Tally(self.stream.task_sizes)
         self.head = self._head()
         self.before: Record = {"seconds": 0.0, "peak_device_bytes": None, "runs_at_once": 1}
