@@ -13,8 +13,7 @@ from small_runs import SOURCE, as_words, six_classes, tiny
 from distillmatch.cli import main
 from distillmatch.errors import DiskError, TrainingError
 from distillmatch.runs import read_result, run
-from distillmatch.runs.log import RunLog, history, read_log
-from distillmatch.runs.tensorboard import begin_event_files
+from distillmatch.runs.log import RunLog, begin_event_files, history, read_log
 from distillmatch.streams import build_stream
 
 Points = dict[str, list[tuple[int, float]]]

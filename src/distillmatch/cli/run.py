@@ -84,7 +84,7 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.runs import bound_of, read_result
     from distillmatch.runs import run as run_config
-    from distillmatch.runs.tensorboard import begin_event_files
+    from distillmatch.runs.log import begin_event_files
 
     out = arguments.out or default_folder(config, arguments.stream)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
@@ -115,7 +115,7 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     from distillmatch.methods import with_options
     from distillmatch.report.comparison import comparison_table
     from distillmatch.runs import Job, read_result
-    from distillmatch.runs.tensorboard import begin_event_files
+    from distillmatch.runs.log import begin_event_files
     from distillmatch.suite.queue import error_file
 
     jobs = []

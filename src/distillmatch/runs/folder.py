@@ -12,8 +12,6 @@ from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.log import RunLog
 from distillmatch.runs.result import VERSION, complete_record, read_result, recorded_config
-from distillmatch.runs.tensorboard import FOLDER as EVENT_FILES
-from distillmatch.runs.tensorboard import EventFiles
 
 Resume = Literal["no", "auto", "must"]
 Record = dict[str, Any]
@@ -30,12 +28,9 @@ class RunFolder:
         self.checkpoints = Checkpoints(path)
         self.log = RunLog(path)
         self._tell = tell
-        self._events = EventFiles(path)
 
     def __enter__(self) -> Self:
         self._lock = FolderLock(self.path)
-        if (self.path / EVENT_FILES).is_dir():
-            self.log.listener = self._events.add
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -44,7 +39,7 @@ class RunFolder:
             event = "interrupted" if isinstance(error, Interrupted) else "failed"
             reason = " ".join(str(error).split())
             self.log.note(event, error=type(error).__name__, reason=reason)
-        self._events.close()
+        self.log.close()
         self._lock.release()
 
     def tell(self, sentence: str, event: str = "told", **fields: Any) -> None:

@@ -149,11 +149,23 @@ def run_side_by_side(
     from distillmatch.runs.runner import run  # noqa: PLC0415 - whose stages are done here too
 
     say = tell or logging.getLogger("distillmatch").warning
-    datasets, reporting, stop = Datasets(say), threading.Lock(), StopRequest()
+    loading, reporting, stop = threading.Lock(), threading.Lock(), StopRequest()
+    loaded: dict[str, Dataset] = {}
+
+    def dataset_of(config: RunConfig) -> Dataset:
+        """Return a data set, the last one if that is asked for again."""
+        key = source_key(config)
+        with loading:
+            if key not in loaded:
+                loaded.clear()
+                loaded[key] = load_source(config)
+                for problem in loaded[key].problems:
+                    say(f"left out: {problem}")
+            return loaded[key]
 
     def do(job: Job) -> None:
         try:
-            dataset = datasets.of(job.config)
+            dataset = dataset_of(job.config)
             result = run(
                 job.config,
                 job.out,
@@ -187,31 +199,3 @@ def source_key(config: RunConfig) -> str:
     A user's own source may read anything of a configuration.
     """
     return config.model_dump_json(include=None if ":" in config.source else set(IMAGE_KEYS))
-
-
-class Datasets:
-    """Data sets of several runs, each loaded once.
-
-    Of equal ones, which a user's source may give for different seeds, one is kept.
-    """
-
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
-        self._loading = threading.Lock()
-        self._loaded: dict[str, Dataset] = {}
-
-    def of(self, config: RunConfig) -> Dataset:
-        """Return the data set of a configuration."""
-        key = source_key(config)
-        with self._loading:
-            if key not in self._loaded:
-                new = load_source(config)
-                alike = [one for one in self._loaded.values() if _identity(one) == _identity(new)]
-                for problem in () if alike else new.problems:
-                    self.tell(f"left out: {problem}")
-                self._loaded[key] = (alike or [new])[0]
-            return self._loaded[key]
-
-
-def _identity(dataset: Dataset) -> tuple[Any, ...]:
-    return dataset.name, dataset.label_fraction, dataset.fingerprint
