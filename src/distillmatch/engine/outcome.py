@@ -52,23 +52,24 @@ class Clock:
     """Adds up the seconds of named phases."""
 
     def __init__(self, seconds: dict[str, float] | None = None) -> None:
-        self.seconds = dict(seconds or {})
-        self.running: tuple[str, float] | None = None
+        self._seconds = dict(seconds or {})
+        self._running: tuple[str, float] | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block."""
-        self.running = name, time.perf_counter()
+        self._running = name, time.perf_counter()
         try:
             yield
         finally:
-            self.seconds, self.running = self.so_far(), None
+            self._seconds, self._running = self.seconds, None
 
-    def so_far(self) -> dict[str, float]:
-        """Return the seconds of all phases, of the one that is running up to now."""
-        seconds = dict(self.seconds)
-        if self.running is not None:
-            name, start = self.running
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of all phases, of the one that is running up to now."""
+        seconds = dict(self._seconds)
+        if self._running is not None:
+            name, start = self._running
             seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
         return seconds
 

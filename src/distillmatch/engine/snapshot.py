@@ -46,7 +46,7 @@ def take_snapshot(
     values = {
         **{name: getattr(underway, name) for name in ("task", "trainings", "epochs", "work")},
         "losses": deepcopy(underway.losses),
-        "seconds": underway.clock.so_far(),
+        "seconds": underway.clock.seconds,
         "values": {name: float(value) for name, value in method.values.items()},
         "copies": dict(method.copies),
         "coreset": [len(images) for images in coreset.by_class],

@@ -99,9 +99,10 @@ def run(
                 return _finished(result, bound, stream, folder)
         count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
         # A run without a folder cannot be resumed: signals end it at once.
-        listens = StopRequest(say) if folder and not stop else nullcontext(stop or StopRequest())
-        with AtOnce() as runs, listens as stop_request:
-            given = config, stream, described, start, checkpoint_seconds, runs, stop_request
+        request = stop or StopRequest(None if folder is None else folder.tell)
+        heard = nullcontext() if stop is not None or folder is None else request
+        with AtOnce() as runs, heard:
+            given = config, stream, described, start, checkpoint_seconds, runs, request
             session = Session(*given, folder, bound, progress)
             beside = count > 1 or (folder is not None and folder.has_stages)
             if found_method.independent_tasks and beside:
