@@ -40,9 +40,11 @@ class RunLog:
                 if file.read(1) != b"\n":
                     text = "\n" + text
             file.write(text.encode(errors="replace"))
-        with contextlib.suppress(OSError, DiskError):
-            if self.event_files.is_dir():
-                self._write_event(entry)
+        if self.event_files.is_dir():
+            if self._writer is None or event in ("begun", "continued"):
+                self.write_events()
+            elif event in ("epoch", "task"):
+                self._add([entry])
 
     def close(self) -> None:
         """End the event file, if there is one."""
@@ -50,30 +52,37 @@ class RunLog:
             with contextlib.suppress(OSError):
                 self._writer.close()
 
-    def _write_event(self, entry: Entry) -> None:
+    def write_events(self) -> None:
+        """Write a new event file with all that the log has."""
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
-        entries = [entry] if entry["event"] in ("epoch", "task") else []
-        if self._writer is None or entry["event"] in ("begun", "continued"):
-            self.close()
+        self.close()
+        with contextlib.suppress(OSError, DiskError):
             for old in self.event_files.glob("events.out.tfevents.*"):
                 old.unlink()
             # A TensorBoard that is open forgets what it has read of an earlier file.
             self._writer = SummaryWriter(str(self.event_files), purge_step=0)
-            entries = history(read_log(self.path))
-        for one in entries:
-            for tag, value in scalars(one).items():
-                self._writer.add_scalar(tag, value, one.get("step", one["task"]))
-        self._writer.flush()
+            self._add(history(read_log(self.path)))
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        with contextlib.suppress(OSError):
+            for entry in entries:
+                for tag, value in scalars(entry).items():
+                    self._writer.add_scalar(tag, value, entry.get("step", entry["task"]))
+            self._writer.flush()
 
 
 def begin_event_files(folder: Path) -> None:
-    """Let the run in a folder, which need not be there yet, write event files."""
+    """Let the run in a folder write event files, of what its log has so far too."""
     if find_spec("tensorboard") is None:
         extra = "pip install 'distillmatch[tensorboard]'"
         raise ConfigError(f"event files need TensorBoard: {extra}")
-    with explain_disk_errors("making a folder", folder / EVENT_FILES):
-        (folder / EVENT_FILES).mkdir(parents=True, exist_ok=True)
+    log = RunLog(folder)
+    with explain_disk_errors("making a folder", log.event_files):
+        log.event_files.mkdir(parents=True, exist_ok=True)
+    if log.path.exists() and not any(log.event_files.iterdir()):
+        log.write_events()
+        log.close()
 
 
 def epochs_of(training: str, tasks: Iterable[Mapping[str, Any]]) -> int:
