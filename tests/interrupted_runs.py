@@ -9,7 +9,7 @@ from small_runs import six_classes
 
 from distillmatch.config import RunConfig
 from distillmatch.runs import run
-from distillmatch.runs.threads import CONTINUED
+from distillmatch.runs.side_by_side import CONTINUED
 
 Result = dict[str, Any]
 ALWAYS = 1e-9

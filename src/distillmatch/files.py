@@ -1,13 +1,10 @@
-"""Write files atomically, lock them, and read them with care."""
+"""Write files atomically, and read them with care."""
 
-import contextlib
 import os
-import stat
-import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EBUSY, EINVAL
+from errno import EINVAL
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,11 +12,6 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json
 
 from distillmatch.errors import DistillMatchError, explain_disk_errors
-
-if sys.platform != "win32":
-    import fcntl
-
-LOCK_TRIES = 1000
 
 # Reading it changes it for a moment, which other threads would see: so this is done once.
 UMASK = os.umask(0)
@@ -39,13 +31,8 @@ def user_cache() -> Path | None:
 
 
 @contextmanager
-def atomic_file(
-    path: Path, doing: str, check: Callable[[], None] | None = None
-) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` that takes its name only when the block succeeds.
-
-    `check` is called once everything is on the disk, and may raise to keep the old file.
-    """
+def atomic_file(path: Path, doing: str) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that takes its name only when the block succeeds."""
     with explain_disk_errors(doing, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
@@ -58,8 +45,6 @@ def atomic_file(
                 file.flush()
                 os.fsync(file.fileno())
             temporary.chmod(0o666 & ~UMASK)
-            if check is not None:
-                check()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -71,40 +56,6 @@ def write_atomically(path: Path, content: bytes | str, doing: str = "writing it"
     data = content.encode() if isinstance(content, str) else content
     with atomic_file(path, doing) as file:
         file.write(data)
-
-
-@contextmanager
-def locked_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read and append, once no other process holds it; make it if need be.
-
-    Windows has no such locks, and some network file systems have none: there nobody waits.
-    """
-    for attempt in range(LOCK_TRIES):
-        with contextlib.ExitStack() as opened:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = opened.enter_context(path.open("a+b"))
-            except (FileExistsError, FileNotFoundError):
-                if attempt < LOCK_TRIES - 1:
-                    continue  # another process is done with it and removes its folder right now
-                raise
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(EINVAL, "expected a file, found a pipe or a device", str(path))
-            if sys.platform != "win32":
-                with contextlib.suppress(OSError):
-                    fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-            if lies_at(file.fileno(), path):
-                yield file
-                return
-    raise OSError(EBUSY, os.strerror(EBUSY), str(path))
-
-
-def lies_at(descriptor: int, path: Path) -> bool:
-    """Return whether an open file still has its name; another process may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def check_writable(folder: Path, doing: str) -> None:
@@ -147,23 +98,8 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode()
 
 
-def is_other_json(path: Path, form: str, versions: Collection[int]) -> bool:
-    """Return whether a file is whole JSON of another format or version, and so not damaged."""
-    try:
-        record = from_json(read_bytes(path))
-    except (OSError, ValueError):
-        return False
-    if not isinstance(record, dict) or record.get("format") != form:
-        return True
-    return record.get("version") not in versions
-
-
 def read_record(
-    path: Path,
-    what: str,
-    form: str,
-    version: int | tuple[int, ...],
-    error: type[DistillMatchError],
+    path: Path, what: str, form: str, version: int | tuple[int, ...], error: type[DistillMatchError]
 ) -> dict[str, Any]:
     """Read a JSON object that names its format and version; raise `error` if it is another.
 
@@ -174,11 +110,7 @@ def read_record(
         record = from_json(read_text(path))
     except OSError as problem:
         raise error(f"{path}: {problem.strerror or problem}") from None
-    except ValueError as problem:
-        if "recursion limit" in str(problem):
-            raise error(
-                f"{path}: expected a {what}, found JSON that is nested too deeply"
-            ) from None
+    except ValueError:
         raise error(f"{path}: expected a {what} in JSON, found something else") from None
     if not isinstance(record, dict) or record.get("format") != form:
         raise error(f"{path}: expected a {what}, found other JSON")

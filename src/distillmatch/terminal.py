@@ -8,7 +8,6 @@ import io
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -140,8 +139,7 @@ class LiveProgress:
     """Shows on standard error how far some work is, and the time left.
 
     On a terminal it draws a bar, once the work has lasted for `patience` seconds. Elsewhere it
-    prints a line each minute, and for shares of a whole one for every tenth too. These come from a
-    thread of their own, because a single step can take hours.
+    prints a line when a minute has passed, and for shares of a whole at every tenth too.
     """
 
     def __init__(
@@ -154,9 +152,6 @@ class LiveProgress:
         self.doing = ""
         self._begun = self._printed_at = time.monotonic()
         self._bar: Progress | None = None
-        self._clock: threading.Thread | None = None
-        self._stopped = threading.Event()
-        self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -175,23 +170,21 @@ class LiveProgress:
             self._bar = Progress(*columns, console=self.console, transient=True)
             self._bar.add_task("", amount="", left="")
             self._draw()
-        elif self.unit == "share" and total:
-            self._clock = threading.Thread(target=self._print_each_minute, daemon=True)
-            self._clock.start()
 
     def advance(self, amount: float, doing: str = "") -> None:
         """Add finished work, and say what is being done."""
-        with self._lock:
-            self.update(self.done + amount, doing)
+        self.update(self.done + amount, doing)
 
     def update(self, done: float, doing: str = "") -> None:
         """Set how much is done, and say what is being done."""
-        with self._lock:
-            before, self.done, self.doing = self.done, done, doing or self.doing
-            if self._bar is not None:
-                self._draw()
-            elif time.monotonic() - self._printed_at >= LINE_SECONDS or self.is_due(before):
-                self._print_line()
+        before, self.done, self.doing = self.done, done, doing or self.doing
+        if self._bar is not None:
+            self._draw()
+        elif time.monotonic() - self._printed_at >= LINE_SECONDS or self.is_due(before):
+            self._printed_at = time.monotonic()
+            words = filter(None, (self.amount(), self.left(), self.doing))
+            if not _silent_blocks:
+                self.console.print(f"{self.title}: {', '.join(words)}", soft_wrap=True)
 
     def tell(self, sentence: str) -> None:
         """Print a sentence, above the bar."""
@@ -201,17 +194,13 @@ class LiveProgress:
         """End."""
         if self._bar is not None:
             self._bar.stop()
-        self._stopped.set()
-        if self._clock is not None:
-            self._clock.join()
 
     def left(self) -> str:
         """Return how long the rest takes at the pace so far, once that can be estimated."""
         seconds, made = time.monotonic() - self._begun, self.done - self.found
         if not self.total or made <= 0 or self.done >= self.total:
             return ""
-        enough = JUDGED_SECONDS if made >= JUDGED_SHARE * self.total else LONG_SECONDS
-        if seconds < enough:
+        if seconds < (JUDGED_SECONDS if made >= JUDGED_SHARE * self.total else LONG_SECONDS):
             return ""
         return f"about {duration(seconds * (self.total - self.done) / made)} left"
 
@@ -230,34 +219,19 @@ class LiveProgress:
         done = shown(int(self.done))
         return done if self.total is None else f"{done} of {shown(int(self.total))}"
 
-    def _print_line(self) -> None:
-        """Print a line: what is being done, how much is done, and the time left."""
-        self._printed_at = time.monotonic()
-        if not _silent_blocks:
-            words = filter(None, (self.amount(), self.left(), self.doing))
-            self.console.print(f"{self.title}: {', '.join(words)}", soft_wrap=True)
-
     def _draw(self) -> None:
-        """Draw the bar."""
-        assert self._bar is not None
         if _silent_blocks or time.monotonic() - self._begun < self.patience:
             return
+        assert self._bar is not None
         self._bar.start()
-        what = ": ".join(filter(None, (self.title, self.doing)))
         self._bar.update(
             self._bar.task_ids[0],
             total=self.total,
             completed=self.done,
-            description=clean(what),
+            description=clean(": ".join(filter(None, (self.title, self.doing)))),
             amount=self.amount(),
             left=self.left(),
         )
-
-    def _print_each_minute(self) -> None:
-        while not self._stopped.wait(self._printed_at + LINE_SECONDS - time.monotonic()):
-            with self._lock:
-                if time.monotonic() - self._printed_at >= LINE_SECONDS:
-                    self._print_line()
 
 
 @contextmanager

@@ -110,7 +110,6 @@ WRONG = [
     ("run --seeds=1,x", "--seeds must be a whole number, not 'x'"),
     ("run --resume maybe", "--resume must be one of no, auto, must, not 'maybe'"),
     ("run --checkpoint-seconds nan", "--checkpoint-seconds must be a finite number, not 'nan'"),
-    ("run --runs-per-gpu 2", "--runs-per-gpu goes with --seeds only"),
     ("run --seeds 1,2 --seed 3", "--seed cannot be given together with --seeds"),
     ("tune --folds 1", "--folds must be at least 2, not '1'"),
     ("suite list tabel-2a", "did you mean 'table-2a'?"),

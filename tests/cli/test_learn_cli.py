@@ -140,7 +140,7 @@ def test_a_second_process_is_refused_while_one_learns(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content_of(world / "state")
-    lock = FolderLock(world / "state", lambda sentence: None)
+    lock = FolderLock(world / "state")
     try:
         assert main(["learn", str(world / "state"), "--labeled", str(world / "april")]) == 2
         refusal = capsys.readouterr().err

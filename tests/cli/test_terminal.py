@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,27 +171,3 @@ def test_progress_off_a_terminal_is_a_line_every_tenth_of_the_way_with_the_time_
         "dm: 65 % done, about 23 s left, task 1",
         "dm: 100 % done, task 1",
     ]
-
-
-def test_progress_off_a_terminal_speaks_by_the_clock_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.terminal.LINE_SECONDS", 0.02)
-    progress, said = LiveProgress("dm"), ""
-    progress.start(1000.0)
-
-    def wait_for(line: str) -> None:
-        nonlocal said
-        end = time.monotonic() + 60
-        while line not in said and time.monotonic() < end:
-            time.sleep(0.01)
-            said += capsys.readouterr().err
-        assert line in said
-
-    wait_for("dm: 0 % done\n")
-    progress.advance(3.0, "task 1")
-    wait_for("dm: 0.3 % done, task 1\n")
-    progress.stop()
-    capsys.readouterr()
-    time.sleep(0.1)
-    assert capsys.readouterr().err == ""

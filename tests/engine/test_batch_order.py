@@ -184,12 +184,6 @@ def test_an_epoch_over_the_unlabeled_images_has_each_of_them_while_labeled_ones_
     assert without.steps == order_of(5, 0, 2, last).steps, "there is no unlabeled image to count"
 
 
-def test_without_a_share_or_stored_images_all_labeled_images_are_alike() -> None:
-    for stored, share in ((9, None), (0, 0.5)):
-        rows = chain.from_iterable(batches_of(order_of(23, stored, 8, "short", share), 0))
-        assert sorted(rows) == list(range(23 + stored))
-
-
 def test_the_share_of_a_training_holds_unless_the_run_has_one() -> None:
     for share, in_batch in ((None, 4), (0.25, 2)):
         rows = batches_of(order_of(23, 9, 8, share=share, stored_share=0.5), 0)

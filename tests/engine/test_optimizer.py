@@ -11,13 +11,7 @@ import torch
 from small_runs import TESTS, engine_for, tiny
 from torch import Tensor, nn
 
-from distillmatch.engine.optimizer import (
-    AdamW,
-    Descent,
-    LayerwiseDescent,
-    Optimizer,
-    WeightAverage,
-)
+from distillmatch.engine.optimizer import AdamW, Descent, LayerwiseDescent, Optimizer, WeightAverage
 from distillmatch.engine.steps import Step
 from distillmatch.methods import Training
 

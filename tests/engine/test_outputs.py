@@ -1,8 +1,5 @@
 """Outputs of networks that do not learn: of frozen ones for the steps, of a method for tests."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,52 +9,14 @@ from torch import Tensor
 from distillmatch.config import RunConfig
 from distillmatch.engine import outputs as outputs_module
 from distillmatch.engine.device import Placement
-from distillmatch.engine.outputs import CapturedOutputs, evaluate, frozen_outputs
+from distillmatch.engine.outputs import evaluate
 from distillmatch.methods import TaskInfo
-from distillmatch.methods.method import Past
-from distillmatch.networks import build_network
 from distillmatch.streams import build_stream
 from distillmatch.views import Normalization
 
 TASK = TaskInfo(number=1, sizes=(2, 2), last=False, coreset=False)
 NEUTRAL = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 CPU = Placement(torch.device("cpu"), torch.float32)
-
-
-class OnAGpu(Placement):
-    """A CPU whose work is captured, by a stand-in that computes it anew."""
-
-    captures = True
-
-
-class Captured:
-    made = 0
-
-    def __init__(self, work: Callable[[], Any], trials: int) -> None:
-        type(self).made += 1
-        self.replay = work
-
-
-@pytest.mark.parametrize("by_batch", [True, False])
-def test_short_batches_are_captured_once_wherever_they_lie(
-    by_batch: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outputs_module, "CapturedWork", Captured)
-    monkeypatch.setattr(Captured, "made", 0)
-    network = build_network("wrn-10-1", 4, image_size=8).eval()
-
-    def past(images: Tensor, task: TaskInfo) -> Past:
-        return Past(network(images))
-
-    placement = OnAGpu(torch.device("cpu"), torch.float32)
-    networks = [network] if by_batch else []
-    captured = CapturedOutputs(past, TASK, placement, "classifier", networks)
-    for sizes in ((4, 4, 2, 4), (2, 4, 4, 4), (4, 4, 4, 2), (4, 4, 4, 4)):
-        images = torch.randn(sum(sizes), 3, 8, 8)
-        expected = frozen_outputs(past, images, TASK, placement, sizes, networks)
-        torch.testing.assert_close(captured(images, sizes).past, expected.past)
-    # Three full batches, a short one and four full ones; or fourteen images and sixteen.
-    assert Captured.made == (3 if by_batch else 2)
 
 
 class Reader:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import SOURCE, six_classes, tiny
+from small_runs import six_classes, tiny
 from torch import Tensor
 
-from distillmatch.cli import main
 from distillmatch.engine.outcome import LossMeans
 from distillmatch.errors import TrainingError
 from distillmatch.methods import Batch, TaskInfo
@@ -53,13 +52,3 @@ def test_a_network_that_its_last_step_ruined_stops_the_run(method: str, rate: fl
     config = tiny(method=method, batch=64, epochs=1, learning_rate=rate, task_sizes=None, tasks=1)
     with pytest.raises(TrainingError, match=r"in task 1 the classifier ended without finite"):
         run(config, dataset=six_classes())
-
-
-def test_the_command_ends_with_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["run", "--source", SOURCE, "--method", "base", "--tasks", "1", "--epochs", "2"]
-    words += ["--network", "wrn-10-1", "--device", "cpu", "--learning-rate", "1e30"]
-    assert main([*words, "--out", str(tmp_path), "--quiet"]) == 2
-    sentence = capsys.readouterr().err
-    assert "a lower learning_rate may help" in sentence and sentence.count("\n") == 1

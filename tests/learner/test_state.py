@@ -288,7 +288,7 @@ def test_a_repeated_command_learns_nothing_and_finishes_the_report(
 
 
 def test_one_process_at_a_time(world: Path, state: Path) -> None:
-    lock = FolderLock(state, print)
+    lock = FolderLock(state)
     try:
         assert read_state(state)["busy"]
         with pytest.raises(LockedError):

@@ -74,8 +74,3 @@ def remarks(said: dict[str, Any]) -> list[str]:
     result = {**made_up_run("base"), "commit": said}
     report = Check({}).add(result, None)
     return [one for one in report.remarks if not one.startswith("no experiment")]
-
-
-@pytest.mark.parametrize("name", ["unknown", "HEAD", "--all", "HEAD~1", "", "0123"])
-def test_what_is_no_commit_is_not_looked_for(name: str) -> None:
-    assert tree_in_history(name) is None

@@ -165,12 +165,6 @@ def test_a_bound_of_another_stream_or_recipe_is_refused(
         run(tiny(method="base"), dataset=other, bound=bound_of(bound))
 
 
-def test_a_bound_serves_all_unlabeled_streams_and_coresets(bound: Result) -> None:
-    other = tiny(method="base", unlabeled="task", coreset=3, epochs=1)
-    result = run(other, dataset=six_classes(), bound=bound_of(bound))
-    assert result["metrics"]["omega"] is not None
-
-
 def test_memory_and_seconds_add_up(result: Result, bound: Result) -> None:
     # Two labels a class: one class holds two images, three classes share four, six share four.
     assert [task["stored_images"] for task in result["tasks"]] == [2, 4, 4]
@@ -196,12 +190,6 @@ def test_the_detector_is_diagnosed_where_it_is_used(result: Result) -> None:
     for left in (first, middle):
         assert 0 <= left["auroc"] <= 100 and left["threshold"] is not None
     assert last["auroc"] is None and last["tpr"] is None, "no detector after the last task"
-
-
-def test_a_result_is_read_from_its_file_or_its_folder(tmp_path: Path) -> None:
-    made = run(tiny(method="base", epochs=1), tmp_path / "run", dataset=six_classes())
-    for where in (tmp_path / "run", tmp_path / "run" / "result.json", str(tmp_path / "run")):
-        assert read_result(where) == made
 
 
 @pytest.mark.parametrize(

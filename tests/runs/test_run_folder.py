@@ -1,9 +1,7 @@
 """The folder of a run: whose it is, what it records, that it is run once; and saved streams."""
 
-import errno
 import json
 import os
-import platform
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,49 +109,14 @@ def test_there_must_be_something_to_continue_where_that_is_asked(tmp_path: Path)
         run(interrupted(), tmp_path, checkpoint_seconds=float("nan"))
 
 
-def test_a_lock_taken_a_moment_ago_says_whose_it_is(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path, said.append)
-    lock.path.write_text("")  # as between the locking and the number
-    writer = threading.Timer(0.1, lambda: lock.path.write_text(f"{os.getpid()}\n"))
-    writer.start()
-    with pytest.raises(LockedError, match="another run of this process is running"):
-        FolderLock(tmp_path, said.append)
-    writer.join()
-    lock.release()
-
-
-def test_a_lock_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
-    (tmp_path / "run.lock").write_text("123456\n")
-    assert session(interrupted(method="base", epochs=1), tmp_path) is not None
-    assert said == [f"process 123456 left {tmp_path} without an end; its lock is taken over"]
-
-
-def test_on_a_file_system_without_locks_a_living_process_keeps_others_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fcntl = pytest.importorskip("fcntl")
-
-    def flock(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    lock = FolderLock(tmp_path, said.append)
-    assert said == [
-        f"{tmp_path} is on a file system without locks: start no second process there at the same "
-        "moment"
-    ]
+def test_a_lock_keeps_others_out_until_its_end_and_one_left_behind_does_not(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").write_text("123456\n")  # of a process that was killed
+    lock = FolderLock(tmp_path)
     assert is_held(tmp_path)
-    with pytest.raises(LockedError, match="another run of this process is running"):
-        FolderLock(tmp_path, said.append)
+    with pytest.raises(LockedError, match=rf"{tmp_path}: a process \({os.getpid()}\) is running"):
+        FolderLock(tmp_path)
     lock.release()
-    assert not is_held(tmp_path)
-    (tmp_path / "run.lock").write_text("7 another-machine\n")
-    with pytest.raises(LockedError, match=r"process 7 of machine another-machine .* remove "):
-        FolderLock(tmp_path, said.append)
-    (tmp_path / "run.lock").write_text(f"{2**30} {platform.node()}\n")
-    said.clear()
-    FolderLock(tmp_path, said.append).release()
-    assert said[0] == f"process {2**30} left {tmp_path} without an end; its lock is taken over"
+    assert not is_held(tmp_path) and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -179,7 +142,7 @@ def test_who_only_looks_at_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) ->
     looking.start()
     try:
         for _ in range(300):
-            FolderLock(tmp_path, lambda sentence: None).release()
+            FolderLock(tmp_path).release()
             (tmp_path / "run.lock").write_text("123456\n")
     finally:
         ended.set()

@@ -24,7 +24,7 @@ from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
 from distillmatch.runs.session import Session
-from distillmatch.runs.threads import CONTINUED
+from distillmatch.runs.side_by_side import CONTINUED
 
 Result = dict[str, Any]
 
@@ -100,9 +100,9 @@ def test_stages_killed_again_and_again_get_on_and_end_in_the_same_result(
 def test_a_finished_stage_is_not_learned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    between_epochs = Session._between_epochs
+    keep = Session._keep
 
-    def die_in_the_last_once_two_are_finished(stage: Session) -> None:
+    def die_in_the_last_once_two_are_finished(stage: Session, now: bool = False) -> None:
         end = time.monotonic() + 300
         while stage.only == 2:
             kept = [Checkpoints(tmp_path / "stages" / name).load()[0] for name in ("01", "02")]
@@ -110,10 +110,10 @@ def test_a_finished_stage_is_not_learned_again(
                 raise Killed
             assert time.monotonic() < end, "the first two stages did not end"
             time.sleep(0.01)
-        between_epochs(stage)
+        keep(stage, now)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Session, "_between_epochs", die_in_the_last_once_two_are_finished)
+        patched.setattr(Session, "_keep", die_in_the_last_once_two_are_finished)
         learn(tmp_path, 3)
     watching = Watching()
     # One at once too goes on with the stages that are there.

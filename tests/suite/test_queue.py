@@ -75,7 +75,7 @@ def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
     monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
     ledger, said = Ledger(tmp_path / "ledger"), list[str]()
     (job,) = jobs_in(tmp_path, "base")
-    lock = FolderLock(job.out, nothing)
+    lock = FolderLock(job.out)
     queue = Queue([job], ledger, said.append)
     assert queue.names("elsewhere") == ["base1"] and queue.take() is None
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_
     (job,) = jobs_in(tmp_path, "base")
     first = Queue([job], None, nothing)
     assert first.take() == job
-    lock = FolderLock(job.out, nothing)
+    lock = FolderLock(job.out)
     second = Queue([job], None, nothing)
     assert second.take() is None
     lock.release()
@@ -147,7 +147,7 @@ def test_processes_that_share_folders_run_everything_once(
             lock.release()
             queue.finished(job.name, made)
         elif (job_taken := queue.take()) is not None:
-            under_way[turn] = job_taken, FolderLock(job_taken.out, nothing)
+            under_way[turn] = job_taken, FolderLock(job_taken.out)
             begun.append(job_taken.name)
 
     for turn in turns:

@@ -125,7 +125,7 @@ def _start_over_if_changed(config: RunConfig, out: Path) -> None:
     settings, text = out / "config.yaml", config.to_yaml()
     if settings.exists() and settings.read_text(encoding="utf-8") != text:
         with RunFolder(out, lambda sentence: None) as folder:
-            folder.find("no", config, "")
+            folder.start_over()
     write_atomically(settings, text, "writing the configuration")
 
 

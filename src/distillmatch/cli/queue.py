@@ -10,6 +10,7 @@ from distillmatch.cli.parser import Parser, option
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.config.base import Count
 from distillmatch.errors import ConfigError
+from distillmatch.files import check_writable
 from distillmatch.terminal import LiveProgress
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def do_runs(
     """Do runs with progress shown: on all GPUs if a run uses one, else on all cores, or by Ray."""
     import torch
 
-    from distillmatch.runs.lock import excludes
     from distillmatch.suite.local import LocalWorkers, on_cpu, on_gpus
     from distillmatch.suite.queue import Queue, work_off
     from distillmatch.suite.ray_engine import RayWorkers
@@ -67,10 +67,7 @@ def do_runs(
         queue = Queue(jobs, ledger, progress.tell, in_order=in_order)
         if queue.over:
             return queue
-        if not excludes(log_folder):
-            progress.tell(
-                f"{log_folder} is on a file system without locks: start no second process"
-            )
+        check_writable(log_folder, "making the folder of the runs")
         seconds, per_gpu = arguments.checkpoint_seconds, arguments.runs_per_gpu or 1
         workers: LocalWorkers | RayWorkers
         if arguments.engine == "ray":

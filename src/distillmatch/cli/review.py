@@ -121,11 +121,10 @@ def _alone_in(out: Path) -> Iterator[None]:
 
     if (out / HEAD).exists():
         raise ConfigError(f"--out {shown(out)}: a learner's folder; labels need one of their own")
-    lock = FolderLock(out / OF_REVIEW, tell)
+    lock = FolderLock(out / OF_REVIEW)
     try:
         yield
     finally:
         lock.release()
         with contextlib.suppress(OSError):
-            (out / OF_REVIEW).rmdir()
             out.rmdir()

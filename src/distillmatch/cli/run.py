@@ -1,21 +1,22 @@
 """`distillmatch run`: learn a stream by a method, with one seed or several, and write results."""
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from distillmatch.cli.options import add_common, add_config_options, config_for_stream, config_from
 from distillmatch.cli.parser import Commands, Parser, add_command, option
+from distillmatch.cli.queue import ON_CPU, do_runs
 from distillmatch.config import RunConfig
 from distillmatch.config.base import Count, CountOrZero, Place
-from distillmatch.errors import ConfigError
+from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.plugins import METHODS, plugin_names, refuse_unknown
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream
-from distillmatch.terminal import LiveProgress, say, show, shown_progress, tell
+from distillmatch.terminal import say, show, shown_progress, tell
 
 RUNS = Path("runs")
+Resume = Literal["no", "auto", "must"]
 
 
 def add_parser(commands: Commands) -> Parser:
@@ -31,11 +32,9 @@ def add_parser(commands: Commands) -> Parser:
     group = parser.add_argument_group("several seeds")
     said = "run each of these seeds, in DIR/seed-N, and compare them"
     option(group, "--seeds N,N,…", said, tuple[CountOrZero, ...])
-    said = "with --seeds: runs at once in this process (default: 1)"
-    option(group, "--runs-per-gpu K", said, Count)
     group = parser.add_argument_group("checkpoints")
     said = "no: start over; auto: resume what DIR holds; must: fail if there is nothing to resume"
-    option(group, "--resume", said, Literal["no", "auto", "must"], "auto")
+    option(group, "--resume", said, Resume, "auto")
     add_common(group, "checkpoint_seconds")
     said = "learn a stream saved by `distillmatch stream --save`, which also describes it"
     option(parser, "--stream FILE", said, Place)
@@ -62,8 +61,6 @@ def run(arguments: argparse.Namespace) -> None:
         config = config_for_stream(arguments.stream, arguments, RunConfig, free)
     refuse_unknown(config.method, plugin_names(METHODS), "method")
     if arguments.seeds is None:
-        if arguments.runs_per_gpu is not None:
-            raise ConfigError("--runs-per-gpu goes with --seeds only")
         _run_one(arguments, config)
         return
     for name in ("seed", "bound", "at_once"):
@@ -87,17 +84,15 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.runs import bound_of, read_result
     from distillmatch.runs import run as run_config
-    from distillmatch.runs.tensorboard import TensorBoard
+    from distillmatch.runs.log import begin_event_files
 
     out = arguments.out or default_folder(config, arguments.stream)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     dataset = load_source(config) if arguments.stream else None
     stream = Stream.load(arguments.stream, dataset) if dataset is not None else None
-    with ExitStack() as ends:
-        quiet: bool = arguments.quiet
-        progress = ends.enter_context(shown_progress(None, not quiet, config.method))
-        if arguments.tensorboard:
-            ends.enter_context(TensorBoard(out))
+    if arguments.tensorboard:
+        begin_event_files(out)
+    with shown_progress(None, not arguments.quiet, config.method) as progress:
         result = run_config(
             config,
             out,
@@ -110,46 +105,46 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
             tell=tell,
             at_once=arguments.at_once,
         )
-    if not quiet:
+    if not arguments.quiet:
         show(task_table(result), comparison_table([result]))
         say(f"result: {out / 'result.json'}")
 
 
 def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     """Run all seeds and print how they compare; the failure of one leaves the others alone."""
+    from distillmatch.methods import with_options
     from distillmatch.report.comparison import comparison_table
-    from distillmatch.runs import Job, run_side_by_side
-    from distillmatch.runs.tensorboard import TensorBoard
-    from distillmatch.runs.threads import SharedProgress
+    from distillmatch.runs import Job, read_result
+    from distillmatch.runs.log import begin_event_files
+    from distillmatch.suite.queue import error_file
 
     jobs = []
     for seed in dict.fromkeys(arguments.seeds):
-        one, out = config.replace(seed=seed), arguments.out
+        one, out = with_options(config.replace(seed=seed)), arguments.out
         folder = default_folder(one, arguments.stream) if out is None else out / f"seed-{seed}"
         jobs.append(Job(f"seed-{seed}", one, folder, arguments.stream))
-    results: dict[str, dict[str, Any]] = {}
-    failures: dict[str, Exception] = {}
-    live = LiveProgress(f"{config.method}, {len(jobs)} seeds")
-    shared = None if arguments.quiet else SharedProgress(live, len(jobs))
-    waiting = iter(jobs)
-    with ExitStack() as ends:
-        ends.enter_context(live)
-        for job in jobs if arguments.tensorboard else ():
-            ends.enter_context(TensorBoard(job.out))
-        run_side_by_side(
-            lambda: next(waiting, None),
-            arguments.runs_per_gpu or 1,
-            finished=lambda job, result: results.update({job.name: result}),
-            failed=lambda job, error: failures.update({job.name: error}),
-            progress=None if shared is None else lambda job: shared,
-            checkpoint_seconds=arguments.checkpoint_seconds,
-            resume=arguments.resume,
-            tell=tell,
-        )
-    if results and not arguments.quiet:
-        finished = [results[job.name] for job in jobs if job.name in results]
-        show(comparison_table(finished))
-    for name, error in failures.items():
-        tell(f"{name} failed: {' '.join(str(error).split())}")
-    if failures:
-        raise next(iter(failures.values()))
+    for job in jobs:
+        _prepare(job.out, arguments.resume)
+        if arguments.tensorboard:
+            begin_event_files(job.out)
+    engine = argparse.Namespace(**vars(ON_CPU))
+    engine.checkpoint_seconds = arguments.checkpoint_seconds
+    queue = do_runs(jobs, arguments.out or RUNS, engine, in_order=True)
+    done = [read_result(queue.entries[name].job.out) for name in queue.names("done")]
+    if done and not arguments.quiet:
+        show(comparison_table(done))
+    for name in queue.names("failed"):
+        entry = queue.entries[name]
+        raise TrainingError(f"{name} failed: {entry.reason}; see {error_file(entry.job)}")
+
+
+def _prepare(out: Path, resume: Resume) -> None:
+    """Clear what a folder has of a run, or refuse it if there must be something and is nothing."""
+    from distillmatch.runs.folder import RESULT, STAGES, RunFolder
+
+    begun = any((out / name).exists() for name in (RESULT, STAGES, "checkpoints"))
+    if begun and resume == "no":
+        with RunFolder(out, tell) as folder:
+            folder.start_over()
+    if not begun and resume == "must":
+        raise RunFolderError(f"{out}: there is no run to continue")

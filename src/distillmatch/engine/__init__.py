@@ -5,12 +5,4 @@ from distillmatch.engine.engine import Engine
 from distillmatch.engine.outcome import Judgement, NoProgress, Progress, TaskOutcome
 from distillmatch.engine.snapshot import Snapshot
 
-__all__ = [
-    "Engine",
-    "Judgement",
-    "NoProgress",
-    "Placement",
-    "Progress",
-    "Snapshot",
-    "TaskOutcome",
-]
+__all__ = ["Engine", "Judgement", "NoProgress", "Placement", "Progress", "Snapshot", "TaskOutcome"]

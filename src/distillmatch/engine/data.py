@@ -125,11 +125,8 @@ class TaskData:
         self.last_batches = find_method(config.method).recipe_of(config).last_batches
         self.networks: Mapping[str, nn.Module] = {}
         self.limit = resident_limit(config.resident_bytes, placement)
-        of_labels, of_unlabeled = make_stores(
-            [[*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)],
-            placement,
-            self.limit,
-        )
+        groups = [*_listed(labeled[0]), *_listed(stored[0])], _listed(unlabeled)
+        of_labels, of_unlabeled = make_stores(groups, placement, self.limit)
         labels = np.concatenate([labeled[1], stored[1]])
         everything, first = np.arange(len(labels)), _first_halves(labels)
 
@@ -166,9 +163,7 @@ class TaskData:
         batches = order.labeled_batch, unlabeled_batch
         whole = lcm(*(steps_in_piece(one, self._piece_size()) for one in batches))
         count = max(1, fitting // whole) * whole
-        return [
-            range(start, min(start + count, order.steps)) for start in range(0, order.steps, count)
-        ]
+        return [range(order.steps)[start : start + count] for start in range(0, order.steps, count)]
 
     def draft(self, training: Training, number: int, steps: range) -> Draft:
         """Draw which images some steps of an epoch take, and fetch them as far as the host can."""

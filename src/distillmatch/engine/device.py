@@ -106,28 +106,18 @@ class NetworkFactory:
         cls, config: RunConfig, classes: int, image_size: int, placement: Placement
     ) -> "NetworkFactory":
         """Return the factory that a configuration asks for, its pretrained weights read."""
-        weights = None
-        if config.pretrained is not None:
-            weights = PretrainedWeights.read(config.pretrained)
-        return cls(
-            config.network,
-            classes,
-            config.seed,
-            placement,
-            image_size,
-            weights,
-        )
+        weights = None if config.pretrained is None else PretrainedWeights.read(config.pretrained)
+        return cls(config.network, classes, config.seed, placement, image_size, weights)
 
     def __call__(
         self, name: str, head: Head = "linear", initial_weights: InitialWeights = "normal"
     ) -> nn.Module:
         """Return a fresh network, with a linear head or a detector's."""
-        generator = named_generator(self.seed, name)
         network: nn.Module = build_network(
             self.network,
             self.classes,
             head,
-            generator,
+            named_generator(self.seed, name),
             image_size=self.image_size,
             weights=self.weights,
             initial_weights=initial_weights,

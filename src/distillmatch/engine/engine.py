@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distillmatch.config import RunConfig
 from distillmatch.engine.batch_order import TrainingOrder
@@ -16,12 +15,7 @@ from distillmatch.engine.trainer import EpochDone, Trainer
 from distillmatch.methods import ImageSet, TaskInfo, make_method
 from distillmatch.methods.contract import trainings_of
 from distillmatch.sources import Dataset
-from distillmatch.streams import (
-    Coreset,
-    Experience,
-    Stream,
-    stored_sizes,
-)
+from distillmatch.streams import Coreset, Stream, stored_sizes
 from distillmatch.views import Normalization
 
 
@@ -47,8 +41,8 @@ class Engine:
         self.stream = stream
         self.placement = Placement.of(config)
         self.normalization = Normalization.of(dataset.train.images)
-        classes = sum(stream.task_sizes)
-        self.factory = NetworkFactory.of(config, classes, dataset.image_size, self.placement)
+        given = sum(stream.task_sizes), dataset.image_size, self.placement
+        self.factory = NetworkFactory.of(config, *given)
         self.method = make_method(config, self.factory)
         self.coreset = Coreset(config.coreset, dataset.image_size)
         self.tasks = range(len(stream)) if only is None else range(only, only + 1)
@@ -91,12 +85,11 @@ class Engine:
 
     def _learn(self, task: TaskInfo) -> TaskOutcome:
         underway = self.underway
-        given = self._given(task)
         doing = f"task {task.number + 1}/{len(self.stream)}"
-        self.trainer.learn(task, self._task_data(task, given), doing)
+        self.trainer.learn(task, self.task_data(task.number), doing)
         self.method.end_task(task)
         if self.method.memory == "coreset":
-            self.coreset = self.coreset.after(given[-1], self.config.seed)
+            self.coreset = self.coreset.after(self.stream.experience(task.number), self.config.seed)
         with underway.clock.phase("evaluation"):
             where = self.stream, self.normalization, self.placement
             outputs = evaluate(self.method, task, *where)
@@ -109,7 +102,7 @@ class Engine:
             familiarity=outputs.familiarity,
             familiarity_labels=outputs.labels,
             judgement=underway.judgement,
-            truth=self._truth(task.number),
+            truth=self.stream.true_slots_of_unlabeled(task.number),
             values=dict(self.method.values),
             losses=underway.losses,
             seconds=underway.clock.seconds,
@@ -119,30 +112,20 @@ class Engine:
 
     def task_data(self, number: int) -> TaskData:
         """Return a task's data as they would be if the tasks before it were learned."""
-        task = self.task_info(number)
-        return self._task_data(task, self._given(task))
-
-    def _truth(self, number: int) -> NDArray[np.int64]:
-        return self.stream.true_slots_of_unlabeled(number)
-
-    def _given(self, task: TaskInfo) -> list[Experience]:
-        """Return what the method is given: the task's experience, or all of them up to it."""
-        first = 0 if self.method.memory == "everything" else task.number
-        return [self.stream.experience(n) for n in range(first, task.number + 1)]
-
-    def _task_data(self, task: TaskInfo, given: list[Experience]) -> TaskData:
+        first = 0 if self.method.memory == "everything" else number
+        *earlier, new = (self.stream.experience(n) for n in range(first, number + 1))
         truth = None
         if self.method.needs_truth:
-            truth = np.concatenate([self._truth(one.task) for one in given])
+            by_task = map(self.stream.true_slots_of_unlabeled, range(first, number + 1))
+            truth = np.concatenate([*by_task])
         stored: Labeled = (self.coreset.images, self.coreset.labels)
-        earlier = given[:-1]
         if earlier:
             stored = [one.images for one in earlier], np.concatenate([e.labels for e in earlier])
         data = TaskData(
-            task,
-            (given[-1].images, given[-1].labels),
+            self.task_info(number),
+            (new.images, new.labels),
             stored,
-            [one.unlabeled for one in given],
+            [one.unlabeled for one in (*earlier, new)],
             self.config,
             normalization=self.normalization,
             placement=self.placement,

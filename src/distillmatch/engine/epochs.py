@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -17,13 +17,8 @@ from distillmatch.methods.contract import tensors_of
 
 AHEAD = 2
 """Parts of an epoch whose images are fetched before their turn, where images have to be fetched."""
-
-
-class Place(NamedTuple):
-    """A part of an epoch."""
-
-    epoch: int
-    part: int
+Place = tuple[int, int]
+"""A part of an epoch: the numbers of both."""
 
 
 class Epochs:
@@ -56,19 +51,20 @@ class Epochs:
     def parts(self, number: int) -> Iterator[Epoch]:
         """Yield the parts of an epoch; when one is asked for, the steps of the last are queued."""
         for part in range(len(self.ranges)):
-            place = Place(number, part)
-            yield self.take(place)
+            place = number, part
+            yield self._take(place)
             if self.stream is not None:
                 # The one after the next may take the memory of this one.
                 self.steps_done.append(torch.cuda.current_stream().record_event())
-            self._prepare(self._after(place))
+                following = self._after(place)
+                if following[0] < self.training.epochs:
+                    self.prepared = following, self._make(following)
 
-    def take(self, place: Place) -> Epoch:
+    def _take(self, place: Place) -> Epoch:
         """Return a part, the prepared one if it is that."""
-        if self.prepared is None or self.prepared[0] != place:
-            self._draw(place)
-        assert self.prepared is not None
-        epoch, self.prepared = self.prepared[1], None
+        prepared, self.prepared = self.prepared, None
+        is_ready = prepared is not None and prepared[0] == place
+        epoch = prepared[1] if prepared is not None and is_ready else self._make(place)
         if self.stream is not None:
             current = torch.cuda.current_stream()
             current.wait_stream(self.stream)
@@ -77,27 +73,22 @@ class Epochs:
                 tensor.record_stream(current)
         return epoch
 
-    def _prepare(self, place: Place) -> None:
-        """Begin to make a part, where that can be done beside the steps already queued."""
-        if self.stream is not None and place.epoch < self.training.epochs:
-            self._draw(place)
-
     def _after(self, place: Place) -> Place:
-        last = place.part + 1 == len(self.ranges)
-        return Place(place.epoch + 1, 0) if last else Place(place.epoch, place.part + 1)
+        number, part = place
+        return (number + 1, 0) if part + 1 == len(self.ranges) else (number, part + 1)
 
-    def _draw(self, place: Place) -> None:
+    def _make(self, place: Place) -> Epoch:
+        """Make a part, on CUDA beside the steps that are already queued."""
         draft = self._draft(place)
-        if self.stream is None:
-            self.prepared = place, self._views(draft)
-            return
-        if not self.begun:  # later, only for what is constant while a network is trained
-            self.stream.wait_stream(torch.cuda.current_stream())
-            self.begun = True
-        if len(self.steps_done) == 2:
-            self.stream.wait_event(self.steps_done[0])
-        with torch.cuda.stream(self.stream):
-            self.prepared = place, self._views(draft)
+        if self.stream is not None:
+            if not self.begun:  # later, only for what is constant while a network is trained
+                self.stream.wait_stream(torch.cuda.current_stream())
+                self.begun = True
+            if len(self.steps_done) == 2:
+                self.stream.wait_event(self.steps_done[0])
+        with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+            frozen = self.frozen_labeled, self.frozen_unlabeled
+            return self.data.views(self.training, draft, *frozen)
 
     def _draft(self, place: Place) -> Draft:
         """Return a part's images as far as the host can have them, and have the next ones fetched.
@@ -105,22 +96,13 @@ class Epochs:
         Of what was fetched for another order than the parts are now taken in, nothing is kept.
         """
         if self.fetcher is None:
-            return self.data.draft(self.training, place.epoch, self.ranges[place.part])
-        wanted = [place]
-        while len(wanted) <= AHEAD:
-            wanted.append(self._after(wanted[-1]))
-        self.drafts = {
-            one: self.drafts.get(one) or self._fetch(self.fetcher, one)
-            for one in wanted
-            if one is place or one.epoch < self.training.epochs
-        }
+            return self.data.draft(self.training, place[0], self.ranges[place[1]])
+        fetched, self.drafts, one = self.drafts, {}, place
+        while len(self.drafts) <= AHEAD and one[0] < max(self.training.epochs, place[0] + 1):
+            given = self.training, one[0], self.ranges[one[1]]
+            self.drafts[one] = fetched.get(one) or self.fetcher.submit(self.data.draft, *given)
+            one = self._after(one)
         return self.drafts.pop(place).result()
-
-    def _fetch(self, fetcher: ThreadPoolExecutor, place: Place) -> "Future[Draft]":
-        return fetcher.submit(self.data.draft, self.training, place.epoch, self.ranges[place.part])
-
-    def _views(self, draft: Draft) -> Epoch:
-        return self.data.views(self.training, draft, self.frozen_labeled, self.frozen_unlabeled)
 
     def _captured(
         self, function: Frozen | None, by_batch: Sequence[nn.Module] = ()

@@ -22,7 +22,8 @@ class Optimizer(ABC):
     """torch's update by the function that it is made of, with all state in place.
 
     An object of torch.optim imports torch's compiler, which takes seconds and is not used. The rate
-    is a tensor, so that a captured step reads it. `state` is all that a resumed training needs.
+    is a tensor, so that a captured step reads it. `state` is all that a resumed training needs: at
+    first 0, from which a step makes what torch makes of none.
     """
 
     parameters: Sequence[nn.Parameter]
@@ -30,6 +31,9 @@ class Optimizer(ABC):
     weight_decay: float = 0.0
     clip: float | None = None
     state: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self._zeros()
 
     @abstractmethod
     def step(self) -> None:
@@ -45,10 +49,9 @@ class Optimizer(ABC):
 
     def _given(self, *states: Sequence[Tensor]) -> list[list[Tensor]]:
         """Return the parameters with gradients, the gradients, and their state."""
-        rows = [
-            row for row in zip(self.parameters, *states, strict=True) if row[0].grad is not None
-        ]
-        weights, *kept = ([row[n] for row in rows] for n in range(1 + len(states)))
+        rows = zip(self.parameters, *states, strict=True)
+        used = [row for row in rows if row[0].grad is not None]
+        weights, *kept = ([row[n] for row in used] for n in range(1 + len(states)))
         return [weights, [one.grad for one in weights if one.grad is not None], *kept]
 
     def _clip(self) -> None:
@@ -58,15 +61,9 @@ class Optimizer(ABC):
 
 @dataclass(eq=False)
 class Descent(Optimizer):
-    """SGD with momentum, by kernels where there are any.
-
-    Its state is the velocities, at first 0, from which a step makes what torch makes of none.
-    """
+    """SGD with momentum, by kernels where there are any; its state is the velocities."""
 
     momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.state = self._zeros()
 
     @torch.no_grad()
     def step(self) -> None:
@@ -103,9 +100,8 @@ class AdamW(Optimizer):
     def step(self) -> None:
         """Take a step."""
         self._clip()
-        weights, gradients, means, squares, steps = self._given(
-            self.means, self.squares, self.steps
-        )
+        given = self._given(self.means, self.squares, self.steps)
+        weights, gradients, means, squares, steps = given
         adamw(
             weights,
             gradients,
@@ -138,9 +134,6 @@ class LayerwiseDescent(Optimizer):
     trust: float = 0.001
     head: Collection[nn.Parameter] = ()
     head_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.state = self._zeros()
 
     @torch.no_grad()
     def step(self) -> None:
@@ -181,13 +174,10 @@ class WeightAverage:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.network = network
         self.decay = decay
-        self.current = {
-            name: value for name, value in network.state_dict().items() if value.is_floating_point()
-        }
-        self.averaged = {
-            name: value.clone(memory_format=torch.preserve_format)
-            for name, value in self.current.items()
-        }
+        weights = network.state_dict().items()
+        self.current = {name: value for name, value in weights if value.is_floating_point()}
+        kept = torch.preserve_format
+        self.averaged = {k: value.clone(memory_format=kept) for k, value in self.current.items()}
         first = next(iter(self.current.values()))
         self.total = torch.zeros((), device=first.device)
 

@@ -52,23 +52,24 @@ class Clock:
     """Adds up the seconds of named phases."""
 
     def __init__(self, seconds: dict[str, float] | None = None) -> None:
-        self.seconds = dict(seconds or {})
-        self.running: tuple[str, float] | None = None
+        self._seconds = dict(seconds or {})
+        self._running: tuple[str, float] | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block."""
-        self.running = name, time.perf_counter()
+        self._running = name, time.perf_counter()
         try:
             yield
         finally:
-            self.seconds, self.running = self.so_far(), None
+            self._seconds, self._running = self.seconds, None
 
-    def so_far(self) -> dict[str, float]:
-        """Return the seconds of all phases, of the one that is running up to now."""
-        seconds = dict(self.seconds)
-        if self.running is not None:
-            name, start = self.running
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of all phases, of the one that is running up to now."""
+        seconds = dict(self._seconds)
+        if self._running is not None:
+            name, start = self._running
             seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
         return seconds
 
@@ -98,9 +99,8 @@ class Underway:
 class LossMeans:
     """Appends the mean loss of each epoch, and of its terms, to `means`, one epoch late.
 
-    If the losses of an epoch were read at its end, the device would have nothing to do until the
-    host has queued the next one's steps. So they are copied when they are there, and read after
-    those steps are queued. `known` is called then with the number of the epoch, counted from 0.
+    The losses are read once the next epoch's steps are queued: read at once, the device would have
+    nothing to do meanwhile. `known` is called then with the number of the epoch, counted from 0.
     `where` names the training in an error.
     """
 
@@ -162,13 +162,13 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Says nothing."""
+    """Shows nothing."""
 
     def start(self, total: float, done: float = 0.0) -> None:
         """Ignore the total."""
 
     def advance(self, done: float, doing: str) -> None:
-        """Ignore the step."""
+        """Ignore the work."""
 
     def stop(self) -> None:
-        """Have nothing to end."""
+        """Do nothing."""

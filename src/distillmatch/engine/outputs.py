@@ -35,17 +35,17 @@ def piece_size(scoring_batch: int, side: int) -> int:
     return size
 
 
+def steps_in_piece(batch: int, most: int) -> int:
+    """Return the number of whole batches in a piece."""
+    return max(1, most // max(1, batch))
+
+
 def pieces_of(count: int, sizes: Sequence[int], most: int) -> list[list[int]]:
     """Cut so many images, or batches of some sizes, into pieces: lists of sizes."""
     if not sizes:
         return [[min(most, count - start)] for start in range(0, max(1, count), most)]
     steps = steps_in_piece(max(sizes), most)
     return [list(sizes[start : start + steps]) for start in range(0, len(sizes), steps)]
-
-
-def steps_in_piece(batch: int, most: int) -> int:
-    """Return the number of whole batches in a piece."""
-    return max(1, most // max(1, batch))
 
 
 def frozen_outputs(
@@ -67,8 +67,7 @@ def frozen_outputs(
         for batches in pieces_of(len(images), sizes, most):
             piece = images[start : start + sum(batches)]
             start += len(piece)
-            alone = by_batch_statistics(by_batch, batches) if len(piece) > 1 else nullcontext()
-            with alone:
+            with by_batch_statistics(by_batch, batches) if len(piece) > 1 else nullcontext():
                 outputs.append(outputs_of(frozen, piece, task))
     return joined(outputs)
 

@@ -44,31 +44,27 @@ def take_snapshot(
         for name, rows in underway.judgement._asdict().items():
             tensors[f"judgement/{name}"] = torch.from_numpy(rows)
     values = {
-        "task": underway.task,
-        "trainings": underway.trainings,
-        "epochs": underway.epochs,
+        **{name: getattr(underway, name) for name in ("task", "trainings", "epochs", "work")},
         "losses": deepcopy(underway.losses),
-        "seconds": underway.clock.so_far(),
-        "work": underway.work,
+        "seconds": underway.clock.seconds,
         "values": {name: float(value) for name, value in method.values.items()},
         "copies": dict(method.copies),
         "coreset": [len(images) for images in coreset.by_class],
     }
-    return Snapshot(values, {name: _copied(tensor) for name, tensor in tensors.items()})
+    copies = {  # in main memory, in the plain layout
+        name: torch.empty(one.shape, dtype=one.dtype).copy_(one.detach())
+        for name, one in tensors.items()
+    }
+    return Snapshot(values, copies)
 
 
 def restored_underway(snapshot: Snapshot) -> Underway:
     """Return how far the task was."""
-    values, judgement = snapshot.values, None
-    if judged := _below("judgement/", snapshot):
-        judgement = Judgement(**{name: rows.numpy() for name, rows in judged.items()})
+    values, judged = snapshot.values, _below("judgement/", snapshot)
     return Underway(
-        task=values["task"],
-        trainings=values["trainings"],
-        epochs=values["epochs"],
-        work=values["work"],
+        **{name: values[name] for name in ("task", "trainings", "epochs", "work")},
         losses=deepcopy(values["losses"]),
-        judgement=judgement,
+        judgement=Judgement(**{k: v.numpy() for k, v in judged.items()}) if judged else None,
         clock=Clock(values["seconds"]),
     )
 
@@ -85,11 +81,10 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
     """Put weights, values and tensors back; frozen copies that are not there yet are made."""
     method.values.clear()
     method.values.update(snapshot.values["values"])
-    device = next(method.classifier.parameters()).device
     method.tensors.clear()
-    method.tensors.update(
-        (name, tensor.to(device)) for name, tensor in _below("tensor/", snapshot).items()
-    )
+    device = next(method.classifier.parameters()).device
+    for name, tensor in _below("tensor/", snapshot).items():
+        method.tensors[name] = tensor.to(device)
     networks: dict[str, dict[str, Tensor]] = {}
     for place, tensor in _below("network/", snapshot).items():
         name, _, key = place.rpartition("/")
@@ -107,11 +102,8 @@ def restore_method(snapshot: Snapshot, method: Method) -> None:
 
 def restore_step(snapshot: Snapshot, step: Step) -> None:
     """Restore the state of a training in place: a captured step reads it there."""
-    saved = {
-        name: tensor
-        for name, tensor in snapshot.tensors.items()
-        if name.startswith(("optimizer/", "average/"))
-    }
+    of_step = ("optimizer/", "average/")
+    saved = {name: one for name, one in snapshot.tensors.items() if name.startswith(of_step)}
     if not saved and not snapshot.values["epochs"]:
         return
     state = step.state
@@ -123,13 +115,5 @@ def restore_step(snapshot: Snapshot, step: Step) -> None:
 
 def _below(prefix: str, snapshot: Snapshot) -> dict[str, Tensor]:
     """Return the tensors whose names begin so, by the rest of their names."""
-    return {
-        place.removeprefix(prefix): tensor
-        for place, tensor in snapshot.tensors.items()
-        if place.startswith(prefix)
-    }
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    """Return a copy of its own in main memory, in the plain layout."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    found = {name: one for name, one in snapshot.tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}

@@ -3,15 +3,13 @@
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial, reduce
-from itertools import accumulate
+from functools import reduce
 from operator import add
 
 import torch
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.engine.batch_order import Sizes
 from distillmatch.engine.data import Epoch
 from distillmatch.engine.device import Placement
 from distillmatch.engine.graphs import CapturedWork, captured_or_none
@@ -53,7 +51,14 @@ class Step:
         with self.placement.autocast():
             terms = terms_of(self.training, batch, self.task)
             loss = reduce(add, terms.values())
-        self._note(terms)
+        names = ("loss", *terms) if len(terms) > 1 else ("loss",)
+        if self.names and names != self.names:
+            raise ConfigError(
+                f"the loss of training '{self.training.name}' must have the same terms in every "
+                f"step: it had {', '.join(self.names[1:]) or 'one'}, and then "
+                f"{', '.join(names[1:]) or 'one'}"
+            )
+        self.names = names
         self.optimizer.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -69,17 +74,6 @@ class Step:
         if self.average is not None:
             state |= {f"average/{name}": one for name, one in self.average.tensors().items()}
         return state
-
-    def _note(self, terms: dict[str, Tensor]) -> None:
-        """Keep the names of the terms, which must be the same in every step."""
-        names = ("loss", *terms) if len(terms) > 1 else ("loss",)
-        if self.names and names != self.names:
-            raise ConfigError(
-                f"the loss of training '{self.training.name}' must have the same terms in every "
-                f"step: it had {', '.join(self.names[1:]) or 'one'}, and then "
-                f"{', '.join(names[1:]) or 'one'}"
-            )
-        self.names = names
 
 
 class CapturedStep:
@@ -148,19 +142,15 @@ class EpochSteps:
 
 def batches(epoch: Epoch) -> Iterator[Batch]:
     """Cut an epoch into the batches of its steps."""
-    for cuts in zip(_slices(epoch.sizes), _slices(epoch.unlabeled_sizes), strict=True):
-        yield map_batch(partial(_rows_of, cuts), epoch)
+    end = end_u = 0
+    for size, size_u in zip(epoch.sizes, epoch.unlabeled_sizes, strict=True):
+        cut, cut_u = slice(end, end + size), slice(end_u, end_u + size_u)
+        end, end_u = cut.stop, cut_u.stop
 
+        def rows_of(name: str, rows: Tensor, cut: slice = cut, cut_u: slice = cut_u) -> Tensor:
+            return rows[cut if name in LABELED else cut_u]
 
-def _rows_of(cuts: tuple[slice, slice], name: str, rows: Tensor) -> Tensor:
-    """Return the rows of one step of a field that has them for labeled or for unlabeled images."""
-    return rows[cuts[name not in LABELED]]
-
-
-def _slices(sizes: Sizes) -> Iterator[slice]:
-    """Yield where rows of the given counts lie that follow each other."""
-    for size, end in zip(sizes, accumulate(sizes), strict=True):
-        yield slice(end - size, end)
+        yield map_batch(rows_of, epoch)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ ahead of time. `deliver` is the device's, and makes a tensor of what was fetched
 import mmap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -66,8 +65,9 @@ class StreamedStore:
         self.side = parts[0].shape[1]
         self.readers = ThreadPoolExecutor(READERS)
         for part in parts:
-            if isinstance(part, MappedRows):
-                _expect_no_order(part.images)
+            mapping = getattr(getattr(part, "images", None), "_mmap", None)
+            if mapping is not None and hasattr(mmap, "MADV_RANDOM"):
+                mapping.madvise(mmap.MADV_RANDOM)  # read what is asked for, not what lies behind it
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -79,12 +79,11 @@ class StreamedStore:
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=on_gpu)
         into = images.numpy()
         pieces = max(1, min(READERS, len(rows) // _FEW))
-        cuts = np.linspace(0, len(rows), pieces + 1).astype(int)
-        work = [slice(start, stop) for start, stop in pairwise(cuts)]
-        if len(work) == 1:
+        if pieces == 1:
             self._read(rows, into)
         else:
-            list(self.readers.map(lambda piece: self._read(rows[piece], into[piece]), work))
+            split = np.array_split(rows, pieces), np.array_split(into, pieces)
+            list(self.readers.map(self._read, *split))
         return images
 
     def deliver(self, fetched: Tensor) -> Tensor:
@@ -134,10 +133,3 @@ def _take(part: ImageRows, rows: Rows, into: NDArray[np.uint8]) -> None:
         rows, part = part.rows[rows], part.images
     # With another mode than "clip" the result goes through a buffer; no number is out of range.
     np.take(part, rows, axis=0, out=into, mode="clip")
-
-
-def _expect_no_order(images: NDArray[np.uint8]) -> None:
-    """Let the system read what is asked for and not what lies behind it."""
-    mapping = getattr(images, "_mmap", None)
-    if mapping is not None and hasattr(mmap, "MADV_RANDOM"):
-        mapping.madvise(mmap.MADV_RANDOM)

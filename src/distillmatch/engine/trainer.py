@@ -78,8 +78,7 @@ class Trainer:
     def learn(self, task: TaskInfo, data: TaskData, doing: str) -> None:
         """Run what is left of a task's trainings; `doing` names it where progress is shown."""
         underway = self.underway
-        trainings = self._trainings(task, data)
-        for training in trainings[underway.trainings :]:
+        for training in self._trainings(task, data)[underway.trainings :]:
             with underway.clock.phase(training.name):
                 self._train(training, data, task, doing)
             underway.trainings, underway.epochs = underway.trainings + 1, 0
@@ -109,6 +108,9 @@ class Trainer:
     def work_of(self, training: Training, task: TaskInfo, steps: int) -> float:
         """Return the images that a training of a task will see in so many steps an epoch."""
         return training.epochs * steps * self._images_in_step(training, task)
+
+    def _images_in_step(self, training: Training, task: TaskInfo) -> int:
+        return training.views_in_step(self.config.batch, self.config.unlabeled_batch, task)
 
     def steps_of(self, training: Training, task: TaskInfo) -> EpochSteps:
         """Return what takes a training's steps, with a fresh optimizer."""
@@ -161,8 +163,7 @@ class Trainer:
         judged = self.method.judge(outputs, task, data.truth)
         if judged is None:
             return None
-        labels, accepted = judged
-        return Judgement(labels.cpu().numpy(), accepted.cpu().numpy())
+        return Judgement(*(one.cpu().numpy() for one in judged))
 
     def _refuse_ruin(self, training: Training, data: TaskData, task: TaskInfo) -> None:
         """Refuse a network that the last step ruined: the losses are those before each step.
@@ -183,6 +184,3 @@ class Trainer:
                 f"in task {task.number + 1} the {training.name} ended without finite weights or "
                 "outputs; a lower learning_rate may help"
             )
-
-    def _images_in_step(self, training: Training, task: TaskInfo) -> int:
-        return training.views_in_step(self.config.batch, self.config.unlabeled_batch, task)

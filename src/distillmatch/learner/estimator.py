@@ -228,7 +228,7 @@ class ContinualLearner:
         """
         folder = folder_at(path)
         self._fitted()
-        with alone_in(folder, lambda sentence: None):
+        with alone_in(folder):
             self.write(folder)
 
     def write(self, folder: Path) -> None:

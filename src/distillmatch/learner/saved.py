@@ -4,7 +4,6 @@ The weights get a name of their own, after their content; `learner.json` is repl
 on the disk, and the old weights go only then. So at any moment the folder holds a whole learner.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -63,19 +62,15 @@ def folder_at(path: Path | str) -> Path:
 
 
 @contextmanager
-def alone_in(folder: Path, tell: Tell) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; a folder made for nothing is removed again."""
     if folder.exists() and not folder.is_dir():
         raise LearnerError(f"{shown(folder)}: expected a folder for the learner, found a file")
-    made = not folder.exists()
-    lock = FolderLock(folder, tell)
+    lock = FolderLock(folder)
     try:
         yield
     finally:
         lock.release()
-        if made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
 
 def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> None:

@@ -71,7 +71,7 @@ def learn(
         raise LearnerError(f"held_out must be at least 0 and less than 1, not {held_out}")
     if not checkpoint_seconds >= 0:
         raise LearnerError(f"checkpoint_seconds must be at least 0, not {checkpoint_seconds}")
-    with alone_in(state, tell):
+    with alone_in(state):
         learner = _open(state, settings or {}, allow_import)
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)

@@ -9,10 +9,9 @@ import hashlib
 import json
 import os
 import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -22,9 +21,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from distillmatch.errors import explain_disk_errors
-from distillmatch.files import atomic_file, read_bytes
-from distillmatch.runs.interruption import THREADS
-from distillmatch.runs.log import RunLog
+from distillmatch.files import read_bytes, write_atomically
 from distillmatch.runs.schema import RunCheckpoint, problems_of_form
 from distillmatch.sources.walk import shown
 
@@ -32,7 +29,6 @@ FOLDER = "checkpoints"
 FORMAT = "distillmatch checkpoint"
 VERSION = 1
 KEPT = 2
-WRITER = f"{THREADS}checkpoint"
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError)
 """Errors of reading a file that is damaged or gone."""
 
@@ -45,10 +41,6 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
 
-class AbandonedError(Exception):
-    """A checkpoint was not written, because its run has ended."""
-
-
 class Checkpoints:
     """The checkpoint files in the folder of a run."""
 
@@ -56,30 +48,18 @@ class Checkpoints:
         self.folder = folder / FOLDER
         self.schema = schema
         self._good: list[Path] = []
-        self._abandoned = False
-
-    def abandon(self) -> None:
-        """Cancel the write of another thread: the folder may soon belong to another process."""
-        self._abandoned = True
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, then remove all but the last two."""
         number = max((int(path.stem) for path in self._files()), default=0) + 1
         path = self.folder / f"{number:08d}.safetensors"
-        content = encode(checkpoint)
-        with atomic_file(path, "writing a checkpoint", self._refuse_if_abandoned) as file:
-            file.write(content)
+        write_atomically(path, encode(checkpoint), "writing a checkpoint")
         _sync(self.folder)
         self._good = [*self._good, path][-KEPT:]
-        self._refuse_if_abandoned()
         for old in self._files():
             if old not in self._good:
                 old.unlink(missing_ok=True)
         return path
-
-    def _refuse_if_abandoned(self) -> None:
-        if self._abandoned:
-            raise AbandonedError
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the last whole checkpoint, and what is wrong with those after it.
@@ -132,65 +112,6 @@ class Checkpoints:
         return [path for path in paths if re.fullmatch(r"\d{8}\.safetensors", path.name)]
 
 
-class CheckpointWriter:
-    """Within its block, writes checkpoints in a thread beside the training, one after another.
-
-    A checkpoint must not change once it is given. The outcome of a write is raised or noted in the
-    log by `look` and `settle`, in the thread of the run: a log has one writer.
-    """
-
-    def __init__(self, checkpoints: Checkpoints, log: RunLog) -> None:
-        self.checkpoints, self.log = checkpoints, log
-        self._thread: threading.Thread | None = None
-        self._place = ""
-        self._outcome: Path | BaseException | None = None
-
-    def begin(self, checkpoint: Checkpoint, place: str) -> None:
-        """Begin to write, once the last write is done; `place` says how far the run is."""
-        self.settle()
-        self._place = place
-        # A daemon, for a disk that hangs must not keep the process.
-        thread = threading.Thread(target=self._write, args=(checkpoint,), name=WRITER, daemon=True)
-        self._thread = thread  # before it starts: a signal may come in between
-        thread.start()
-
-    def look(self) -> None:
-        """Raise the error of the last write, if it has ended."""
-        if self._outcome is not None:
-            self.settle()
-
-    def settle(self) -> None:
-        """Wait for the last write, and raise its error."""
-        if self._thread is None:
-            return
-        self._thread.join()
-        outcome, self._outcome, self._thread = self._outcome, None, None
-        if isinstance(outcome, BaseException):
-            raise outcome
-        if outcome is not None:
-            self.log.note("checkpoint", file=outcome.name, place=self._place)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._thread is None or self._thread.ident is None:
-            return
-        if isinstance(error, KeyboardInterrupt):
-            # By a second signal: a run that stops where it can be resumed has settled.
-            self.checkpoints.abandon()
-            return
-        # Otherwise the run is finished and its result written, or it ends by another error.
-        with contextlib.suppress(Exception):
-            self.settle()
-
-    def _write(self, checkpoint: Checkpoint) -> None:
-        try:
-            self._outcome = self.checkpoints.save(checkpoint)
-        except BaseException as error:  # the thread of the run raises it, whatever it is
-            self._outcome = error
-
-
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the content of a checkpoint's file."""
     text, tensors = json.dumps(checkpoint.values), checkpoint.tensors
@@ -235,9 +156,9 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
 
 def _sync(folder: Path) -> None:
     """Write the folder's list of names to the disk too, where the system can."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
     with contextlib.suppress(OSError):
-        os.fsync(descriptor)
-    os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

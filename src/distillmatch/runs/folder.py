@@ -1,46 +1,23 @@
 """The folder of a run: its result, checkpoints, log and lock."""
 
-import contextlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.errors import ResultError, RunFolderError, explain_disk_errors
-from distillmatch.files import is_other_json
+from distillmatch.errors import RunFolderError, explain_disk_errors
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.log import RunLog
-from distillmatch.runs.result import (
-    FORMAT,
-    VERSION,
-    VERSIONS,
-    complete_record,
-    read_result,
-    recorded_config,
-)
+from distillmatch.runs.result import VERSION, complete_record, read_result, recorded_config
 
 Resume = Literal["no", "auto", "must"]
 Record = dict[str, Any]
 RESULT = "result.json"
 STAGES = "stages"
 OTHERWISE = "choose another folder, or resume 'no' to start over"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a folder has of a run: its whole result, or what it is resumed from, or nothing.
-
-    A run is resumed from a checkpoint or, of tasks learned side by side, from `stages/`, or both.
-    `stages` are the values of the stages' checkpoints by the numbers of their tasks.
-    """
-
-    result: Record | None = None
-    checkpoint: Checkpoint | None = None
-    stages: dict[int, Record] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -51,12 +28,9 @@ class RunFolder:
         self.checkpoints = Checkpoints(path)
         self.log = RunLog(path)
         self._tell = tell
-        self._lock: FolderLock | None = None
-        self._made = False
 
     def __enter__(self) -> Self:
-        self._made = not self.path.exists()
-        self._lock = FolderLock(self.path, self.tell)
+        self._lock = FolderLock(self.path)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -65,11 +39,8 @@ class RunFolder:
             event = "interrupted" if isinstance(error, Interrupted) else "failed"
             reason = " ".join(str(error).split())
             self.log.note(event, error=type(error).__name__, reason=reason)
-        assert self._lock is not None
+        self.log.close()
         self._lock.release()
-        if self._made:  # a run that could not begin leaves nothing behind
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
 
     def tell(self, sentence: str, event: str = "told", **fields: Any) -> None:
         """Tell the user something, and note it in the log."""
@@ -77,9 +48,9 @@ class RunFolder:
         self._tell(sentence)
 
     def find(
-        self, resume: Resume, config: RunConfig, fingerprint: str, weights: str | None = None
-    ) -> Found:
-        """Return what the run is resumed from; refuse the folder of another run.
+        self, resume: Resume, config: RunConfig, fingerprint: str, weights: str | None
+    ) -> tuple[Record | None, Checkpoint | None]:
+        """Return the whole result of a run, or what it is resumed from; refuse another run's.
 
         `fingerprint` and `weights` are the hashes of the data and of the pretrained weights.
         """
@@ -87,38 +58,43 @@ class RunFolder:
         for path in self.path.glob(f".{RESULT}.*.part"):
             path.unlink(missing_ok=True)
         if resume == "no":
-            self.clear()
-            (self.path / RESULT).unlink(missing_ok=True)
-            return Found()
-        result = self._result()
+            self.start_over()
+            return None, None
+        result = read_result(self.path) if (self.path / RESULT).exists() else None
         if result is not None and result["version"] != VERSION:
             raise RunFolderError(
                 f"{self.path} holds the result of an earlier version, which cannot be resumed; "
                 f"{OTHERWISE}"
             )
         checkpoint, problems = self.checkpoints.load()
-        stages = self._stages()
-        of_checkpoint = None if checkpoint is None else checkpoint.values
-        for record in (result, of_checkpoint, *stages.values()):
+        stages = [Checkpoints(path).load()[0] for path in (self.path / STAGES).glob("[0-9]*")]
+        for record in (result, *(one.values for one in (checkpoint, *stages) if one is not None)):
             if record is not None:
                 self._check_same_run(record, config, fingerprint, weights)
         if result is not None and result["complete"]:
             self.clear()
-            return Found(result=result)
-        if checkpoint is None and not stages and resume == "must":
+            return result, None
+        if checkpoint is None and not self.has_stages and resume == "must":
             reason = f": {'; '.join(problems)}" if problems else ""
             raise RunFolderError(f"{self.path}: there is no run to continue{reason}")
-        instead = "it is not used" if stages else "the run starts over"
-        if checkpoint is not None:
-            instead = "the one before it is used"
         for problem in problems:
-            self.tell(f"{problem}; {instead}")
-        return Found(checkpoint=checkpoint, stages=stages)
+            self.tell(f"{problem}; it is not used")
+        return None, checkpoint
+
+    def start_over(self) -> None:
+        """Remove the result, and all that a run is resumed from."""
+        self.clear()
+        (self.path / RESULT).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove all that a run is resumed from."""
         self.checkpoints.clear()
         shutil.rmtree(self.path / STAGES, ignore_errors=True)
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether tasks were learned side by side and are not joined yet."""
+        return (self.path / STAGES).is_dir()
 
     def stage(self, number: int) -> "RunFolder":
         """Return the folder of a task that is learned beside others, under this folder's lock."""
@@ -127,44 +103,19 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         return RunFolder(path, self.tell)
 
-    def _result(self) -> Record | None:
-        """Return the result; a damaged one is passed over, as checkpoints are, another refused."""
-        path = self.path / RESULT
-        if not path.exists():
-            return None
-        try:
-            return read_result(path)
-        except ResultError as error:
-            if is_other_json(path, FORMAT, VERSIONS):
-                raise
-            self.tell(f"{error}; it is passed over")
-            return None
-
-    def _stages(self) -> dict[int, Record]:
-        """Return the values of the checkpoints of the stages that were begun, by their numbers."""
-        found = {}
-        for path in sorted((self.path / STAGES).glob("[0-9][0-9]*")):
-            checkpoint, _ = Checkpoints(path).load()
-            if checkpoint is not None and path.name.isdecimal():
-                found[int(path.name) - 1] = checkpoint.values
-        return found
-
     def _check_same_run(
         self, record: Record, config: RunConfig, fingerprint: str, weights: str | None
     ) -> None:
-        listed, there = differences(record["config"], config), record["stream"]["fingerprint"]
-        other = None
-        if listed:
-            other = f"holds another run: {listed}"
+        there = record["stream"]["fingerprint"]
+        if listed := differences(record["config"], config):
+            other = f"another run: {listed}"
         elif there != fingerprint:
-            other = (
-                f"holds a run on other data: its fingerprint is {there} there and {fingerprint} "
-                "here"
-            )
+            other = f"a run on other data: its fingerprint is {there} there and {fingerprint} here"
         elif record.get("pretrained_sha256") != weights:
-            other = f"holds a run from other weights: {config.pretrained} has changed"
-        if other is not None:
-            raise RunFolderError(f"{self.path} {other}; {OTHERWISE}")
+            other = f"a run from other weights: {config.pretrained} has changed"
+        else:
+            return
+        raise RunFolderError(f"{self.path} holds {other}; {OTHERWISE}")
 
 
 def differing_keys(recorded: Record, config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPING = "stopping at the end of this epoch; once more stops at once"
 THREADS = "distillmatch "
-"""How the names of threads begin that train or write a checkpoint."""
+"""How the names of threads begin that must not keep the process from its end."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,19 +58,17 @@ class StopRequest:
     @contextlib.contextmanager
     def idle(self, where: str = "while waiting") -> Iterator[None]:
         """Let the first signal raise `Interrupted` within the block, where nothing is lost."""
-        hears = _in_main_thread()
         try:
-            if hears:
-                self._idle = where
+            self._idle = where
             if self.asked:
                 raise self.interrupted(where)
             yield
         finally:
-            if hears:
-                self._idle = None
+            self._idle = None
 
     def __enter__(self) -> Self:
-        for number in SIGNALS if _in_main_thread() else ():
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        for number in SIGNALS if in_main_thread else ():
             handler = signal.getsignal(number)
             if handler not in (None, signal.SIG_IGN):
                 self._before[number] = signal.signal(number, self._note)
@@ -93,14 +91,10 @@ class StopRequest:
 
 
 def end_process(stop: Interrupted) -> NoReturn:
-    """Exit with the code of a signal, even during an epoch or a write in another thread."""
+    """Exit with the code of a signal, even during an epoch in another thread."""
     if any(thread.name.startswith(THREADS) for thread in threading.enumerate()):
         # The interpreter would free what these threads use, and abort.
         for file in (sys.stdout, sys.stderr):
             file.flush()
         os._exit(stop.exit_code)
     raise SystemExit(stop.exit_code) from None
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

@@ -2,166 +2,59 @@
 
 import contextlib
 import os
-import platform
-import stat
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from errno import EINVAL
 from pathlib import Path
-from typing import Literal
 
-from distillmatch.errors import LockedError, explain_disk_errors
-from distillmatch.files import lies_at
+from filelock import FileLock, Timeout
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from distillmatch.errors import DiskError, LockedError, explain_disk_errors
 
 NAME = "run.lock"
 MOMENT_SECONDS = 0.5
-State = Literal["taken", "busy", "no locks"]
+"""How long to wait for a lock: `is_held` takes it for a moment too."""
 
 
 class FolderLock:
-    """Holds `run.lock` in a folder, with the number and machine of its process for people to read.
+    """Holds `run.lock` in a folder, with the number of its process for people to read.
 
-    Only the lock on the file counts, which ends with its process; a file that was left behind is
-    taken over, and `tell` is given a sentence about it. On a network file system without locks the
-    file itself excludes others, as long as the process that it names is alive.
+    A folder that is made for it is removed on release if nothing else is in it.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
-        self.path = folder / NAME
-        self._descriptor = self._acquire(tell)
-
-    def _acquire(self, tell: Callable[[str], None]) -> int:
-        while True:
-            descriptor = self._open()
-            left_by, until = _holder_in(descriptor), time.monotonic() + MOMENT_SECONDS
-            # Who asks `is_held` takes the lock too, for a moment.
-            while (state := _lock(descriptor)) == "busy" and time.monotonic() < until:
-                time.sleep(MOMENT_SECONDS / 100)
-            if state == "busy" or (state == "no locks" and _lives(left_by) is not False):
-                refusal = self._busy(left_by or _holder_in(descriptor), state)
-                os.close(descriptor)
-                raise LockedError(refusal)
-            if lies_at(descriptor, self.path):
-                break
-            os.close(descriptor)  # its last holder removed the file after we had opened it
-        if left_by:
-            number = left_by.partition(" ")[0]
-            tell(f"process {number} left {self.path.parent} without an end; its lock is taken over")
-        if state == "no locks":
-            tell(
-                f"{self.path.parent} is on a file system without locks: start no second process "
-                "there at the same moment"
-            )
-        with contextlib.suppress(OSError):  # on a full disk the lock holds without the number
-            os.truncate(descriptor, 0)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
-        return descriptor
-
-    def _open(self) -> int:
+    def __init__(self, folder: Path, wait_seconds: float = MOMENT_SECONDS) -> None:
+        self.folder, self.path = folder, folder / NAME
+        self._made = not folder.exists()
+        self._lock = FileLock(self.path, wait_seconds, thread_local=False, fallback_to_soft=False)
         with explain_disk_errors("locking the folder", self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                raise OSError(EINVAL, "expected a file, found a pipe or a device")
-        return descriptor
-
-    def _busy(self, holder: str, state: State) -> str:
-        number, _, machine = holder.partition(" ")
-        who = f"another process ({number or 'just started'})"
-        if machine not in ("", platform.node()):
-            who = f"process {number} of machine {machine}"
-        elif number == str(os.getpid()):
-            who = "another run of this process"
-        sentence = f"{self.path.parent}: {who} is running in this folder; wait for it or choose "
-        if state == "busy":
-            return f"{sentence}another"
-        return (
-            f"{sentence}another (no locks here: remove {self.path} if that process is no run of "
-            "this folder)"
-        )
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(poll_interval=MOMENT_SECONDS / 100)
+            except Timeout:
+                number = ""
+                with contextlib.suppress(OSError):  # it has just been removed
+                    number = f" ({self.path.read_text().strip()})"
+                raise LockedError(
+                    f"{folder}: a process{number} is running in this folder; wait for it or choose "
+                    "another folder"
+                ) from None
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without the number
+            self.path.write_text(f"{os.getpid()}\n")
 
     def release(self) -> None:
-        """Remove the file and release the lock."""
-        if sys.platform == "win32":
-            os.close(self._descriptor)
-            self.path.unlink(missing_ok=True)
-        else:
-            self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
+        """Remove the file while it is locked: who has opened it meanwhile makes a new one."""
+        self.path.unlink(missing_ok=True)
+        self._lock.release()
+        if self._made:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
 
 def is_held(folder: Path) -> bool:
     """Return whether a process works in a folder."""
-    try:
-        descriptor = os.open(folder / NAME, os.O_RDWR)
-    except OSError:
+    if not (folder / NAME).exists():
         return False
     try:
-        state = _lock(descriptor)
-        if state == "no locks":
-            return _lives(_holder_in(descriptor)) is not False
-        return state == "busy"
-    finally:
-        os.close(descriptor)
-
-
-def excludes(folder: Path) -> bool:
-    """Return whether locks hold in a folder; some network file systems have none."""
-    with explain_disk_errors("locking the folder", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            return _lock(file.fileno()) == "taken"
-
-
-def _lives(holder: str) -> bool | None:
-    """Return whether a process of this machine is alive, or `None` for another machine's."""
-    number, _, machine = holder.partition(" ")
-    if machine and machine != platform.node():
-        return None
-    if not number.isdigit():
-        return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
+        FolderLock(folder, wait_seconds=0).release()
+    except LockedError:
         return True
-    return True
-
-
-def _holder_in(descriptor: int) -> str:
-    """Return the number and the machine of the process that wrote the file."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return os.read(descriptor, 300).decode("utf-8", "replace").strip()
-
-
-if sys.platform == "win32":
-
-    def _lock(descriptor: int) -> State:
-        # Far behind the number, which others may read meanwhile.
-        os.lseek(descriptor, 1 << 20, os.SEEK_SET)
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return "busy"
-        return "taken"
-
-else:
-
-    def _lock(descriptor: int) -> State:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return "busy"
-        except OSError:  # ENOLCK, EOPNOTSUPP
-            return "no locks"
-        return "taken"
+    except DiskError:
+        return False
+    return False

@@ -12,19 +12,13 @@ from distillmatch.engine import Placement, Progress
 from distillmatch.errors import ConfigError, StreamError
 from distillmatch.methods import Method, find_method, given_name, with_options
 from distillmatch.networks import check_network, weights_digest
-from distillmatch.runs.folder import Found, Resume, RunFolder
+from distillmatch.runs.folder import Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.machine import AtOnce
-from distillmatch.runs.result import (
-    LATER_STREAM_KEYS,
-    Bound,
-    Tally,
-    describe_stream,
-    write_result,
-)
+from distillmatch.runs.result import LATER_STREAM_KEYS, Bound, Tally, describe_stream, write_result
 from distillmatch.runs.session import Session
+from distillmatch.runs.side_by_side import MOST_AT_ONCE
 from distillmatch.runs.stages import learn_stages
-from distillmatch.runs.threads import MOST_AT_ONCE
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import Stream, build_stream
 
@@ -98,29 +92,23 @@ def run(
         _check_test_images(dataset, stream)
         described = describe_stream(config, identity, len(stream))
         _check_bound(bound, described, config.recipe)
-        found = Found()
+        checkpoint = None
         if folder is not None:
-            found = folder.find(resume, config, identity, weights)
-        if found.result is not None:
-            return _finished(found.result, bound, stream, folder)
+            result, checkpoint = folder.find(resume, config, identity, weights)
+            if result is not None:
+                return _finished(result, bound, stream, folder)
         count = at_once or (len(stream) if placement.device.type == "cuda" else 1)
-        with AtOnce() as runs:
-            session = Session(
-                config,
-                stream,
-                described,
-                start,
-                checkpoint_seconds,
-                runs,
-                folder=folder,
-                bound=bound,
-                progress=progress,
-                stop=stop,
-            )
-            if found_method.independent_tasks and (count > 1 or found.stages):
-                learn_stages(session, found, min(count, MOST_AT_ONCE))
+        # A run without a folder cannot be resumed: signals end it at once.
+        request = stop or StopRequest(None if folder is None else folder.tell)
+        heard = nullcontext() if stop is not None or folder is None else request
+        with AtOnce() as runs, heard:
+            given = config, stream, described, start, checkpoint_seconds, runs, request
+            session = Session(*given, folder, bound, progress)
+            beside = count > 1 or (folder is not None and folder.has_stages)
+            if found_method.independent_tasks and beside:
+                learn_stages(session, checkpoint, min(count, MOST_AT_ONCE))
             else:
-                session.learn(found)
+                session.learn(checkpoint)
             return session.end()
 
 
@@ -149,6 +137,7 @@ def _check_test_images(dataset: Dataset, stream: Stream) -> None:
 
 
 def _check_bound(bound: Bound | None, described: dict[str, Any], recipe: str) -> None:
+    """Refuse the bound of another stream or recipe."""
     if bound is None:
         return
     nothing = dict.fromkeys(LATER_STREAM_KEYS, 0)
@@ -165,15 +154,11 @@ def _check_bound(bound: Bound | None, described: dict[str, Any], recipe: str) ->
 
 
 def _finished(
-    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder | None
+    result: dict[str, Any], bound: Bound | None, stream: Stream, folder: RunFolder
 ) -> dict[str, Any]:
     """Return a finished result, with the metrics that a bound adds to it."""
-    if folder is not None:
-        folder.tell(f"{folder.path} holds this run, finished: its result was read, nothing was run")
-    if bound is None:
-        return result
-    tally = Tally(stream.task_sizes, result)
-    result = {**result, "metrics": tally.metrics(bound)}
-    if folder is not None:
+    folder.tell(f"{folder.path} holds this run, finished: its result was read, nothing was run")
+    if bound is not None:
+        result["metrics"] = Tally(stream.task_sizes, result).metrics(bound)
         write_result(result, folder.path)
     return result

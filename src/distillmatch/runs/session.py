@@ -1,7 +1,6 @@
 """A session: the part of a run that one process does."""
 
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,8 @@ from distillmatch.engine import Engine, Progress, Snapshot, TaskOutcome
 from distillmatch.errors import RunFolderError
 from distillmatch.methods import Training
 from distillmatch.randomness import shuffled
-from distillmatch.runs.checkpoints import Checkpoint, CheckpointWriter
-from distillmatch.runs.folder import OTHERWISE, Found, Record, RunFolder
+from distillmatch.runs.checkpoints import Checkpoint
+from distillmatch.runs.folder import OTHERWISE, Record, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.log import epochs_of, steps_of
 from distillmatch.runs.machine import AtOnce, commit, machine, versions
@@ -37,9 +36,9 @@ class Session:
     """Takes an engine through its tasks, and keeps what is finished in a folder, if there is one.
 
     `start` is when the run began in this process, by `time.perf_counter`; within a task a
-    checkpoint is written every `checkpoint_seconds`, unless that is 0. Without a shared `stop` the
-    session handles signals itself. `runs` counts the runs of the process. With `only` that task
-    alone is learned, and the last checkpoint has its row of the result.
+    checkpoint is written every `checkpoint_seconds`, unless that is 0. `runs` counts the runs of
+    the process. With `only` that task alone is learned, and the last checkpoint has its row of the
+    result.
     """
 
     config: RunConfig
@@ -48,28 +47,20 @@ class Session:
     start: float
     checkpoint_seconds: float
     runs: AtOnce
+    stop: StopRequest
     folder: RunFolder | None = None
     bound: Bound | None = None
     progress: Progress | None = None
-    stop: StopRequest | None = None
     only: int | None = None
 
     def __post_init__(self) -> None:
-        self.engine = Engine(
-            self.config,
-            self.stream.dataset,
-            self.stream,
-            self.progress,
-            self._between_epochs,
-            self.only,
-            self._note_epoch,
-        )
+        calls = self.progress, self._keep, self.only, self._note_epoch
+        self.engine = Engine(self.config, self.stream.dataset, self.stream, *calls)
         self.tally = Tally(self.stream.task_sizes)
         self.head = self._head()
         self.before: Record = {"seconds": 0.0, "peak_device_bytes": None, "runs_at_once": 1}
         self.row: Record | None = None
         self.result: Record = {}
-        self._writer: CheckpointWriter | None = None
         self._saved_at = time.monotonic()
         self._noted_at = time.perf_counter()
 
@@ -94,24 +85,18 @@ class Session:
             "commit": commit(),
         }
 
-    def learn(self, found: Found) -> None:
-        """Learn what is left of the tasks, from where the folder's checkpoint stands."""
-        if found.checkpoint is not None:
-            self._resume(found.checkpoint)
+    def learn(self, checkpoint: Checkpoint | None = None) -> None:
+        """Learn what is left of the tasks, from where a checkpoint stands."""
+        if checkpoint is not None:
+            self._resume(checkpoint)
         else:
             self.note_begun()
         begins_at = self._place
         try:
-            with ExitStack() as entered:
-                if self.folder is not None:
-                    if self.stop is None:
-                        self.stop = entered.enter_context(StopRequest(self.folder.tell))
-                    writer = CheckpointWriter(self.folder.checkpoints, self.folder.log)
-                    self._writer = entered.enter_context(writer)
-                for outcome in self.engine.run():
-                    self._finish(outcome)
+            for outcome in self.engine.run():
+                self._finish(outcome)
         except KeyError as error:
-            if found.checkpoint is None or self._place != begins_at:
+            if checkpoint is None or self._place != begins_at:
                 raise
             raise RunFolderError(
                 f"{begins_at}: the checkpoint has no {error}; {OTHERWISE}"
@@ -178,14 +163,11 @@ class Session:
         row = task_row(outcome, self.stream.task_sizes)
         if self.only is not None:
             self.row = row
-            if self._writer is not None:
-                self._save(self._writer)
-                self._writer.settle()
+            self._save()
             return
         self.add(row, self._examples(outcome))
-        if self._writer is not None and not self.result["complete"]:
-            self._save(self._writer)
-            self._stop_if_asked()
+        if not self.result["complete"]:
+            self._keep(now=True)
 
     def _examples(self, outcome: TaskOutcome) -> list[Record]:
         """Return a few accepted images: the place of each, its pseudo-label and its true class."""
@@ -249,43 +231,36 @@ class Session:
             seconds=round(self._noted_at - before, 4),
         )
 
-    def _between_epochs(self) -> None:
-        """Write a checkpoint if one is due or the run is to stop."""
-        asked = self.stop is not None and self.stop.asked
-        if self._writer is not None:
-            self._writer.look()
-            wait = self.checkpoint_seconds
-            if asked or (wait and time.monotonic() - self._saved_at >= wait):
-                self._save(self._writer)
-        if asked:  # a stop that was asked for since then comes after the next epoch
-            self._stop_if_asked()
+    def _keep(self, now: bool = False) -> None:
+        """Write a checkpoint if one is due or the run is to stop, and then stop if it is to."""
+        asked, wait = self.stop.asked, self.checkpoint_seconds
+        if now or asked or (wait and time.monotonic() - self._saved_at >= wait):
+            self._save()
+        if asked:
+            where = f"in {self._place}"
+            if self.folder is not None:
+                where += (
+                    f"; what is done is in {self.folder.path}, and the same command continues from "
+                    "there"
+                )
+            raise self.stop.interrupted(where)
 
-    def _save(self, writer: CheckpointWriter) -> None:
-        """Begin to write the state of the run, in copies: it is written while the run goes on."""
-        writer.settle()  # before the copies are made, so that one set of them is held
+    def _save(self) -> None:
+        """Write the state of the run, if it has a folder."""
+        if self.folder is None:
+            return
         snapshot = self.engine.snapshot()
         values = {
             **{key: self.head[key] for key in ("config", "stream", "pretrained_sha256")},
             **self._used(),
             "made_with": self._made_with(),
-            "results": {**self.tally.matrices(), "tasks": list(self.tally.tasks)},
+            "results": {**self.tally.matrices(), "tasks": self.tally.tasks},
             "row": self.row,
             "engine": snapshot.values,
         }
-        writer.begin(Checkpoint(values, snapshot.tensors), self._place)
+        path = self.folder.checkpoints.save(Checkpoint(values, snapshot.tensors))
+        self._note("checkpoint", file=path.name, place=self._place)
         self._saved_at = time.monotonic()
-
-    def _stop_if_asked(self) -> None:
-        if self.stop is None or not self.stop.asked:
-            return
-        where = f"in {self._place}"
-        if self._writer is not None and self.folder is not None:
-            self._writer.settle()
-            where += (
-                f"; what is done is in {self.folder.path}, and the same command continues from "
-                "there"
-            )
-        raise self.stop.interrupted(where)
 
     @property
     def _place(self) -> str:

@@ -1,67 +1,63 @@
 """Stages: a run's independent tasks, such as those of the upper bound, learned side by side."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-from distillmatch.runs.folder import Found, Record, RunFolder
-from distillmatch.runs.interruption import StopRequest
-from distillmatch.runs.log import epochs_of, history, read_log, steps_of
+from distillmatch.runs.checkpoints import Checkpoint
+from distillmatch.runs.folder import Record
+from distillmatch.runs.log import RunLog, epochs_of, history, read_log, steps_of
 from distillmatch.runs.session import Session
-from distillmatch.runs.threads import SharedProgress, Work, work_side_by_side
+from distillmatch.runs.side_by_side import SharedProgress, Work, work_side_by_side
 
 
-def learn_stages(run: Session, found: Found, at_once: int) -> None:
+def learn_stages(run: Session, checkpoint: Checkpoint | None, at_once: int) -> None:
     """Learn the tasks of a run in sessions of their own, `at_once` of them, longest first.
 
     Each has a folder below `stages/`, with checkpoints until it is finished and one with its row of
     the result then. When all are finished, they are joined as if they had been learned in a row.
     """
-    if found.checkpoint is not None:  # of tasks in a row; the one that was begun starts over
-        run.take_up(found.checkpoint.values)
-    for stage in found.stages.values():
-        run.count_used(stage)
-    first, folder = len(run.tally.tasks), run.folder
-    if found == Found():
+    is_new = checkpoint is None and (run.folder is None or not run.folder.has_stages)
+    if checkpoint is not None:  # of tasks in a row; the one that was begun starts over
+        run.take_up(checkpoint.values)
+    tasks, first = range(len(run.stream)), len(run.tally.tasks)
+    left = list(tasks[first:])
+    folders = {} if run.folder is None else {number: run.folder.stage(number) for number in left}
+    given = run.config, run.described["fingerprint"], run.head["pretrained_sha256"]
+    found = {number: own.find("auto", *given)[1] for number, own in folders.items()}
+    rows = {}
+    for number, stage in found.items():
+        if stage is not None:
+            run.count_used(stage.values)
+            if (row := stage.values.get("row")) is not None:
+                rows[number] = row
+                left.remove(number)
+    if is_new:
         run.note_begun()
-    elif folder is not None:
-        folder.log.note("continued", task=first + 1, steps=steps_of(run.tally.tasks))
-    rows = {n: stage["row"] for n, stage in found.stages.items() if stage.get("row") is not None}
-    tasks = range(len(run.stream))
-    left = [number for number in tasks if number >= first and number not in rows]
+    elif run.folder is not None:
+        run.folder.log.note("continued", task=first + 1, steps=steps_of(run.tally.tasks))
     whole = run.engine.trainer.progress
     whole.start(run.engine.work_of(tasks), run.engine.work_of(set(tasks) - set(left)))
     progress = SharedProgress(whole)
-    tell = folder.tell if folder is not None else lambda sentence: None
 
     def learn(number: int) -> None:
-        own = None if folder is None else folder.stage(number)
-        stage = replace(run, folder=own, progress=progress, only=number)
-        stage.before["seconds"] = run.before["seconds"]  # one clock for the whole run
-        if own is None:
-            stage.learn(Found())
-        else:
-            stage.learn(own.find("auto", run.config, run.described["fingerprint"], weights))
-        assert stage.row is not None
-        rows[number] = stage.row
+        own = replace(run, folder=folders.get(number), progress=progress, only=number)
+        own.before["seconds"] = run.before["seconds"]  # one clock for the whole run
+        own.learn(found.pop(number, None))
+        assert own.row is not None
+        rows[number] = own.row
 
     def next_stage() -> Work | None:
         return partial(learn, left.pop()) if left else None
 
-    weights = run.head["pretrained_sha256"]
-    request = StopRequest(tell if at_once == 1 else None)
-    with request if run.stop is None else nullcontext(run.stop) as run.stop:
-        work_side_by_side(next_stage, at_once, run.stop, tell)
+    work_side_by_side(next_stage, at_once, run.stop)
     whole.stop()
     for number in tasks[first:]:
-        if folder is not None:
-            _copy_epochs(folder, number, run.tally.tasks)
+        if run.folder is not None:
+            _copy_epochs(folders[number].log, run.folder.log, run.tally.tasks)
         run.add(rows[number], [])
 
 
-def _copy_epochs(folder: RunFolder, number: int, before: list[Record]) -> None:
+def _copy_epochs(stage: RunLog, log: RunLog, before: list[Record]) -> None:
     """Note the epochs of a stage as if the tasks before it had come before it."""
-    path = folder.stage(number).log.path
-    for entry in history(read_log(path)) if path.exists() else ():
-        step = epochs_of(entry["training"], before) + entry["step"]
-        folder.log.note(**{**entry, "step": step})
+    for entry in history(read_log(stage.path)) if stage.path.exists() else ():
+        log.note(**{**entry, "step": epochs_of(entry["training"], before) + entry["step"]})

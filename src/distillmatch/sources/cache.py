@@ -9,17 +9,18 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, DistillMatchError, explain_disk_errors
-from distillmatch.files import atomic_file, locked_file, open_file, user_cache
+from distillmatch.files import atomic_file, open_file, user_cache
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, fingerprint
 from distillmatch.sources.images import ImageFile, decode_files
 from distillmatch.sources.walk import shown
@@ -87,11 +88,16 @@ def load_cached(
 def made_once(path: Path, doing: str) -> Iterator[None]:
     """Let one process make a file while the others wait and then find it."""
     lock = path.with_name(f"{path.name}.lock")
-    with explain_disk_errors(doing, path), locked_file(lock):
+    held = FileLock(lock)
+    with explain_disk_errors(doing, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # without locks, each process makes the file
+            held.acquire()
         try:
             yield
         finally:
             lock.unlink(missing_ok=True)
+            held.release()
 
 
 def cache_folder(config: StreamConfig) -> Path:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs.runner import CHECKPOINT_SECONDS
-from distillmatch.runs.side_by_side import Job
-from distillmatch.runs.threads import MOST_AT_ONCE
+from distillmatch.runs.side_by_side import MOST_AT_ONCE, Job
 from distillmatch.suite.worker import PROGRESS_SECONDS, Event
 
 LOG = "workers.log"

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from distillmatch.errors import LockedError
 from distillmatch.runs import Interrupted
-from distillmatch.runs.side_by_side import Job, run_side_by_side
-from distillmatch.runs.threads import CONTINUED
+from distillmatch.runs.side_by_side import CONTINUED, Job, run_side_by_side
 
 PROGRESS_SECONDS = 0.5
 
