@@ -4,9 +4,9 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable
-from errno import EACCES
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -98,18 +98,14 @@ def test_the_order_does_not_depend_on_the_file_system(
     expected = load(data, cache_dir=tmp_path / "one").fingerprint
     scandir = os.scandir
 
-    class Backwards:
-        def __init__(self, path: str) -> None:
-            with scandir(path) as entries:
-                self._entries = sorted(entries, key=lambda entry: entry.name, reverse=True)
+    def backwards(path: str) -> Any:
+        with scandir(path) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        found = MagicMock()
+        found.__enter__.return_value = listed
+        return found
 
-        def __enter__(self) -> list[os.DirEntry[str]]:
-            return self._entries
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(os, "scandir", Backwards)
+    monkeypatch.setattr(os, "scandir", backwards)
     assert load(data, cache_dir=tmp_path / "two").fingerprint == expected
 
 
@@ -121,35 +117,15 @@ def test_missing_and_overlapping_folders_are_named_with_their_key(
         folder.load(StreamConfig(source="folder"))
     cases: list[tuple[dict[str, Any], str]] = [
         ({"data_dir": tmp_path / "empty"}, "empty: expected one folder of images for each class"),
-        ({"data_dir": tmp_path / "gone"}, "gone: expected the folder given as data_dir"),
+        ({"data_dir": tmp_path / "gone"}, "gone: expected the folder given as data_dir: No such"),
         ({"test_dir": tmp_path / "gone"}, "gone: expected the folder given as test_dir"),
-        ({"unlabeled_dirs": (data / "cat" / "1.png",)}, "unlabeled_dirs, found a file there"),
+        ({"unlabeled_dirs": (data / "cat" / "1.png",)}, "unlabeled_dirs: Not a directory"),
         ({"test_dir": data}, "test_dir must lie apart from data_dir"),
         ({"unlabeled_dirs": (tmp_path,)}, "unlabeled_dirs must lie apart from data_dir"),
     ]
     for given, sentence in cases:
         with pytest.raises((ConfigError, SourceError), match=sentence):
             load(**{"data_dir": data, **given})
-
-
-@pytest.mark.parametrize("key", ["data_dir", "test_dir", "unlabeled_dirs"])
-def test_a_given_folder_that_may_not_be_listed_is_refused_with_the_systems_reason(
-    key: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = data if key == "data_dir" else tmp_path / "closed"
-    closed.mkdir(exist_ok=True)
-    scan = os.scandir
-
-    def refusing(path: Any) -> Any:
-        if Path(path) == closed:
-            raise PermissionError(EACCES, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    given: dict[str, Any] = {"test_dir": closed, "unlabeled_dirs": (closed,)}
-    sentence = f"^{closed}: the folder given as {key} cannot be listed: Permission denied"
-    with pytest.raises(SourceError, match=sentence):
-        load(data, bad_images="skip", **{k: v for k, v in given.items() if k == key})
 
 
 def test_an_unchanged_folder_is_mapped_and_not_decoded_again(
@@ -210,7 +186,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("cat/bad", lambda path: Image.new("F", (32, 32)).save(path, "TIFF"), " of mode F cannot"),
     ("cat/bad", link_to("nowhere.png"), "cat/bad: a link to nothing"),
     ("cat/bad", link_to("bad"), "cat/bad: Too many levels of symbolic links"),
-    ("cat/bad", link_to(".."), "cat/bad: a link that loops back to .*data"),
+    ("cat/bad", link_to(".."), "cat/bad: the same folder as .*data, which is used"),
     ("cat/bad", link_to("../dog"), "cat/bad: the same folder as .*data/dog, which is used"),
     ("cat/bad", os.mkfifo, "cat/bad: neither a file nor a folder"),
     ("stray.png", lambda path: save(path, (0, 0, 0)), "stray.png: not in the folder of a class"),
@@ -300,14 +276,14 @@ def test_parents_of_a_tree_are_numbered_as_written_without_left_out_classes(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: {b: [cat, dog]}", "expected every class in the tree, 'eel' is not in it"),
-        ("a: {b: [cat, dog, eel, fox]}", "class 'fox' has no folder"),
+        ("a: {b: [cat, dog]}", "expected every class in the tree once; 'eel' is not in the tree"),
+        ("a: {b: [cat, dog, eel, fox]}", "'fox' has no folder"),
         ("a: {b: [cat, dog, eel, cat]}", "class 'cat' must stand in the tree once"),
         ("a: {b: [cat, dog]}\nc: {b: [eel]}", "parent 'b' must have one super-class, not both"),
         ("a: [cat, dog, eel]", "expected super-classes, in each its parents"),
-        ("a: {b: cat}", "in each a list of classes, found {'a': {'b': 'cat'}}"),
-        ("a: {b: [cat, dog, no]}", "expected a name, found False; write it in quotes"),
-        ("", "in each a list of classes, found None"),
+        ("a: {b: cat}", "in each a list of classes, .* found {'a': {'b': 'cat'}}"),
+        ("a: {b: [cat, dog, no]}", r"in quotes .*found .*False]}}"),
+        ("", "in each a list of classes, .* found None"),
         ("a: {b", "not valid YAML"),
     ],
 )

@@ -55,8 +55,7 @@ def _call(function: Callable[..., Any], config: StreamConfig) -> Any:
     except DistillMatchError:
         raise
     except (Exception, SystemExit) as error:
-        module = getattr(getattr(function, "load", function), "__module__", "")
-        if module.startswith("distillmatch."):
+        if ":" not in config.source:
             raise
         raise SourceError(
             f"your source '{config.source}' failed with {type(error).__name__}: {error}"
