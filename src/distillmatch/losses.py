@@ -23,10 +23,7 @@ EpsilonRule = Literal["highest", "lowest-halved"]
 
 
 def weighted_cross_entropy_sum(
-    logits: Tensor,
-    labels: Tensor,
-    class_weights: Tensor | None = None,
-    mask: Tensor | None = None,
+    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Cross entropy weighted by class and summed: ℓ_s (eq. 6), and ℓ_pl with a mask (eq. 7).
 
@@ -61,9 +58,7 @@ def with_pseudo_labels(
 
 
 def class_weights(
-    label_counts: Tensor,
-    pseudo_label_counts: Tensor | None = None,
-    cap: float = 10.0,
+    label_counts: Tensor, pseudo_label_counts: Tensor | None = None, cap: float = 10.0
 ) -> Tensor:
     """Return the class weights w(k), inverse class frequencies (eq. 3).
 

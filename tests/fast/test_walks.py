@@ -17,12 +17,7 @@ from distillmatch.fast import as_maps, frozen, has_hooks, is_plain, trained, wei
 from distillmatch.fast.convolution import are_maps
 from distillmatch.fast.walk import Layers
 from distillmatch.fast.weight_gradient import WeightGradients
-from distillmatch.networks import (
-    BatchNorm,
-    StatisticsGroups,
-    WideResNet,
-    separate_statistics,
-)
+from distillmatch.networks import BatchNorm, StatisticsGroups, WideResNet, separate_statistics
 
 CPU = torch.device("cpu")
 

@@ -28,7 +28,7 @@ from distillmatch.methods import (
     main_schedule,
     make_method,
 )
-from distillmatch.methods.detector import FamiliarityDetector, perturbed_scores
+from distillmatch.methods.detector import FamiliarityDetector, scores_and_logits
 from distillmatch.networks import Detector
 
 FIRST = TaskInfo(number=0, sizes=SIZES[:1], last=False, coreset=False)
@@ -116,7 +116,7 @@ def test_images_are_moved_by_epsilon_along_the_sign_of_the_scores_gradient() -> 
     network = build("detector", "cosine")
     assert isinstance(network, Detector)
     given, epsilons = images(6, 4), (0.0, 0.0025, 0.08)
-    made = perturbed_scores(network, given, 3, epsilons)
+    made, _ = scores_and_logits(network, given, 3, epsilons)
     for column, epsilon in zip(made.unbind(1), epsilons, strict=True):
         for image, score in zip(given, column, strict=True):
             moved = image[None].clone().requires_grad_(True)
@@ -144,7 +144,7 @@ def test_the_calibrated_detector_accepts_the_share_it_is_set_to(recipe: str, rat
     method = make_method(RunConfig(recipe=recipe), build)
     detector, passes = FamiliarityDetector(method), HeldOut()
     detector.calibrate(passes, FIRST, rate)  # type: ignore[arg-type]
-    scores = perturbed_scores(detector.past, images(40, 1), 2, [method.values["epsilon"]])[:, 0]
+    scores, _ = detector.score_and_logits(images(40, 1), 2)
     share = (scores >= method.values["threshold"]).double().mean()
     assert share == pytest.approx(rate, abs=1 / 40)
 

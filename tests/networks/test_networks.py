@@ -8,13 +8,7 @@ from drawn_images import images, seeded
 from torch import nn
 
 from distillmatch.errors import ConfigError
-from distillmatch.networks import (
-    BatchNorm,
-    Detector,
-    Head,
-    build_network,
-    separate_statistics,
-)
+from distillmatch.networks import BatchNorm, Detector, Head, build_network, separate_statistics
 from distillmatch.networks.names import parse_network
 
 

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from distillmatch.sources.images import (
-    BadImageError,
-    ImageFile,
-    decode_files,
-    decode_image,
-    square,
-)
+from distillmatch.sources.images import BadImageError, ImageFile, decode_files, decode_image, square
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

@@ -171,9 +171,7 @@ def _add_method_options(parser: Parser, words: Sequence[str]) -> None:
 
 
 def config_from(
-    arguments: argparse.Namespace,
-    config: type[AnyConfig],
-    values: dict[str, Any] | None = None,
+    arguments: argparse.Namespace, config: type[AnyConfig], values: dict[str, Any] | None = None
 ) -> AnyConfig:
     """Build a configuration from the given options, over those of `--config`, or from `values`."""
     values = given_values(arguments, config) if values is None else values

@@ -42,13 +42,6 @@ class FamiliarityDetector:
         self.method = method
         method.networks["detector"] = method.build("detector", method.recipe.detector)
 
-    @property
-    def past(self) -> Detector:
-        """The detector of the last task."""
-        network = self.method.networks["past detector"]
-        assert isinstance(network, Detector)
-        return network
-
     def calibrate(self, passes: Passes, task: TaskInfo, rate: float) -> None:
         """Choose ε, then set τ_OoD to the score that the share `rate` of held-out images reach."""
         self.method.frozen_copy("past detector", of="detector")
@@ -57,36 +50,37 @@ class FamiliarityDetector:
 
         def scores(epsilons: Sequence[float], views: int = 1) -> Tensor:
             def score(images: Tensor, task: TaskInfo) -> Scores:
-                return Scores(perturbed_scores(self.past, images, task.seen, epsilons))
+                return Scores(self.scores_and_logits(images, task.seen, epsilons)[0])
 
             found: Tensor = passes.run(score, held_out, views).scores
             return found
 
-        means = scores(tried).mean(dim=0).tolist()
-        values["epsilon"] = choose_epsilon(
-            tried, means, "highest" if head == "cosine" else "lowest-halved"
-        )
+        rule = "highest" if head == "cosine" else "lowest-halved"
+        values["epsilon"] = choose_epsilon(tried, scores(tried).mean(dim=0).tolist(), rule)
         chosen = scores([values["epsilon"]], CALIBRATION_VIEWS)[:, 0]
         values["threshold"] = float(threshold_at_tpr(chosen, rate))
 
     def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return scores and logits of images by the detector of the last task."""
-        epsilon = self.method.values["epsilon"]
-        scores, logits = scores_and_logits(self.past, images, classes, [epsilon])
+        scores, logits = self.scores_and_logits(images, classes, [self.method.values["epsilon"]])
         return scores[:, 0], logits
 
-
-def perturbed_scores(
-    detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
-) -> Tensor:
-    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), a column for each ε."""
-    return scores_and_logits(detector, images, classes, epsilons)[0]
+    def scores_and_logits(
+        self, images: Tensor, classes: int, epsilons: Sequence[float]
+    ) -> tuple[Tensor, Tensor]:
+        """Return scores of moved images by the last task's detector, and logits of the images."""
+        network = self.method.networks["past detector"]
+        assert isinstance(network, Detector)
+        return scores_and_logits(network, images, classes, epsilons)
 
 
 def scores_and_logits(
     detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Return the scores of moved images, and the logits of the pass that finds the gradient."""
+    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), and the logits.
+
+    There is a column of scores for each ε; the logits are those of the images where they are.
+    """
     moving, moved = any(epsilons), images.detach()
     with torch.set_grad_enabled(moving):
         similarities, divisor = detector.parts(moved.requires_grad_(moving))

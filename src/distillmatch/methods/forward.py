@@ -137,37 +137,23 @@ def frozen_logits(network: nn.Module, images: Sequence[Tensor]) -> Tensor:
 def forward_groups(
     network: nn.Module,
     groups: Sequence[Sequence[Tensor | None]],
-    seen: int,
+    seen: int | None,
     updating: int | None = None,
 ) -> list[Tensor]:
     """Return the logits of each group of images over the seen classes, by one forward.
 
-    Every group is normalized by its own statistics. The first `updating` groups (default: all)
-    update the running ones, in their order. The logits of a group without images have no rows.
+    Without `seen` these are features instead. Every group is normalized by its own statistics. The
+    first `updating` groups (default: all) update the running ones, in their order. A group without
+    images has no rows.
     """
-    return _run_groups(network, lambda images: network(images)[:, :seen], groups, updating)
-
-
-def feature_groups(
-    network: nn.Module, groups: Sequence[Sequence[Tensor | None]], updating: int | None = None
-) -> list[Tensor]:
-    """Return the features of each group of images, as `forward_groups` returns their logits."""
-    return _run_groups(network, network.features, groups, updating)
-
-
-def _run_groups(
-    network: nn.Module,
-    run: Any,
-    groups: Sequence[Sequence[Tensor | None]],
-    updating: int | None,
-) -> list[Tensor]:
     counts = [sum(map(_count, group)) for group in groups]
     updating_present = sum(count > 0 for count in counts[:updating])
     images = [one for group in groups for one in group if one is not None and len(one)]
+    together = torch.cat(images) if len(images) > 1 else images[0]
     sizes = [count for count in counts if count]
     apart = len(sizes) > 1 or updating_present == 0
     with separate_statistics(network, sizes, updating_present) if apart else nullcontext():
-        rows: Tensor = run(torch.cat(images) if len(images) > 1 else images[0])
+        rows = network.features(together) if seen is None else network(together)[:, :seen]
     # A split that takes everything would still cost the backward pass.
     parts = iter(torch.split(rows, sizes) if len(sizes) > 1 else [rows])
     return [next(parts) if count else rows[:0] for count in counts]

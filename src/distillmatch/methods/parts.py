@@ -9,11 +9,12 @@ from distillmatch.config import RunConfig
 from distillmatch.losses import (
     class_weights,
     confidence_calibration,
+    new_task_distillation,
+    per_task_distillation,
     weighted_cross_entropy_sum,
 )
 from distillmatch.methods.forward import Batch, Logits, joint_logits, separate_logits
 from distillmatch.methods.method import (
-    HIGH_RATE,
     Hook,
     Loss,
     Method,
@@ -67,7 +68,7 @@ class FineTuned(Method):
     def is_fine_tuned(self, task: TaskInfo) -> bool:
         """Return whether a task ends with fine-tuning."""
         stores = task.coreset or (self.fine_tunes_first_task and self.config.coreset > 0)
-        return stores and fine_tuning_schedule(self.config, HIGH_RATE).epochs > 0
+        return stores and fine_tuning_schedule(self.config, self.rate).epochs > 0
 
     def main_training(self, task: TaskInfo, **changes: Any) -> Training:
         """Return the classifier's training, cut short where fine-tuning follows."""
@@ -76,29 +77,23 @@ class FineTuned(Method):
         return self.training(task, schedule=schedule, **changes)
 
     def fine_tuning(
-        self, task: TaskInfo, loss: Loss, before: Hook, *, whole: bool = False, **changes: Any
+        self, task: TaskInfo, loss: Loss, before: Hook, **changes: Any
     ) -> list[Training]:
         """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
 
-        It is on labeled and stored images, of the last layer alone unless `whole`. `before` must
-        set the class weights of the loss.
+        It is on labeled and stored images, of the last layer alone unless `parameters` are all.
+        `before` must set the class weights of the loss.
         """
-        if not self.is_fine_tuned(task):
-            return []
-        values: dict[str, Any] = {"unlabeled": False, **changes}
-        return [
-            Training(
-                "fine-tuning",
-                self.classifier,
-                loss,
-                fine_tuning_schedule(self.config, self.rate),
-                parameters="all" if whole else "head",
-                head_statistics=self.recipe.statistics.fine_tuning,
-                average_decay=self.config.weight_averaging,
-                before=before,
-                **values,
-            )
-        ]
+        schedule = fine_tuning_schedule(self.config, self.rate)
+        values: dict[str, Any] = {
+            "unlabeled": False,
+            "parameters": "head",
+            "head_statistics": self.recipe.statistics.fine_tuning,
+            "average_decay": self.config.weight_averaging,
+            "before": before,
+        }
+        tuning = Training("fine-tuning", self.classifier, loss, schedule, **(values | changes))
+        return [tuning] if self.is_fine_tuned(task) else []
 
 
 class Balanced(FineTuned):
@@ -106,6 +101,11 @@ class Balanced(FineTuned):
 
     Its options have `class_balancing` and `consistency_threshold`.
     """
+
+    strong_views: ClassVar[bool] = True
+    keeps_past: ClassVar[bool] = True
+    clip: ClassVar[float | None] = 1.0
+    fine_tunes_first_task: ClassVar[bool] = True
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
@@ -141,11 +141,11 @@ class Baseline(FineTuned):
     keeps_past: ClassVar[bool] = True
     learning_rate: ClassVar[float] = LOW_RATE
 
-    @property
-    def distillation_factor(self) -> float:
-        """What E2E and DR multiply the distillation of past tasks by."""
+    def past_tasks(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the distillation of each past task (eq. 1), by the recipe's factor."""
         squared = self.recipe.distillation_factor == "temperature squared"
-        return TEMPERATURE**2 if squared else 1.0
+        kept = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
+        return (TEMPERATURE**2 if squared else 1.0) * kept
 
     def balance_without_coreset(self, passes: Passes, task: TaskInfo) -> None:
         """Weigh classes by their labels, unless there is a coreset: then fine-tuning does it.
@@ -165,9 +165,8 @@ class Baseline(FineTuned):
         In the first task nothing is distilled, and both recipes learn from one group of images.
         """
         alone = self.recipe.statistics.labeled == "alone" and task.past and len(batch.unlabeled)
-        if alone:
-            return separate_logits(self.classifier, batch, task.seen)
-        return super().forward(batch, task)
+        logits = separate_logits if alone else joint_logits
+        return logits(self.classifier, batch, task.seen)
 
 
 class TwoTeachers(NamedTuple):
@@ -185,28 +184,20 @@ class TwoTeachers(NamedTuple):
 class Taught(Baseline):
     """A baseline with a teacher of the new task beside the past classifier: DR and GD."""
 
-    @property
-    def calibrates(self) -> bool:
-        """Whether the teacher also learns to be uncertain about stored and unlabeled images.
+    calibrates: bool = False
+    """Whether the teacher also learns to be uncertain about stored and unlabeled images.
 
-        Otherwise unlabeled images take part in its batch statistics alone.
-        """
-        return False
+    Otherwise unlabeled images take part in its batch statistics alone.
+    """
 
     def teacher_training(self, task: TaskInfo) -> list[Training]:
         """Return the teacher's training, anew in every task after the first with new classes."""
         if not (task.past and task.new):
             return []
-        from_past = self.recipe.teacher_start == "past"
-        return [
-            Training(
-                TEACHER,
-                self.start_afresh(TEACHER, task, from_past=from_past),
-                self.teacher_loss,
-                main_schedule(self.config, self.rate),
-                labeled="labeled" if self.calibrates else "new",
-            )
-        ]
+        network = self.start_afresh(TEACHER, task, from_past=self.recipe.teacher_start == "past")
+        labeled: Any = "labeled" if self.calibrates else "new"
+        schedule = main_schedule(self.config, self.rate)
+        return [Training(TEACHER, network, self.teacher_loss, schedule, labeled=labeled)]
 
     def teacher_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
         """Return the teacher's loss over the new classes."""
@@ -217,10 +208,11 @@ class Taught(Baseline):
         new = self.networks[TEACHER](images) if task.new else None
         return TwoTeachers(self.networks["past"](images), new)
 
-
-def teacher_logits(batch: Batch) -> Tensor:
-    """Return the teacher's logits of labeled and then of unlabeled images."""
-    return torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
+    def new_task(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the distillation of the new task from the teacher, by the share of its classes."""
+        taught = torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
+        kept = new_task_distillation(taught, logits.weak, task.past, task.seen, TEMPERATURE)
+        return (task.new / task.seen) * kept
 
 
 def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrated: bool) -> Tensor:

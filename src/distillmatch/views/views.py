@@ -15,14 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.views.draws import (
-    Draw,
-    coin,
-    random_words,
-    to_device,
-    uniform,
-    whole,
-)
+from distillmatch.views.draws import Draw, coin, random_words, to_device, uniform, whole
 from distillmatch.views.normalization import Normalization
 from distillmatch.views.operations import (
     OPERATIONS,
