@@ -55,7 +55,8 @@ def _call(function: Callable[..., Any], config: StreamConfig) -> Any:
     except DistillMatchError:
         raise
     except (Exception, SystemExit) as error:
-        if ":" not in config.source:
+        module = getattr(getattr(function, "load", function), "__module__", "")
+        if module.startswith("distillmatch."):
             raise
         raise SourceError(
             f"your source '{config.source}' failed with {type(error).__name__}: {error}"
