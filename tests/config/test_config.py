@@ -1,6 +1,5 @@
 """The configuration: Python, YAML and the command line build the same object, or say why not."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -161,20 +160,6 @@ def test_a_file_may_merge_keys_and_streams_by_super_class_imply_their_order(tmp_
     file.write_text("<<: {tasks: 2, seed: 3}\nseed: 4\nunlabeled: negative\n")
     merged = StreamConfig(tasks=2, seed=4, unlabeled="negative", order="parent")
     assert StreamConfig.from_yaml(file) == merged
-
-
-def test_what_cannot_be_a_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, sentence in (
-        (tmp_path / "none.yaml", "none.yaml: No such file"),
-        (tmp_path / "pipe", "pipe: expected a file, found a pipe"),
-        (tmp_path, "Is a directory"),
-        (tmp_path / ("n" * 256), "File name too long"),
-        (tmp_path / "\ud800", "no file can have this name"),
-        (tmp_path / "a\0b", "no file can have this name"),
-    ):
-        with pytest.raises(ConfigError, match=sentence):
-            StreamConfig.from_yaml(path)
 
 
 def test_the_recipes_have_no_point_in_which_they_agree() -> None:
