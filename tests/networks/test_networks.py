@@ -40,8 +40,8 @@ def test_weights_depend_on_the_generator_alone(name: str, head: Head) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("wrn-27-2", "6k + 4 and at least 10; near 27 that is 22 or 28"),
-        ("wrn-4-2", "near 4 that is 10"),
+        ("wrn-27-2", "the depth must be 6k + 4 and at least 10, such as 10, 16"),
+        ("wrn-4-2", "the depth must be 6k + 4"),
         ("wrn-28-0", "width must be at least 1"),
         ("resnet", "network must be wrn-DEPTH-WIDTH, for example 'wrn-28-2', resnet-18, "),
         ("wrn-28", "or your own as module:name, not 'wrn-28'"),
