@@ -30,10 +30,13 @@ class _Formatter(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, prefix)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        parts = text.split("\n\n")
-        return "\n\n".join(
-            part if "\n  " in part else "\n".join(self._split_lines(part, width)) for part in parts
-        )
+        parts = [
+            part
+            if "\n  " in part
+            else "\n".join(indent + line for line in self._split_lines(part, width - len(indent)))
+            for part in text.split("\n\n")
+        ]
+        return "\n\n".join(parts)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
