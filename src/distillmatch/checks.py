@@ -83,22 +83,24 @@ def check_source(source: Dataset | Callable[[StreamConfig], Dataset], **options:
 
     A source is called twice with a configuration that has these options, and must return the same.
     """
+    dataset: Any = source
     if not isinstance(source, Dataset):
         if not callable(source):
             raise CheckError(f"{source!r} must be a function of a StreamConfig, or a Dataset")
         name = f"source {getattr(source, '__name__', 'given')}"
         try:
-            first, again = (source(StreamConfig(**options)) for _ in range(2))
+            made: list[Any] = [source(StreamConfig(**options)) for _ in range(2)]
         except DistillMatchError:
             raise
         except Exception as error:
             raise CheckError(f"{name} failed with {type(error).__name__}: {error}") from error
-        if not (isinstance(first, Dataset) and isinstance(again, Dataset)):
-            raise CheckError(f"{name} must return a Dataset, not {type(again).__name__}")
-        if first.fingerprint != again.fingerprint:
+        for one in made:
+            if not isinstance(one, Dataset):
+                raise CheckError(f"{name} must return a Dataset, not {type(one).__name__}")
+        if len({one.fingerprint for one in made}) > 1:
             raise CheckError(f"{name} returned other images when called again: seed what is random")
-        source = first
-    _refuse(f"source {source.name}: {fault}" for fault in _faults_of_data(source))
+        dataset = made[0]
+    _refuse(f"source {dataset.name}: {fault}" for fault in _faults_of_data(dataset))
 
 
 def _refuse(faults: Iterable[str]) -> None:

@@ -50,7 +50,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise _Refused(problem="an alias, which is not read here", problem_mark=mark)
         node: yaml.Node | None = super().compose_node(parent, index)
         return node

@@ -63,12 +63,12 @@ def logits_of(method: Method, images: Tensor, seen: int) -> Tensor:
 
 def outputs_of(frozen: Frozen, images: Tensor, task: TaskInfo) -> Any:
     """Return the outputs of frozen networks: a NamedTuple of tensors, a row for each image."""
-    given = frozen(images, task)
+    given: Any = frozen(images, task)
     name = getattr(frozen, "__name__", "a function of frozen networks")
     expected = f"{name} must return a NamedTuple of tensors with a row for each image"
     if not (isinstance(given, tuple) and hasattr(given, "_fields")):
         raise ConfigError(f"{expected}, not {kind_of(given)}")
-    for field, rows in given._asdict().items():
+    for field, rows in zip(given._fields, given, strict=True):
         if rows is not None and not isinstance(rows, Tensor):
             raise ConfigError(f"{expected}, and '{field}' is {kind_of(rows)}")
         if rows is not None and (rows.ndim == 0 or len(rows) != len(images)):

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from distillmatch.config import RunConfig
-from distillmatch.losses import choose_epsilon, max_similarity, perturb, threshold_at_tpr
+from distillmatch.losses import (
+    EpsilonRule,
+    choose_epsilon,
+    max_similarity,
+    perturb,
+    threshold_at_tpr,
+)
 from distillmatch.methods.method import ImageSet, Method, Passes, TaskInfo
 from distillmatch.networks import Detector
 
@@ -55,7 +61,7 @@ class FamiliarityDetector:
             found: Tensor = passes.run(score, held_out, views).scores
             return found
 
-        rule = "highest" if head == "cosine" else "lowest-halved"
+        rule: EpsilonRule = "highest" if head == "cosine" else "lowest-halved"
         values["epsilon"] = choose_epsilon(tried, scores(tried).mean(dim=0).tolist(), rule)
         chosen = scores([values["epsilon"]], CALIBRATION_VIEWS)[:, 0]
         values["threshold"] = float(threshold_at_tpr(chosen, rate))

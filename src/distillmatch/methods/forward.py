@@ -153,7 +153,8 @@ def forward_groups(
     sizes = [count for count in counts if count]
     apart = len(sizes) > 1 or updating_present == 0
     with separate_statistics(network, sizes, updating_present) if apart else nullcontext():
-        rows = network.features(together) if seen is None else network(together)[:, :seen]
+        run: Any = network if seen is not None else network.features
+        rows: Tensor = run(together) if seen is None else run(together)[:, :seen]
     # A split that takes everything would still cost the backward pass.
     parts = iter(torch.split(rows, sizes) if len(sizes) > 1 else [rows])
     return [next(parts) if count else rows[:0] for count in counts]

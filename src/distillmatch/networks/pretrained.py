@@ -81,8 +81,9 @@ class PretrainedWeights:
 
 
 def _is_entry(key: object, value: object) -> bool:
-    is_tensor = isinstance(key, str) and isinstance(value, Tensor)
-    return is_tensor and value.layout == torch.strided and not (value.is_meta or value.is_quantized)
+    if not (isinstance(key, str) and isinstance(value, Tensor)):
+        return False
+    return value.layout == torch.strided and not (value.is_meta or value.is_quantized)
 
 
 def _some(keys: list[str]) -> str:

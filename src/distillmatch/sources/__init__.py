@@ -4,12 +4,6 @@ from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, veri
 from distillmatch.sources.registry import CheckedSource, check_images_available, load_source
 
 __all__ = [
-    "UNKNOWN",
-    "CheckedSource",
-    "ClassTree",
-    "Dataset",
-    "Part",
-    "check_images_available",
-    "load_source",
-    "verify",
-]
+    "UNKNOWN", "CheckedSource", "ClassTree", "Dataset", "Part", "check_images_available",
+    "load_source", "verify",
+]  # fmt: skip

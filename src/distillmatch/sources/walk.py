@@ -78,8 +78,8 @@ def list_files(root: Path) -> Listing:
     found.folders = sorted(files_in, key=lambda path: (_normal(f"{path}/"), path))
     content = [(path, files_in[path]) for path in found.folders]
     found.files = [file[1] for _, files in content for file in files]
-    stamp = repr(content).encode(errors="surrogateescape")
-    found.stamp = hashlib.blake2b(stamp, digest_size=16).hexdigest()
+    described = repr(content).encode(errors="surrogateescape")
+    found.stamp = hashlib.blake2b(described, digest_size=16).hexdigest()
     return found
 
 
