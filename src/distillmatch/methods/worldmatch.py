@@ -184,7 +184,7 @@ class WorldMatch(Balanced):
         over = held_out_images(passes)
         if self.has_newness(task) and (new := passes.labels(over) >= task.past).any():
             scores = passes.run(self.unlabeled_outputs, over, CALIBRATION_VIEWS).score
-            threshold = losses.threshold_at_fpr(scores[new.repeat(CALIBRATION_VIEWS)], NEW_ACCEPTED)
+            threshold = losses.threshold_at_tpr(scores[new.repeat(CALIBRATION_VIEWS)], NEW_ACCEPTED)
             self.values["threshold"] = float(threshold)
         counts = in_step = passes.label_counts("labeled")
         if task.past:

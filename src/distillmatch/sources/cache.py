@@ -11,8 +11,9 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +30,12 @@ VERSION = 4
 _FOOTER = struct.Struct("<32sQ")
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A data set before any of its files is opened.
 
-    Attributes:
-        name: the name of the data set.
-        files: paths of images with their labels, those for training first.
-        train: how many of the files are for training.
-        class_names: the name of each label. Classes without a training image are left out, and the
-            others renumbered.
-        tree: returns the tree of the classes of these names, if they have one.
-        label_fraction: labeled share of each class unless the configuration names one.
+    `files` are paths of images with their labels, the first `train` of them for training. Classes
+    without a training image are left out and the others renumbered; `tree` returns the tree of
+    those that are left.
     """
 
     name: str

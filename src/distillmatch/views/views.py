@@ -178,13 +178,12 @@ def _pixels(images: Tensor) -> Tensor:
 
     Images in channels-last memory are not copied.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+    side = images.shape[-1]
+    if images.dtype != torch.uint8 or images.shape != (len(images), 3, side, side):
         raise ValueError(
             "images must be uint8 of shape (count, 3, side, side), "
             f"not {images.dtype} of shape {tuple(images.shape)}"
         )
-    if images.shape[2] != images.shape[3]:
-        raise ValueError(f"images must be square, not {tuple(images.shape[2:])}")
     return images.permute(0, 2, 3, 1).contiguous()
 
 
