@@ -80,13 +80,17 @@ class FamiliarityDetector:
         return scores_and_logits(network, images, classes, epsilons)
 
 
+def perturbed_scores(
+    detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
+) -> Tensor:
+    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), a column for each ε."""
+    return scores_and_logits(detector, images, classes, epsilons)[0]
+
+
 def scores_and_logits(
     detector: Detector, images: Tensor, classes: int, epsilons: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Return max_k h_k of images moved by ε · sign(∂ score / ∂ image), and the logits.
-
-    There is a column of scores for each ε; the logits are those of the images where they are.
-    """
+    """Return the scores of moved images, and the logits of the pass that finds the gradient."""
     moving, moved = any(epsilons), images.detach()
     with torch.set_grad_enabled(moving):
         similarities, divisor = detector.parts(moved.requires_grad_(moving))
