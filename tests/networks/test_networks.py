@@ -1,4 +1,3 @@
-from contextlib import nullcontext
 from math import sqrt
 from typing import get_args
 
@@ -73,27 +72,6 @@ def test_batch_norm_agrees_with_torchs() -> None:
     ours.eval()
     theirs.eval()
     assert torch.equal(ours(images(2)), theirs(images(2)))
-
-
-@pytest.mark.parametrize(("sizes", "moving"), [((4, 3), 2), ((3, 2, 4), 2), ((2, 3, 2, 4), 4)])
-def test_parts_of_one_forward_are_forwards_of_their_own_and_move_statistics_in_their_order(
-    sizes: tuple[int, ...], moving: int
-) -> None:
-    one, two = (build_network("wrn-10-1", 3, "cosine", seeded(4)) for _ in range(2))
-    parts = [(1 + k) * images(size, seed=k) + k for k, size in enumerate(sizes)]
-    with separate_statistics(one, sizes, moving):
-        together = one(torch.cat(parts))
-    apart = []
-    for k, part in enumerate(parts):
-        with separate_statistics(two, [len(part)], 0) if k >= moving else nullcontext():
-            apart.append(two(part))
-    torch.testing.assert_close(together, torch.cat(apart))
-    for name, value in one.named_buffers():
-        torch.testing.assert_close(value, dict(two.named_buffers())[name])
-    together.square().sum().backward()
-    torch.cat(apart).square().sum().backward()  # type: ignore[no-untyped-call]
-    for ours, theirs in zip(one.parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_groups_end_with_the_block_even_after_a_failed_forward() -> None:

@@ -21,14 +21,9 @@ EPSILONS = {
     "cosine": (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
     "scaled-cosine": (0.001, 0.002, 0.0025, 0.004, 0.005, 0.08),
 }
-"""Sizes of the input perturbation that are tried with each head, in units of normalized images.
-
-With the scaled cosine half of the one with the lowest mean score is kept, so 0 is not among them.
-"""
-CALIBRATION_VIEWS = 4
-"""Weak views of each held-out image that the threshold is set on."""
-TPR, TPR_WITH_CORESET = 0.5, 0.05
-"""δ, the share of held-out images that the threshold accepts."""
+"""Sizes of the input perturbation that are tried with each head, in units of normalized images."""
+CALIBRATION_VIEWS = 4  # of each held-out image, on which the threshold is set
+TPR, TPR_WITH_CORESET = 0.5, 0.05  # δ, the share of held-out images that the threshold accepts
 
 
 class Scores(NamedTuple):

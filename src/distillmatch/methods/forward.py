@@ -21,11 +21,10 @@ class Batch:
     """What one step learns from.
 
     `images` are weak views of labeled images, `labels` their classes; `unlabeled` are weak views of
-    unlabeled images, of which there may be none. `strong` are strong views of the same unlabeled
-    images and `strong_images` of the same labeled ones, if the training has them. The outputs of
-    frozen networks for the weak views are in `labeled_outputs` and `unlabeled_outputs`: what the
-    training's `frozen_labeled` and `frozen_unlabeled` return. `truth` has the true classes of
-    unlabeled images, for methods with `needs_truth` alone.
+    unlabeled images, if there are any. `strong` and `strong_images` are strong views of the same,
+    if the training has them. `labeled_outputs` and `unlabeled_outputs` are what the training's
+    `frozen_labeled` and `frozen_unlabeled` return. `truth` has the true classes of unlabeled images
+    for methods with `needs_truth` alone.
     """
 
     images: Tensor
@@ -68,8 +67,7 @@ class Logits(NamedTuple):
 def joint_logits(network: nn.Module, batch: Batch, seen: int) -> Logits:
     """Return logits where weak views share batch statistics, and strong views share theirs.
 
-    Strong views do not update the running statistics, which are for images as they are met at test
-    time.
+    Strong views do not update the running statistics, which are for images as at test time.
     """
     groups = [batch.images, batch.unlabeled], [batch.strong, batch.strong_images]
     weak, strong = forward_groups(network, groups, seen, updating=1)

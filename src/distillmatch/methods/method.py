@@ -1,22 +1,7 @@
 """The contract between a method and the engine.
 
 A method says what is learned and by which loss; the engine says how. Most methods are one loss:
-
-    class Mine(Method):
-        class Options(MethodOptions):
-            weight: float = Field(1.0, description="weight of the distillation")
-
-        keeps_past = True
-
-        def loss(self, batch, task):
-            logits = self.forward(batch, task)
-            terms = {"labels": cross_entropy(logits.labeled, batch.labels)}
-            if task.past:
-                terms["distillation"] = self.options.weight * past_distillation(
-                    batch.past, logits.weak, task.past, TEMPERATURE
-                )
-            return terms
-
+they declare what their batches need, and write `loss(self, batch, task)`.
 `distillmatch.checks.check_method` checks a method against the contract.
 """
 

@@ -25,12 +25,9 @@ from distillmatch.methods.method import (
 )
 from distillmatch.methods.schedule import fine_tuning_schedule, main_schedule
 
-TEMPERATURE = 2.0
-"""T of the distillation of past tasks and of the new task."""
-LOW_RATE = 0.005
-"""The paper's learning rate of GD, DR and E2E without a coreset."""
+TEMPERATURE = 2.0  # T of the distillation of past tasks and of the new task
+LOW_RATE = 0.005  # the paper's learning rate of GD, DR and E2E without a coreset
 WEIGHT_CAP = 10.0
-"""The largest class weight."""
 TEACHER = "teacher"
 
 
@@ -51,11 +48,7 @@ def label_loss(logits: Logits, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def label_weights(counts: Tensor) -> Tensor:
-    """Return inverse class frequencies among the classes that have labels.
-
-    A class without labels does not count: without a coreset these are all past classes, and the new
-    ones would weigh no more than their share of the classes seen.
-    """
+    """Return inverse class frequencies among the classes that have labels."""
     present = counts > 0
     weights = torch.full_like(counts, WEIGHT_CAP)
     weights[present] = class_weights(counts[present], cap=WEIGHT_CAP)
@@ -81,8 +74,7 @@ class FineTuned(Method):
     ) -> list[Training]:
         """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
 
-        It is on labeled and stored images, of the last layer alone unless `parameters` are all.
-        `before` must set the class weights of the loss.
+        It trains the last layer unless `parameters` are all; `before` sets the class weights.
         """
         schedule = fine_tuning_schedule(self.config, self.rate)
         values: dict[str, Any] = {
