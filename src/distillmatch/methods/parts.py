@@ -1,5 +1,6 @@
 """What several methods share: the loss of labels, class weights, fine-tuning, teachers."""
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -189,11 +190,8 @@ class Taught(Baseline):
         network = self.start_afresh(TEACHER, task, from_past=self.recipe.teacher_start == "past")
         labeled: Any = "labeled" if self.calibrates else "new"
         schedule = main_schedule(self.config, self.rate)
-        return [Training(TEACHER, network, self.teacher_loss, schedule, labeled=labeled)]
-
-    def teacher_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Return the teacher's loss over the new classes."""
-        return new_task_loss(self.networks[TEACHER], batch, task, calibrated=self.calibrates)
+        loss = partial(new_task_loss, network, calibrated=self.calibrates)
+        return [Training(TEACHER, network, loss, schedule, labeled=labeled)]
 
     def teacher_outputs(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
         """Return the logits of the past classifier and of the teacher."""

@@ -5,6 +5,7 @@ shows, and labels and pseudo-labels are learned by strong views as much as by we
 beyond the paper, and its figures stand apart from DM's.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -30,8 +31,7 @@ from distillmatch.methods.schedule import detector_schedule
 
 Accepted = Literal["everything", "newness", "two-teachers", "nothing", "truth", "truth-new"]
 NEWNESS = "newness"
-NEW_ACCEPTED = 0.5
-"""Share of held-out images of new classes that `accept newness` lets pass."""
+NEW_ACCEPTED = 0.5  # share of held-out images of new classes that `accept newness` lets pass
 
 
 class Outputs(NamedTuple):
@@ -133,6 +133,8 @@ class WorldMatch(Balanced):
             accepted = (truth < task.past) | (truth >= task.seen)
         return PseudoLabels(labels, accepted)
 
+    judge = pseudo_labels
+
     def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
         """Return the past classifier's logits, and if it is used what the newness network says.
 
@@ -155,10 +157,6 @@ class WorldMatch(Balanced):
         learned = self.options.accept in ("newness", "two-teachers")
         return learned and task.past > 0 and task.new > 1
 
-    def newness_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Return the loss of GD's calibrated teacher."""
-        return new_task_loss(self.networks[NEWNESS], batch, task, calibrated=True)
-
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier and fine-tune it; before that, learn what is new if that counts."""
         trainings = []
@@ -166,7 +164,8 @@ class WorldMatch(Balanced):
             network = self.start_afresh(NEWNESS, task, from_past=True)
             schedule = detector_schedule(self.config, self.rate)
             of_half: dict[str, Any] = {"labeled": "first-half", "clip": self.clip}
-            trainings = [Training(NEWNESS, network, self.newness_loss, schedule, **of_half)]
+            loss = partial(new_task_loss, network, calibrated=True)  # that of GD's teacher
+            trainings = [Training(NEWNESS, network, loss, schedule, **of_half)]
         later = task.past > 0
         both: dict[str, Any] = {"unlabeled": later, "strong": later, "strong_labeled": True}
         if later:
@@ -201,7 +200,3 @@ class WorldMatch(Balanced):
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score images by how certain the classifier is of any class."""
         return losses.softmax_confidence(self.logits(images), task.seen)
-
-    def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels:
-        """Return the pseudo-labels for the diagnostics."""
-        return self.pseudo_labels(outputs, task, truth)
