@@ -104,22 +104,6 @@ def test_a_stream_has_the_authors_classes_labels_and_unlabeled_images(
     assert [set(task.unlabeled.tolist()) for task in stream.tasks] == received
 
 
-@pytest.mark.parametrize(("unlabeled", "of_task"), [("random", False), ("negative", True)])
-def test_classes_that_the_authors_drew_without_a_seed_are_ours(
-    unlabeled: str, of_task: bool
-) -> None:
-    """The classes of a task in `random`, the groups of the parents in `negative`."""
-    config = StreamConfig(order="parent", unlabeled=unlabeled, seed=2)
-    shown = [
-        {
-            task.classes if of_task else number: task.unlabeled_classes
-            for number, task in enumerate(build_stream(cifar_shaped(), given).tasks)
-        }
-        for given in (config, config.replace(splits="authors"))
-    ]
-    assert shown[0] == shown[1]
-
-
 def stream_config(share: float) -> StreamConfig:
     return StreamConfig(splits="stratified", label_fraction=share, unlabeled="task", tasks=10)
 
