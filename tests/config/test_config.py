@@ -161,8 +161,6 @@ def test_the_recipes_have_no_point_in_which_they_agree() -> None:
     pairs = [(one.pop("statistics"), other.pop("statistics")), (one, other)]
     for paper, as_written in pairs:
         assert all(paper[point] != as_written[point] for point in paper)
-    assert RunConfig().recipe_points is PAPER
-    assert RunConfig(recipe="as-written").recipe_points is AS_WRITTEN
 
 
 def test_options_that_are_the_methods_defaults_are_left_out() -> None:

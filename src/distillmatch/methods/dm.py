@@ -18,7 +18,7 @@ from distillmatch.losses import (
     weighted_cross_entropy_sum,
 )
 from distillmatch.methods.detector import FamiliarityDetector, true_positive_rate
-from distillmatch.methods.forward import Batch, Logits, consistent_logits, frozen_logits
+from distillmatch.methods.forward import Batch, consistent_logits, frozen_logits
 from distillmatch.methods.method import (
     NetworkBuilder,
     Passes,
@@ -75,7 +75,11 @@ class DistillMatch(Balanced):
         """
         options = self.options
         labels, accepted = self.pseudo_labels(batch.unlabeled_outputs, task)
-        logits = self.step_logits(network, batch, task, accepted)
+        alone = None  # or the images that labels share batch statistics with: the accepted ones
+        if self.recipe.statistics.labeled == "alone" and len(accepted):
+            alone = accepted, ceil(self.expected_share * len(accepted))
+        distilled = options.distillation_weight > 0
+        logits = consistent_logits(network, batch, task.seen, alone, distilled)
         supervised = label_sum(logits, batch.labels, self.weights)  # ℓ_s, eq. 6
         pseudo_labeled = weighted_cross_entropy_sum(  # ℓ_pl, eq. 7
             logits.pseudo_labeled, labels, self.weights, accepted
@@ -102,16 +106,6 @@ class DistillMatch(Balanced):
         if outputs.score is None:
             return PseudoLabels(labels, torch.zeros_like(labels, dtype=torch.bool))
         return PseudoLabels(labels, outputs.score >= self.values["threshold"])
-
-    def step_logits(
-        self, network: nn.Module, batch: Batch, task: TaskInfo, accepted: Tensor
-    ) -> Logits:
-        """Return logits; labels share statistics with all unlabeled images or accepted ones."""
-        alone = None
-        if self.recipe.statistics.labeled == "alone" and len(accepted):
-            alone = accepted, ceil(self.expected_share * len(accepted))
-        distilled = self.options.distillation_weight > 0
-        return consistent_logits(network, batch, task.seen, alone, distilled)
 
     def past_logits(self, network: nn.Module, batch: Batch) -> Tensor:
         """Return the logits of a network's frozen copy for labeled and then unlabeled images.
