@@ -6,14 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from distillmatch import losses
 from distillmatch.config import RunConfig
-from distillmatch.losses import (
-    EpsilonRule,
-    choose_epsilon,
-    max_similarity,
-    perturb,
-    threshold_at_tpr,
-)
 from distillmatch.methods.method import ImageSet, Method, Passes, TaskInfo
 from distillmatch.networks import Detector
 
@@ -56,10 +50,10 @@ class FamiliarityDetector:
             found: Tensor = passes.run(score, held_out, views).scores
             return found
 
-        rule: EpsilonRule = "highest" if head == "cosine" else "lowest-halved"
-        values["epsilon"] = choose_epsilon(tried, scores(tried).mean(dim=0).tolist(), rule)
+        rule: losses.EpsilonRule = "highest" if head == "cosine" else "lowest-halved"
+        values["epsilon"] = losses.choose_epsilon(tried, scores(tried).mean(dim=0).tolist(), rule)
         chosen = scores([values["epsilon"]], CALIBRATION_VIEWS)[:, 0]
-        values["threshold"] = float(threshold_at_tpr(chosen, rate))
+        values["threshold"] = float(losses.threshold_at_tpr(chosen, rate))
 
     def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return scores and logits of images by the detector of the last task."""
@@ -89,14 +83,18 @@ def scores_and_logits(
     moving, moved = any(epsilons), images.detach()
     with torch.set_grad_enabled(moving):
         similarities, divisor = detector.parts(moved.requires_grad_(moving))
-        score = max_similarity(similarities, classes)
+        score = losses.max_similarity(similarities, classes)
         gradient = torch.autograd.grad(score.sum(), moved)[0] if moving else moved
     columns = []
     with torch.no_grad():
         for epsilon in epsilons:
             # Not moved, its score is already known.
-            there = detector.similarities(perturb(images, gradient, epsilon)) if epsilon else None
-            columns.append(score if there is None else max_similarity(there, classes))
+            there = (
+                detector.similarities(losses.perturb(images, gradient, epsilon))
+                if epsilon
+                else None
+            )
+            columns.append(score if there is None else losses.max_similarity(there, classes))
         return torch.stack(columns, dim=1), similarities / divisor
 
 

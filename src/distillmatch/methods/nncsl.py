@@ -11,15 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from distillmatch import losses
 from distillmatch.config import AS_WRITTEN, MethodOptions, Recipe, RunConfig
 from distillmatch.config.base import NotNegative, Switch
 from distillmatch.errors import ConfigError
-from distillmatch.losses import (
-    distance_from_uniform,
-    sharpened,
-    soft_cross_entropy,
-    soft_nearest_neighbors,
-)
 from distillmatch.methods.forward import Batch, forward_groups
 from distillmatch.methods.method import Lars, Method, NetworkBuilder, TaskInfo, Training
 from distillmatch.methods.schedule import Schedule
@@ -46,7 +41,7 @@ class Views(NamedTuple):
     def neighbors(self, classes: Sequence[int]) -> Tensor:
         """Return SNN(q) of each query over the supports of some classes."""
         given = self.queries, self.supports, self.labels
-        return soft_nearest_neighbors(*given, classes, TEMPERATURE, SMOOTHING)
+        return losses.soft_nearest_neighbors(*given, classes, TEMPERATURE, SMOOTHING)
 
 
 class SoftNearestNeighbors(Method):
@@ -102,9 +97,9 @@ class SoftNearestNeighbors(Method):
         terms = {"labels": HEAD_WEIGHT * functional.cross_entropy(logits, views.labels)}
         if task.classes and len(views.queries):
             found = views.neighbors(task.classes)
-            sharp = sharpened(found, SHARPENING)
-            terms["agreement"] = soft_cross_entropy(sharp.roll(len(sharp) // 2, 0), found)
-            terms["entropy"] = distance_from_uniform(sharp)
+            sharp = losses.sharpened(found, SHARPENING)
+            terms["agreement"] = losses.soft_cross_entropy(sharp.roll(len(sharp) // 2, 0), found)
+            terms["entropy"] = losses.distance_from_uniform(sharp)
         return terms
 
 
@@ -128,7 +123,7 @@ class DistilledNearestNeighbors(SoftNearestNeighbors):
             past = range(task.past)
             with torch.no_grad():
                 before = views_of(self.networks["past"], batch).neighbors(past)
-            kept = soft_cross_entropy(before, views.neighbors(past))
+            kept = losses.soft_cross_entropy(before, views.neighbors(past))
             terms["distillation"] = self.options.distillation_weight * kept
         return terms
 

@@ -6,14 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distillmatch import losses
 from distillmatch.config import RunConfig
-from distillmatch.losses import (
-    class_weights,
-    confidence_calibration,
-    new_task_distillation,
-    per_task_distillation,
-    weighted_cross_entropy_sum,
-)
 from distillmatch.methods.forward import Batch, Logits, joint_logits, separate_logits
 from distillmatch.methods.method import (
     Hook,
@@ -37,9 +31,11 @@ def label_sum(logits: Logits, labels: Tensor, weights: Tensor | None = None) -> 
 
     Where labels are learned by strong views too, it is the mean over both kinds of views.
     """
-    total = weighted_cross_entropy_sum(logits.labeled, labels, weights)
+    total = losses.weighted_cross_entropy_sum(logits.labeled, labels, weights)
     if len(logits.strong_labeled):
-        total = (total + weighted_cross_entropy_sum(logits.strong_labeled, labels, weights)) / 2
+        total = (
+            total + losses.weighted_cross_entropy_sum(logits.strong_labeled, labels, weights)
+        ) / 2
     return total
 
 
@@ -52,7 +48,7 @@ def label_weights(counts: Tensor) -> Tensor:
     """Return inverse class frequencies among the classes that have labels."""
     present = counts > 0
     weights = torch.full_like(counts, WEIGHT_CAP)
-    weights[present] = class_weights(counts[present], cap=WEIGHT_CAP)
+    weights[present] = losses.class_weights(counts[present], cap=WEIGHT_CAP)
     return weights
 
 
@@ -137,7 +133,7 @@ class Baseline(FineTuned):
     def past_tasks(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
         """Return the distillation of each past task (eq. 1), by the recipe's factor."""
         squared = self.recipe.distillation_factor == "temperature squared"
-        kept = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
+        kept = losses.per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
         return (TEMPERATURE**2 if squared else 1.0) * kept
 
     def balance_without_coreset(self, passes: Passes, task: TaskInfo) -> None:
@@ -201,7 +197,7 @@ class Taught(Baseline):
     def new_task(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
         """Return the distillation of the new task from the teacher, by the share of its classes."""
         taught = torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
-        kept = new_task_distillation(taught, logits.weak, task.past, task.seen, TEMPERATURE)
+        kept = losses.new_task_distillation(taught, logits.weak, task.past, task.seen, TEMPERATURE)
         return (task.new / task.seen) * kept
 
 
@@ -213,9 +209,9 @@ def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrate
     new = batch.labels >= task.past
     logits = joint_logits(network, batch, task.seen)
     labeled = logits.labeled[:, task.past :]
-    total = weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
+    total = losses.weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
     supervised = total / new.sum().clamp(min=1)
     if not calibrated:
         return supervised
     others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
-    return supervised + confidence_calibration(logits.weak[:, task.past :], others)
+    return supervised + losses.confidence_calibration(logits.weak[:, task.past :], others)
