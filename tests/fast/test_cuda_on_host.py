@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from normalized import activated_by_groups
 from on_host import as_bytes, built
-from slow import activated_by_groups
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 

@@ -4,8 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from normalized import normalize, normalize_backward
-from slow import activated_by_groups
+from normalized import activated_by_groups, normalize, normalize_backward
 from torch import Tensor
 from torch.nn import functional
 

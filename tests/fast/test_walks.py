@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from backbones import drawn_backbone, frozen_backbone
+from normalized import drawn_backbone, frozen_backbone
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import weight_norm
