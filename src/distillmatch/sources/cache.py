@@ -116,7 +116,7 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         train, test = _parts(
             np.memmap(path, np.uint8, "r", shape=shape), about["labels"], about["train"]
         )
-    except (OSError, OverflowError, ValueError):
+    except (OSError, OverflowError, ValueError, struct.error):
         return None
     for field in ("class_names", "problems"):
         more[field] = tuple(more[field])

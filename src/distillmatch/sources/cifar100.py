@@ -36,15 +36,10 @@ FILE_MD5S = {
 SIDE = 32
 
 SUPER_CLASSES: Mapping[str, tuple[int, ...]] = {
-    "aquatic animals": (0, 1),
-    "plants": (2, 4, 17),
-    "household things": (3, 5, 6),
-    "invertebrates": (7, 13),
-    "land vertebrates": (8, 11, 12, 15, 16),
-    "outdoor scenes": (9, 10),
-    "people": (14,),
-    "vehicles": (18, 19),
-}
+    "aquatic animals": (0, 1), "plants": (2, 4, 17), "household things": (3, 5, 6),
+    "invertebrates": (7, 13), "land vertebrates": (8, 11, 12, 15, 16), "outdoor scenes": (9, 10),
+    "people": (14,), "vehicles": (18, 19),
+}  # fmt: skip
 """The super-classes over the twenty coarse labels, which are the parents."""
 
 TIMEOUT = 30.0

@@ -169,22 +169,22 @@ class Dataset:
         _check_texts("the name of a data set", (name,))
         _check_texts(f"{name}: class_names", self.class_names)
         _check_texts(f"{name}: problems", self.problems, written=False)
-        for problem, there_is in {
-            f"label_fraction must be a number above 0 and at most 1, not {share!r}": not (
-                isinstance(share, Real) and 0 < share <= 1
-            ),
-            "two classes have the same name": len(set(self.class_names)) != classes,
-            f"a label is not one of the {classes} classes": any(
-                len(part) and not lowest <= part.labels.min() <= part.labels.max() < classes
-                for part, lowest in ((self.train, UNKNOWN), (self.test, 0))
-            ),
-            "training and test images differ in size": len(self.test)
-            and self.test.images.shape[1:] != self.train.images.shape[1:],
-            f"the tree must have the {classes} classes of the data": self.tree is not None
-            and len(self.tree.parent_of_class) != classes,
-        }.items():
-            if there_is:
-                raise SourceError(f"{name}: {problem}")
+        if not isinstance(share, Real) or not 0 < share <= 1:
+            problem = f"label_fraction must be a number above 0 and at most 1, not {share!r}"
+        elif len(set(self.class_names)) != classes:
+            problem = "two classes have the same name"
+        elif any(
+            len(part) and not lowest <= part.labels.min() <= part.labels.max() < classes
+            for part, lowest in ((self.train, UNKNOWN), (self.test, 0))
+        ):
+            problem = f"a label is not one of the {classes} classes"
+        elif len(self.test) and self.test.images.shape[1:] != self.train.images.shape[1:]:
+            problem = "training and test images differ in size"
+        elif self.tree is not None and len(self.tree.parent_of_class) != classes:
+            problem = f"the tree must have the {classes} classes of the data"
+        else:
+            return
+        raise SourceError(f"{name}: {problem}")
 
     def __repr__(self) -> str:
         return (
