@@ -21,7 +21,14 @@ DEFAULT_RANDOM_CLASSES = 20
 def classes_of_tasks(dataset: Dataset, distractors: Collection[int], config: StreamConfig) -> Tasks:
     """Return the classes that are first learned in each task, in learning order."""
     if config.order == "parent":
-        tasks = _one_task_per_parent(dataset, config)
+        tree = _required_tree(dataset, config)
+        parents = len(tree.parent_names)
+        if config.tasks not in (None, parents):
+            raise StreamError(
+                f"tasks must be {parents} with order 'parent' (one for each parent class of source "
+                f"'{dataset.name}'), not {config.tasks}"
+            )
+        tasks = map(tree.classes_of_parent, learning_order("parent", parents, config))
         return [tuple(c for c in task if c not in distractors) for task in tasks]
     order = [c for c in _class_order(dataset, config) if c not in distractors]
     ends = itertools.accumulate(_task_sizes(len(order), config), initial=0)
@@ -86,18 +93,6 @@ def classes_of_unlabeled(dataset: Dataset, tasks: Tasks, own: Tasks, config: Str
             f"random_classes must be at most the {classes} classes of the source, not {drawn}"
         )
     return balanced_draws(classes, len(tasks), drawn, config.seed)
-
-
-def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
-    tree = _required_tree(dataset, config)
-    parents = len(tree.parent_names)
-    if config.tasks not in (None, parents):
-        raise StreamError(
-            f"tasks must be {parents} with order 'parent' (one for each parent class of source "
-            f"'{dataset.name}'), not {config.tasks}"
-        )
-    order = learning_order("parent", parents, config)
-    return [tree.classes_of_parent(parent) for parent in order]
 
 
 def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
