@@ -211,7 +211,7 @@ FROZEN = "return [replace(one, frozen_labeled=self.frozen)]"
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ({"training": "pass"}, "method 'broken:Broken': trainings must return a list, not None"),
+        ({"training": "pass"}, "method 'broken:Broken': trainings must return a list of"),
         ({"training": "return [None]"}, "Training, not with None in it"),
         ({"loss": "return 0.5"}, "must be a number, or numbers by name, not a float"),
         ({"loss": "return {'a': right, 'b': 1}"}, "and 'b' is an int"),

@@ -23,10 +23,7 @@ EpsilonRule = Literal["highest", "lowest-halved"]
 
 
 def weighted_cross_entropy_sum(
-    logits: Tensor,
-    labels: Tensor,
-    class_weights: Tensor | None = None,
-    mask: Tensor | None = None,
+    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Cross entropy weighted by class and summed: ℓ_s (eq. 6), and ℓ_pl with a mask (eq. 7).
 
@@ -37,15 +34,10 @@ def weighted_cross_entropy_sum(
     """
     weights = None if class_weights is None else class_weights.to(logits.dtype)
     if mask is not None:
-        labels = labels_where(mask, labels)
+        labels = torch.where(mask, labels, PASSED_OVER)
     return functional.cross_entropy(
         logits, labels, weights, ignore_index=PASSED_OVER, reduction="sum"
     )
-
-
-def labels_where(mask: Tensor, labels: Tensor) -> Tensor:
-    """Return the labels where the mask is true, and elsewhere one that cross entropy ignores."""
-    return torch.where(mask, labels, PASSED_OVER)
 
 
 def with_pseudo_labels(
@@ -56,14 +48,12 @@ def with_pseudo_labels(
     So eqs. 6 and 7 are one sum (`weighted_cross_entropy_sum`; eq. 7 is its part that has
     pseudo-labels). One that is not accepted is ignored and not counted.
     """
-    both = torch.cat([labels, labels_where(accepted, pseudo_labels)])
+    both = torch.cat([labels, torch.where(accepted, pseudo_labels, PASSED_OVER)])
     return both, len(labels) + accepted.sum()
 
 
 def class_weights(
-    label_counts: Tensor,
-    pseudo_label_counts: Tensor | None = None,
-    cap: float = 10.0,
+    label_counts: Tensor, pseudo_label_counts: Tensor | None = None, cap: float = 10.0
 ) -> Tensor:
     """Return the class weights w(k), inverse class frequencies (eq. 3).
 
@@ -328,18 +318,9 @@ def threshold_at_tpr(scores: Tensor, tpr: float) -> Tensor:
     """
     if not 0 < tpr <= 1:
         raise ConfigError(f"the true-positive rate must be more than 0 and at most 1, not {tpr}")
-    if scores.numel() == 0:
-        raise ConfigError("the detector has no held-out images to set its threshold on")
-    return _reached_by(scores, tpr)
-
-
-def threshold_at_fpr(scores: Tensor, fpr: float) -> Tensor:
-    """Return the score that the share `fpr` of unknown images reach, ⌈fpr · count⌉ of them."""
-    return _reached_by(scores, fpr)
-
-
-def _reached_by(scores: Tensor, share: float) -> Tensor:
     count = scores.numel()
+    if count == 0:
+        raise ConfigError("the detector has no held-out images to set its threshold on")
     # 0.07 · 100 is a little more than 7 in floating point.
-    rank = max(1, ceil(share * count - 1e-9 * count))
+    rank = max(1, ceil(tpr * count - 1e-9 * count))
     return scores.detach().flatten().sort(descending=True).values[rank - 1]

@@ -15,10 +15,7 @@ ROOM = 227 * 1024
 
 
 def built(
-    folder: Path,
-    name: str,
-    constants: dict[str, int],
-    builds_on: Sequence[str] = (),
+    folder: Path, name: str, constants: dict[str, int], builds_on: Sequence[str] = ()
 ) -> Path:
     """Compile a kernel for the host: its shared memory is an array there, its names are C++'s."""
     files = [SOURCES / f"{one}.cu" for one in (*builds_on, name)]

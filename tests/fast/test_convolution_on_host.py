@@ -90,16 +90,12 @@ def by_channel(values: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("shape", "images", "blocks", "transposed"),
     [
-        ((3, 16, 30, 32), 5, 1, False),
-        ((16, 3, 4, 32), 5, 2, True),
-        ((16, 32, 4, 32), 3, 1, False),
-        ((32, 32, 14, 32), 3, 1, False),
-        ((32, 32, 4, 32), 3, 2, True),
-        ((32, 16, 6, 64), 3, 2, True),
-        ((64, 64, 8, 16), 2, 1, False),
-        ((64, 64, 8, 16), 2, 2, True),
+        ((3, 16, 30, 32), 5, 1, False), ((16, 3, 4, 32), 5, 2, True),
+        ((16, 32, 4, 32), 3, 1, False), ((32, 32, 14, 32), 3, 1, False),
+        ((32, 32, 4, 32), 3, 2, True), ((32, 16, 6, 64), 3, 2, True),
+        ((64, 64, 8, 16), 2, 1, False), ((64, 64, 8, 16), 2, 2, True),
     ],
-)
+)  # fmt: skip
 def test_the_convolution_kernel_is_torchs_convolution(
     shape: Shape, images: int, blocks: int, transposed: bool, tmp_path: Path
 ) -> None:
@@ -113,13 +109,11 @@ def test_the_convolution_kernel_is_torchs_convolution(
 @pytest.mark.parametrize(
     ("shape", "images", "blocks", "adds"),
     [
-        ((3, 16, 10, 32), 3, 1, 0),
-        ((16, 16, 4, 64), 2, 1, ADD_BEFORE),
-        ((16, 32, 4, 32), 3, 2, 0),
-        ((32, 32, 6, 32), 2, 1, ADD_BEFORE),
+        ((3, 16, 10, 32), 3, 1, 0), ((16, 16, 4, 64), 2, 1, ADD_BEFORE),
+        ((16, 32, 4, 32), 3, 2, 0), ((32, 32, 6, 32), 2, 1, ADD_BEFORE),
         ((64, 64, 4, 16), 3, 2, ADD_BEFORE),
     ],
-)
+)  # fmt: skip
 def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
     shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:
@@ -138,13 +132,11 @@ def test_the_convolution_kernel_normalizes_and_activates_what_it_stores(
 @pytest.mark.parametrize(
     ("shape", "images", "blocks", "adds"),
     [
-        ((16, 16, 4, 32), 2, 1, ADD_AFTER),
-        ((32, 16, 6, 32), 3, 2, ADD_BEFORE),
-        ((32, 32, 6, 32), 2, 1, 0),
-        ((32, 32, 4, 64), 2, 1, ADD_AFTER),
+        ((16, 16, 4, 32), 2, 1, ADD_AFTER), ((32, 16, 6, 32), 3, 2, ADD_BEFORE),
+        ((32, 32, 6, 32), 2, 1, 0), ((32, 32, 4, 64), 2, 1, ADD_AFTER),
         ((64, 64, 4, 16), 3, 2, ADD_AFTER),
     ],
-)
+)  # fmt: skip
 def test_the_convolution_kernel_goes_backward_through_normalization_and_relu(
     shape: Shape, images: int, blocks: int, adds: int, tmp_path: Path
 ) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from normalized import activated_by_groups
 from on_host import as_bytes, built
-from slow import activated_by_groups
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
@@ -23,14 +23,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("channels_in", "channels_out", "width", "height", "images", "shares"),
     [
-        (3, 16, 32, 30, 3, 1),
-        (16, 32, 32, 16, 2, 1),
-        (32, 32, 32, 4, 3, 2),
-        (32, 32, 64, 10, 2, 1),
-        (64, 64, 16, 4, 5, 9),
-        (128, 128, 8, 4, 4, 1),
+        (3, 16, 32, 30, 3, 1), (16, 32, 32, 16, 2, 1), (32, 32, 32, 4, 3, 2),
+        (32, 32, 64, 10, 2, 1), (64, 64, 16, 4, 5, 9), (128, 128, 8, 4, 4, 1),
     ],
-)
+)  # fmt: skip
 def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
     channels_in: int,
     channels_out: int,
@@ -62,14 +58,11 @@ def test_the_weight_gradient_kernel_is_torchs_weight_gradient(
 @pytest.mark.parametrize(
     ("channels", "block_channels", "sizes", "updating", "adds", "room"),
     [
-        (32, 32, (150, 150), 1, True, 1000),
-        (64, 32, (97, 203), 2, False, 20),
-        (16, 16, (300,), 1, True, 0),
-        (32, 32, (120, 80, 100), 3, True, 30),
-        (32, 16, (90, 60, 50, 100), 2, False, 1000),
-        (16, 16, (90, 60, 50, 100), 0, True, 10),
+        (32, 32, (150, 150), 1, True, 1000), (64, 32, (97, 203), 2, False, 20),
+        (16, 16, (300,), 1, True, 0), (32, 32, (120, 80, 100), 3, True, 30),
+        (32, 16, (90, 60, 50, 100), 2, False, 1000), (16, 16, (90, 60, 50, 100), 0, True, 10),
     ],
-)
+)  # fmt: skip
 def test_the_normalization_kernels_are_torchs_normalization_of_each_group(
     channels: int,
     block_channels: int,

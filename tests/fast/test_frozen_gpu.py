@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from backbones import frozen_backbone
+from normalized import frozen_backbone
 from test_kernels_gpu import few_channels, maps
 from torch import Tensor
 

@@ -4,8 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from normalized import normalize, normalize_backward
-from slow import activated_by_groups
+from normalized import activated_by_groups, normalize, normalize_backward
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,10 +14,7 @@ from distillmatch.fast import weight_gradient as weight_gradient_module
 from distillmatch.fast.convolution import convolve, takes
 from distillmatch.fast.operators import OPERATORS, Draw, Operator, wrong_operators
 from distillmatch.fast.weight_gradient import weight_gradient
-from distillmatch.networks import (
-    BatchNorm,
-    StatisticsGroups,
-)
+from distillmatch.networks import BatchNorm, StatisticsGroups
 
 pytestmark = pytest.mark.gpu
 torch.backends.cudnn.deterministic = True  # as the engine sets it

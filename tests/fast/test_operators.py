@@ -59,13 +59,6 @@ def test_a_kernel_that_computes_something_else_is_found(
     assert wrong_operators([found], CPU) == (["doubled_square"] if wrong else [])
 
 
-def test_examples_are_the_same_each_time_and_fit_their_operator() -> None:
-    for operator in OPERATORS:
-        copy: Any = Kernels(operator.plain)
-        copy.plain, copy.examples = operator.plain, operator.examples
-        assert wrong_operators([copy], CPU) == []
-
-
 def test_a_device_is_disabled_once_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:

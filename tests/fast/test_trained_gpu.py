@@ -11,10 +11,7 @@ from torch import Tensor, nn
 
 from distillmatch import fast
 from distillmatch.concurrency import shared_device
-from distillmatch.networks import (
-    StatisticsGroups,
-    separate_statistics,
-)
+from distillmatch.networks import StatisticsGroups, separate_statistics
 from distillmatch.networks.wide_resnet import WideResNet
 
 pytestmark = pytest.mark.gpu

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from backbones import drawn_backbone, frozen_backbone
+from normalized import drawn_backbone, frozen_backbone
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import weight_norm
@@ -17,12 +17,7 @@ from distillmatch.fast import as_maps, frozen, has_hooks, is_plain, trained, wei
 from distillmatch.fast.convolution import are_maps
 from distillmatch.fast.walk import Layers
 from distillmatch.fast.weight_gradient import WeightGradients
-from distillmatch.networks import (
-    BatchNorm,
-    StatisticsGroups,
-    WideResNet,
-    separate_statistics,
-)
+from distillmatch.networks import BatchNorm, StatisticsGroups, WideResNet, separate_statistics
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,6 @@
 """What the methods train, by which schedules and class weights, and how the detector scores."""
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from distillmatch.methods import (
     main_schedule,
     make_method,
 )
-from distillmatch.methods.detector import FamiliarityDetector, perturbed_scores
+from distillmatch.methods.detector import FamiliarityDetector, scores_and_logits
 from distillmatch.networks import Detector
 
 FIRST = TaskInfo(number=0, sizes=SIZES[:1], last=False, coreset=False)
@@ -116,7 +115,7 @@ def test_images_are_moved_by_epsilon_along_the_sign_of_the_scores_gradient() -> 
     network = build("detector", "cosine")
     assert isinstance(network, Detector)
     given, epsilons = images(6, 4), (0.0, 0.0025, 0.08)
-    made = perturbed_scores(network, given, 3, epsilons)
+    made, _ = scores_and_logits(network, given, 3, epsilons)
     for column, epsilon in zip(made.unbind(1), epsilons, strict=True):
         for image, score in zip(given, column, strict=True):
             moved = image[None].clone().requires_grad_(True)
@@ -144,7 +143,7 @@ def test_the_calibrated_detector_accepts_the_share_it_is_set_to(recipe: str, rat
     method = make_method(RunConfig(recipe=recipe), build)
     detector, passes = FamiliarityDetector(method), HeldOut()
     detector.calibrate(passes, FIRST, rate)  # type: ignore[arg-type]
-    scores = perturbed_scores(detector.past, images(40, 1), 2, [method.values["epsilon"]])[:, 0]
+    scores, _ = detector.score_and_logits(images(40, 1), 2)
     share = (scores >= method.values["threshold"]).double().mean()
     assert share == pytest.approx(rate, abs=1 / 40)
 
@@ -164,14 +163,6 @@ def test_the_schedule_is_the_papers() -> None:
     assert rates == pytest.approx([0.1, 0.01, 0.0001])
 
 
-def test_a_cosine_schedule_falls_from_the_rate_towards_zero() -> None:
-    schedule = main_schedule(RunConfig(epochs=20, schedule="cosine"), 0.1)
-    rates = [schedule.rate(epoch) for epoch in range(20)]
-    assert rates[0] == pytest.approx(0.1) and rates[10] == pytest.approx(0.05)
-    assert all(one > other for one, other in pairwise(rates))
-    assert 0 < rates[-1] < 0.001
-
-
 def test_a_schedule_rises_along_a_line_before_it_falls_along_a_cosine_to_its_last_rate() -> None:
     schedule = Schedule(50, 1.2, cosine=True, warm_up=10, first_rate=0.08, last_rate=0.032)
     for epoch in range(50):
@@ -188,37 +179,3 @@ def test_learning_rates_are_the_papers(name: str) -> None:
     for options, rate in (({}, alone), ({"coreset": 400}, 0.1), ({"learning_rate": 0.3}, 0.3)):
         method = make_method(RunConfig(method=name, **options), build)
         assert method.trainings(FIRST)[0].schedule.learning_rate == rate
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("base", ["classifier"]),
-        ("e2e", ["classifier", "fine-tuning"]),
-        ("dr", ["teacher", "classifier"]),
-        ("gd", ["teacher", "classifier", "fine-tuning"]),
-        ("dm", ["classifier", "fine-tuning", "detector"]),
-        ("worldmatch", ["classifier", "fine-tuning"]),
-        ("offline", ["classifier"]),
-    ],
-)
-def test_what_a_method_trains_is_the_protocols_table(name: str, expected: list[str]) -> None:
-    method = make_method(RunConfig(method=name, coreset=9), build)
-    found = method.trainings(WITH_CORESET)
-    assert [training.name for training in found] == expected
-    for training in found:
-        head = name != "e2e" and training.name == "fine-tuning"
-        assert training.parameters == ("head" if head else "all")
-        assert (training.labeled == "first-half") == (training.name == "detector")
-    first = [training.name for training in method.trainings(FIRST)]
-    assert ("fine-tuning" in first) == (name in ("dm", "worldmatch"))
-    alone = make_method(RunConfig(method=name), build)
-    without = [training.name for training in alone.trainings(TASK)]
-    assert without == [name for name in expected if name != "fine-tuning"]
-
-
-def test_dm_has_no_consistency_in_the_first_task_and_no_detector_after_the_last() -> None:
-    method = make_method(RunConfig(), build)
-    assert not method.trainings(FIRST)[0].strong and method.trainings(TASK)[0].strong
-    last = TaskInfo(number=2, sizes=SIZES, last=True, coreset=False)
-    assert [training.name for training in method.trainings(last)] == ["classifier"]

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
 from distillmatch.errors import ConfigError
-from distillmatch.losses import soft_nearest_neighbors
 from distillmatch.methods import Batch, Lars, Method, TaskInfo, make_method
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
@@ -136,15 +135,6 @@ def test_targets_have_no_gradient_and_the_past_network_is_left_as_it_is() -> Non
     assert all(torch.equal(value, before[key]) for key, value in past.state_dict().items())
     assert all(parameter.grad is None for parameter in past.parameters())
     assert all(parameter.grad is not None for parameter in training.network.parameters())
-
-
-def test_a_query_near_one_support_is_of_its_class_and_other_classes_do_not_count() -> None:
-    supports = torch.eye(3)
-    labels = torch.tensor([1, 2, 7])
-    query = torch.tensor([[0.1, 2.0, 5.0]])
-    found = soft_nearest_neighbors(query, supports, labels, range(1, 3), 0.1)
-    assert found[0].tolist() == pytest.approx([0, 1], abs=0.1)
-    assert found.sum().item() == pytest.approx(1)
 
 
 def test_it_trains_by_the_published_schedule_on_a_support_set() -> None:

@@ -1,21 +1,16 @@
 """How networks start: the spread of every layer's first weights, by either recipe."""
 
 from math import sqrt
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 from drawn_images import seeded
-from learner_world import BOAT, SHARK, TROUT, small_learner, task
-from safetensors.torch import load_file
 from small_runs import engine_for, tiny
 from torch import Tensor, nn
 
-from distillmatch import ContinualLearner
 from distillmatch.config import RECIPES
 from distillmatch.config.recipe import RecipeName
-from distillmatch.errors import LearnerError
 from distillmatch.networks import BatchNorm, Head, InitialWeights, build_network
 
 
@@ -99,19 +94,3 @@ def test_a_backbone_that_is_not_ours_starts_as_it_does_and_its_head_follows() ->
         assert torch.equal(value, uniform.backbone.state_dict()[key])
     assert normal.head.slots.bias.eq(0).all()
     assert spread_within(uniform.head.slots.bias, 1 / sqrt(64))
-
-
-def test_new_classes_of_a_learner_start_as_its_first_and_nobody_can_change_that(
-    tmp_path: Path,
-) -> None:
-    learner = small_learner(epochs=1, learning_rate=1e-12)
-    learner.partial_fit(*task(SHARK, count=2)).partial_fit(*task(BOAT, count=2))
-    learner.save(tmp_path / "it")
-    (file,) = (tmp_path / "it").rglob("*.safetensors")
-    biases = load_file(file)["network/classifier/head.bias"]
-    assert biases.shape == (2,)
-    # Steps this small leave a bias that starts as zero far below.
-    assert (biases.abs() > 1e-6).all() and (biases.abs() <= 1 / sqrt(64)).all()
-    loaded = ContinualLearner.load(tmp_path / "it").set_params(options={"recipe": "as-written"})
-    with pytest.raises(LearnerError, match="recipe is 'paper' in what was learned"):
-        loaded.partial_fit(*task(TROUT, count=2))

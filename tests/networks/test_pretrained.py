@@ -1,6 +1,5 @@
 """Weights to start from: read from a file, checked against the network, and part of the run."""
 
-import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -104,14 +103,6 @@ def test_a_file_without_weights_is_refused_before_anything_is_made(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=sentence):
         run(tiny(pretrained=tmp_path / name), dataset=six_classes())
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
-@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_a_pipe_instead_of_weights_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(ConfigError, match="found a pipe or a device"):
-        PretrainedWeights.read(tmp_path / name)
 
 
 def test_the_weights_are_part_of_what_a_run_is(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,7 @@ from PIL import Image
 from distillmatch.config import StreamConfig
 from distillmatch.errors import DiskError
 from distillmatch.sources import ClassTree, Dataset, folder
-from distillmatch.sources.cache import (
-    Plan,
-    cache_folder,
-    read_cache,
-    write_cache,
-)
+from distillmatch.sources.cache import Plan, cache_folder, read_cache, write_cache
 from distillmatch.sources.dataset import fingerprint
 
 TREE = ClassTree((0, 1), (0, 0), ("left", "right"), ("all",))
@@ -135,15 +130,8 @@ def test_builds_at_the_same_time_end_in_one_whole_cache(
 
     if not locks:
         monkeypatch.setattr("fcntl.flock", flock)
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(folder.load(config).fingerprint))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4 and len(set(found)) == 1
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: folder.load(config).fingerprint, range(4)))
+    assert len(set(found)) == 1
     assert len(list((tmp_path / "cache").iterdir())) == 1
     assert len(decoded) == 30 or not locks

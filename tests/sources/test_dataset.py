@@ -48,21 +48,6 @@ def test_what_no_result_could_hold_is_one_sentence_before_training(
     assert not (tmp_path / "out" / "result.json").exists()
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"class_names": tuple(np.array(["a", "b"]))},
-        {"class_names": ["a", "é"]},
-        {"label_fraction": 1},
-        {"label_fraction": np.float32(0.5)},
-        {"problems": ["caf\udce9.png: no image"]},
-    ],
-)
-def test_what_a_run_can_use_is_taken(values: dict[str, Any]) -> None:
-    (key,) = values
-    assert getattr(own(**values), key) is values[key]
-
-
 @pytest.mark.parametrize("odd", [[[0, 1], [2, 3]], torch.zeros(2, 8, 8, 3)])
 def test_images_and_labels_that_are_no_numpy_arrays_are_refused(odd: Any) -> None:
     with pytest.raises(SourceError, match=r"images must be a NumPy array, not a (list|Tensor)"):

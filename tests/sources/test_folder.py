@@ -4,16 +4,15 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable
-from errno import EACCES
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 from folder_images import colors, load, save
 from PIL import Image
 
-from distillmatch.cli import main
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
 from distillmatch.sources import UNKNOWN, folder
@@ -55,18 +54,6 @@ def test_small_classes_keep_something_to_learn_from(
     assert (len(dataset.train), len(dataset.test)) == (count - held_out, held_out)
 
 
-def test_a_task_without_a_test_image_is_refused_before_anything_is_trained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, count in {"carp": 6, "eel": 1}.items():
-        for number in range(count):
-            save(tmp_path / "data" / name / f"{number}.png", (number, 0, 0))
-    words = ["run", "--source", "folder", "--data-dir", str(tmp_path / "data"), "--tasks", "2"]
-    assert main([*words, "--method", "base", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.endswith("(eel) of source 'folder' has no test image to measure accuracy on\n")
-
-
 def test_a_test_folder_is_the_test_part(data: Path, tmp_path: Path) -> None:
     save(tmp_path / "test" / "dog" / "a.png", (1, 2, 3))
     save(tmp_path / "test" / "Cat" / "b.png", (4, 5, 6))
@@ -98,18 +85,14 @@ def test_the_order_does_not_depend_on_the_file_system(
     expected = load(data, cache_dir=tmp_path / "one").fingerprint
     scandir = os.scandir
 
-    class Backwards:
-        def __init__(self, path: str) -> None:
-            with scandir(path) as entries:
-                self._entries = sorted(entries, key=lambda entry: entry.name, reverse=True)
+    def backwards(path: str) -> Any:
+        with scandir(path) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        found = MagicMock()
+        found.__enter__.return_value = listed
+        return found
 
-        def __enter__(self) -> list[os.DirEntry[str]]:
-            return self._entries
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(os, "scandir", Backwards)
+    monkeypatch.setattr(os, "scandir", backwards)
     assert load(data, cache_dir=tmp_path / "two").fingerprint == expected
 
 
@@ -121,35 +104,15 @@ def test_missing_and_overlapping_folders_are_named_with_their_key(
         folder.load(StreamConfig(source="folder"))
     cases: list[tuple[dict[str, Any], str]] = [
         ({"data_dir": tmp_path / "empty"}, "empty: expected one folder of images for each class"),
-        ({"data_dir": tmp_path / "gone"}, "gone: expected the folder given as data_dir"),
+        ({"data_dir": tmp_path / "gone"}, "gone: expected the folder given as data_dir: No such"),
         ({"test_dir": tmp_path / "gone"}, "gone: expected the folder given as test_dir"),
-        ({"unlabeled_dirs": (data / "cat" / "1.png",)}, "unlabeled_dirs, found a file there"),
+        ({"unlabeled_dirs": (data / "cat" / "1.png",)}, "unlabeled_dirs: Not a directory"),
         ({"test_dir": data}, "test_dir must lie apart from data_dir"),
         ({"unlabeled_dirs": (tmp_path,)}, "unlabeled_dirs must lie apart from data_dir"),
     ]
     for given, sentence in cases:
         with pytest.raises((ConfigError, SourceError), match=sentence):
             load(**{"data_dir": data, **given})
-
-
-@pytest.mark.parametrize("key", ["data_dir", "test_dir", "unlabeled_dirs"])
-def test_a_given_folder_that_may_not_be_listed_is_refused_with_the_systems_reason(
-    key: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = data if key == "data_dir" else tmp_path / "closed"
-    closed.mkdir(exist_ok=True)
-    scan = os.scandir
-
-    def refusing(path: Any) -> Any:
-        if Path(path) == closed:
-            raise PermissionError(EACCES, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    given: dict[str, Any] = {"test_dir": closed, "unlabeled_dirs": (closed,)}
-    sentence = f"^{closed}: the folder given as {key} cannot be listed: Permission denied"
-    with pytest.raises(SourceError, match=sentence):
-        load(data, bad_images="skip", **{k: v for k, v in given.items() if k == key})
 
 
 def test_an_unchanged_folder_is_mapped_and_not_decoded_again(
@@ -210,7 +173,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("cat/bad", lambda path: Image.new("F", (32, 32)).save(path, "TIFF"), " of mode F cannot"),
     ("cat/bad", link_to("nowhere.png"), "cat/bad: a link to nothing"),
     ("cat/bad", link_to("bad"), "cat/bad: Too many levels of symbolic links"),
-    ("cat/bad", link_to(".."), "cat/bad: a link that loops back to .*data"),
+    ("cat/bad", link_to(".."), "cat/bad: the same folder as .*data, which is used"),
     ("cat/bad", link_to("../dog"), "cat/bad: the same folder as .*data/dog, which is used"),
     ("cat/bad", os.mkfifo, "cat/bad: neither a file nor a folder"),
     ("stray.png", lambda path: save(path, (0, 0, 0)), "stray.png: not in the folder of a class"),
@@ -270,16 +233,6 @@ def test_names_that_differ_in_case_or_encoding_are_the_same_class(
     assert load(tmp_path / "data", bad_images="skip").class_names == (kept, "dog")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux only")
-def test_names_that_are_no_text_can_be_loaded_and_printed(data: Path) -> None:
-    save(Path(os.fsdecode(os.fsencode(data) + b"/f\xff\n/\xfe.png")), (0, 0, 0))
-    Path(os.fsdecode(os.fsencode(data) + b"/f\xff\n/\xfd")).write_text("text")
-    dataset = load(data, bad_images="skip")
-    assert len(dataset.class_names) == 4 and len(dataset.problems) == 1
-    for text in (*dataset.class_names, *dataset.problems):
-        assert text.encode().decode().isprintable()
-
-
 def write_tree(tmp_path: Path, text: str) -> Path:
     (tmp_path / "tree.yaml").write_text(text)
     return tmp_path / "tree.yaml"
@@ -300,14 +253,14 @@ def test_parents_of_a_tree_are_numbered_as_written_without_left_out_classes(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: {b: [cat, dog]}", "expected every class in the tree, 'eel' is not in it"),
-        ("a: {b: [cat, dog, eel, fox]}", "class 'fox' has no folder"),
+        ("a: {b: [cat, dog]}", "expected every class in the tree once; 'eel' is not in the tree"),
+        ("a: {b: [cat, dog, eel, fox]}", "'fox' has no folder"),
         ("a: {b: [cat, dog, eel, cat]}", "class 'cat' must stand in the tree once"),
         ("a: {b: [cat, dog]}\nc: {b: [eel]}", "parent 'b' must have one super-class, not both"),
         ("a: [cat, dog, eel]", "expected super-classes, in each its parents"),
-        ("a: {b: cat}", "in each a list of classes, found {'a': {'b': 'cat'}}"),
-        ("a: {b: [cat, dog, no]}", "expected a name, found False; write it in quotes"),
-        ("", "in each a list of classes, found None"),
+        ("a: {b: cat}", "in each a list of classes, .* found {'a': {'b': 'cat'}}"),
+        ("a: {b: [cat, dog, no]}", r"in quotes .*found .*False]}}"),
+        ("", "in each a list of classes, .* found None"),
         ("a: {b", "not valid YAML"),
     ],
 )

@@ -3,19 +3,12 @@
 import io
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from distillmatch.sources.images import (
-    BadImageError,
-    ImageFile,
-    decode_files,
-    decode_image,
-    square,
-)
+from distillmatch.sources.images import BadImageError, decode_files, decode_image, square
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -160,18 +153,3 @@ def test_many_images_keep_their_order_and_the_bad_are_told_apart(tmp_path: Path)
             assert result == "the file is empty (zero bytes)"
         else:
             assert isinstance(result, np.ndarray) and (result == (number, 0, 0)).all()
-
-
-def test_only_some_images_are_decoded_ahead() -> None:
-    opened: list[int] = []
-
-    def file(number: int) -> ImageFile:
-        def open_() -> Any:
-            opened.append(number)
-            raise OSError("none")
-
-        return ImageFile("nowhere", open_)
-
-    for done, _ in enumerate(decode_files([file(number) for number in range(200)], 2048), 1):
-        assert len(opened) <= done + 32
-    assert sorted(opened) == list(range(200))

@@ -1,7 +1,5 @@
-"""Tiny-ImageNet-200 from its folder or zip, with a small fake of the same layout."""
+"""Tiny-ImageNet-200 from its folder, with a small fake of the same layout."""
 
-import shutil
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +21,9 @@ def root(tmp_path: Path) -> Path:
     """Make three classes of four training and two val images; one image in four is gray."""
     root = tmp_path / "data" / "tiny-imagenet-200"
     for wnid in WNIDS:
-        names = [f"{wnid}_{number}.JPEG" for number in range(4)]
-        for number, name in enumerate(names):
-            save(root / "train" / wnid / "images" / name, LEVEL[wnid], gray=number == 0)
-        boxes = "".join(f"{name}\t0\t0\t9\t9\n" for name in names)
-        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text(boxes)
+        for number in range(4):
+            path = root / "train" / wnid / "images" / f"{wnid}_{number}.JPEG"
+            save(path, LEVEL[wnid], gray=number == 0)
     lines = []
     for number in range(6):
         wnid = WNIDS[number % 3]
@@ -44,13 +40,6 @@ def save(path: Path, level: int, gray: bool = False) -> None:
     color = (level, level, level)
     image = Image.new("RGB", (64, 64), color)
     (image.convert("L") if gray else image).save(path, "JPEG", quality=95)
-
-
-def zipped(root: Path) -> Path:
-    path = root.parent.parent / "zipped" / "tiny-imagenet-200.zip"
-    path.parent.mkdir()
-    shutil.make_archive(str(path.with_suffix("")), "zip", root.parent, root.name)
-    return path
 
 
 def load(data_dir: Path, size: int | None = None) -> Dataset:
@@ -71,28 +60,13 @@ def test_both_parts_have_the_labels_of_the_lists(root: Path) -> None:
     assert (dataset.tree, dataset.image_size, load(root, 32).image_size) == (None, 64, 32)
 
 
-def test_the_same_data_set_comes_from_each_place_it_may_lie(root: Path) -> None:
-    archive = zipped(root)
-    places = (root, root.parent, archive, archive.parent)
-    fingerprints = {load(place).fingerprint for place in places}
-    assert len(fingerprints) == 1
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_later_start_decodes_only_what_has_changed(
-    root: Path, packed: bool, decoded: list[int]
-) -> None:
-    place = zipped(root) if packed else root
-    first, again = load(place), load(place)
+def test_a_later_start_decodes_only_what_has_changed(root: Path, decoded: list[int]) -> None:
+    first, again = load(root), load(root.parent)
     assert len(decoded) == 18
     assert isinstance(again.train.images, np.memmap)
     assert first.fingerprint == again.fingerprint
-    new = root / "train" / "n01" / "images" / "n01_9.JPEG"
-    save(new, 77)
-    if packed:
-        with zipfile.ZipFile(place, "a") as file:
-            file.write(new, f"tiny-imagenet-200/{new.relative_to(root)}")
-    assert len(load(place).train) == 13
+    save(root / "train" / "n01" / "images" / "n01_9.JPEG", 77)
+    assert len(load(root).train) == 13
 
 
 ANNOTATIONS = "val/val_annotations.txt"
@@ -101,7 +75,6 @@ ANNOTATIONS = "val/val_annotations.txt"
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("train/n01/images/n01_2.JPEG", None, r"n01_2\.JPEG: expected this file, which the boxes"),
         ("val/images/val_3.JPEG", None, r"val_3\.JPEG: expected this file, which the annotations"),
         (ANNOTATIONS, None, r"val_annotations\.txt: expected this file"),
         ("words.txt", None, r"words\.txt: expected this file"),
@@ -117,9 +90,8 @@ def test_missing_files_and_wrong_lists_are_named(
     (root / name).unlink()
     if text is not None:
         (root / name).write_text(text)
-    for place in (root, zipped(root)):
-        with pytest.raises(SourceError, match=sentence):
-            load(place)
+    with pytest.raises(SourceError, match=sentence):
+        load(root)
 
 
 def test_damaged_images_are_named_until_they_are_mended(root: Path) -> None:
@@ -135,34 +107,8 @@ def test_damaged_images_are_named_until_they_are_mended(root: Path) -> None:
     assert len(load(root).train) == 12
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_part_of_a_zip_is_refused(root: Path, share: float) -> None:
-    archive = zipped(root)
-    content = archive.read_bytes()
-    archive.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(SourceError, match=r"tiny-imagenet-200\.zip: expected the whole"):
-        load(archive)
-
-
-def test_changed_bytes_in_a_zip_are_refused(root: Path) -> None:
-    archive = zipped(root)
-    with zipfile.ZipFile(archive) as file:
-        where = file.getinfo("tiny-imagenet-200/val/images/val_0.JPEG").header_offset
-    content = bytearray(archive.read_bytes())
-    for position in range(where + 90, where + 130):
-        content[position] ^= 0x55
-    archive.write_bytes(content)
-    with pytest.raises(SourceError, match=r"val_0\.JPEG: damaged in the archive"):
-        load(archive)
-
-
 def test_another_place_is_refused(tmp_path: Path, cache: Path) -> None:
-    path = tmp_path / "other.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("readme.txt", "hello")
-    with pytest.raises(SourceError, match=r"expected tiny-imagenet-200/wnids\.txt in the archive"):
-        load(path)
-    with pytest.raises(SourceError, match="missing: expected the folder tiny-imagenet-200 or"):
+    with pytest.raises(SourceError, match="missing: expected the folder tiny-imagenet-200 here"):
         load(tmp_path / "missing")
-    with pytest.raises(SourceError, match=f"{cache}: expected .* put it there, or .*data-dir"):
+    with pytest.raises(SourceError, match=f"{cache}: expected .* unpack it there, or .*data-dir"):
         tiny_imagenet.load(StreamConfig(source="tiny-imagenet"))

@@ -64,11 +64,6 @@ def test_a_negative_stream_without_other_super_classes_is_refused(
         build_stream(make_dataset(6, 8, 2, 3, super_classes), config)
 
 
-def test_groups_are_dealt_by_the_seed() -> None:
-    groups = [0, 0, 1, 1, 2, 2, 3, 3]
-    assert len({tuple(deal_again(groups, seed)) for seed in range(20)}) > 15
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12), st.data())
 def test_random_streams_draw_every_class_equally_often(

@@ -136,16 +136,6 @@ def test_a_file_that_is_wrong_in_form_or_meaning_is_refused_in_one_sentence(
     assert "\n" not in str(refusal.value) and str(path) in str(refusal.value)
 
 
-def test_a_fold_that_tests_on_images_that_are_learned_is_refused(tmp_path: Path) -> None:
-    dataset, path = make_dataset(), tmp_path / "fold.json"
-    build_stream(dataset, StreamConfig(tasks=4)).validation_folds()[0].save(path)
-    content = json.loads(path.read_text())
-    extend(0, "test", 0, "labeled")(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(StreamError, match="a training image is used twice"):
-        Stream.load(path, dataset)
-
-
 @pytest.mark.parametrize("text", ['{"format": "distillm', "", "[" * 10**5, "\x00\xff", '"text"'])
 def test_a_cut_or_foreign_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "stream.json").write_text(text)

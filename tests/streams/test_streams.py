@@ -126,28 +126,6 @@ def test_a_class_is_divided_equally_over_the_tasks_that_show_it(case: Case) -> N
             assert shown == [of_class // len(shown_in)] * len(shown_in)
 
 
-def test_of_more_images_than_a_task_may_show_some_are_drawn_at_random() -> None:
-    dataset, config = make_dataset(6, 30), StreamConfig(tasks=3, labels_per_class=10, seed=0)
-    whole = [task.unlabeled for task in build_stream(dataset, config).tasks]
-    limited = build_stream(dataset, config.replace(unlabeled_per_task=12))
-    places = [
-        np.flatnonzero(np.isin(images, task.unlabeled)).tolist()
-        for images, task in zip(whole, limited.tasks, strict=True)
-    ]
-    assert [len(some) for some in places] == [12, 12, 12]
-    assert places[0] != places[1], "each task draws by itself"
-    assert list(range(12)) not in places, "not the first"
-
-
-def test_classes_of_fewer_images_than_tasks_are_dealt_to_all_tasks_in_turn() -> None:
-    """Six classes of two unlabeled images each: none is lost, and no task is without."""
-    dataset = make_dataset(6, 3)
-    stream = build_stream(dataset, StreamConfig(tasks=6, labels_per_class=1))
-    assert [len(task.unlabeled) for task in stream.tasks] == [2] * 6
-    stream = build_stream(dataset, StreamConfig(tasks=3, labels_per_class=1))
-    assert [len(task.unlabeled) for task in stream.tasks] == [4] * 3
-
-
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_each_kind_shows_the_classes_that_the_protocol_names(case: Case) -> None:
@@ -250,15 +228,6 @@ def test_given_shares_sizes_and_class_orders_are_followed() -> None:
         other = make_dataset(classes, parents=None)
         tasks = build_stream(other, config.replace(distractors=distractors)).tasks
         assert [task.classes for task in tasks] == [(2,), (0, 3, 1)]
-
-
-def test_a_larger_probability_lets_the_same_classes_return_and_more() -> None:
-    returning = []
-    for probability in (0.2, 0.5, 1.0):
-        stream = build_stream(cifar_shaped(), StreamConfig(repetition=probability))
-        returning.append({(i, slot) for i in range(10) for slot in stream.returning(i)})
-    assert returning[0] < returning[1] < returning[2]
-    assert [len(found) / 450 for found in returning] == pytest.approx([0.2, 0.5, 1.0], abs=0.06)
 
 
 def test_distractors_are_drawn_by_the_seed_and_each_parent_keeps_a_class() -> None:

@@ -180,14 +180,6 @@ def test_views_have_the_asked_type_and_channels_last_memory(
     assert make(batch()[:0], KEY, NORMALIZATION, dtype=dtype).shape == (0, 3, 32, 32)
 
 
-@pytest.mark.parametrize("make", VIEWS)
-def test_images_of_a_wrong_kind_are_refused(make: MakeViews) -> None:
-    with pytest.raises(ValueError, match=r"not torch.float32"):
-        make(batch().float(), KEY, NORMALIZATION)
-    with pytest.raises(ValueError, match="square"):
-        make(batch()[:, :, :20], KEY, NORMALIZATION)
-
-
 # Normalization
 
 

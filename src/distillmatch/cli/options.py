@@ -80,18 +80,8 @@ GROUPS: dict[str, Sequence[str]] = {
 }
 """The fields of configurations in the groups of the help."""
 RARE = (
-    "tree",
-    "bad_images",
-    "cache_dir",
-    "task_sizes",
-    "class_order",
-    "repetition",
-    "distractors",
-    "random_classes",
-    "unlabeled_per_task",
-    "label_fraction",
-    "momentum",
-    "weight_decay",
+    *("tree", "bad_images", "cache_dir", "task_sizes", "class_order", "repetition", "distractors"),
+    *("random_classes", "unlabeled_per_task", "label_fraction", "momentum", "weight_decay"),
     "resident_bytes",
 )
 """Options that the help of a run only mentions, as few people use them."""
@@ -117,13 +107,13 @@ def add_config_options(parser: Parser, config: type[Config]) -> None:
         if names:
             group = parser.add_argument_group(title)
             add_fields(group, config, *names, hidden=rare)
-    notes = ["Every option is also a key of a --config file."]
+    notes = "Every option is also a key of a --config file."
     if config is RunConfig:
         parser.before_parsing = partial(_add_method_options, parser)
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in rare)
-        notes = [f"Less common options: {listed}.", *notes]
-        notes = ["Add --help to --method NAME to see the options of that method.", *notes]
-    parser.epilog = "\n\n".join(filter(None, (" ".join(notes), parser.epilog)))
+        method = "Add --help to --method NAME to see the options of that method."
+        notes = f"{method} Less common options: {listed}. {notes}"
+    parser.epilog = "\n\n".join(filter(None, (notes, parser.epilog)))
 
 
 def add_fields(
@@ -136,8 +126,8 @@ def add_fields(
             kind = Annotated[kind, constraint]  # type: ignore[assignment]
         said = with_default(str(field.description), field.default)
         said = argparse.SUPPRESS if name in hidden else said
-        spelled, dest = f"--{name.replace('_', '-')}", f"{prefix}{name}"
-        option(group, spelled, said, kind, argparse.SUPPRESS, dest=dest)
+        spelled = f"--{name.replace('_', '-')}"
+        option(group, spelled, said, kind, argparse.SUPPRESS, dest=f"{prefix}{name}")
 
 
 def _add_method_options(parser: Parser, words: Sequence[str]) -> None:
@@ -157,23 +147,20 @@ def _add_method_options(parser: Parser, words: Sequence[str]) -> None:
     unknown = [word for word in words if word[:2] == "--" and word.partition("=")[0] not in known]
     if not unknown and (found.method is None or not {"-h", "--help"}.intersection(words)):
         return
-    name = found.method
-    if name is None and found.config is not None:
+    values = {"method": found.method}
+    if found.method is None and found.config is not None:
         values = with_underscores(read_yaml(found.config), str(found.config))
         refuse_code(values, str(found.config), found.allow_import)
-        name = values.get("method")
     from distillmatch.methods import find_method
 
-    name = str(name or RunConfig.model_fields["method"].default)
+    name = str(values.get("method") or RunConfig.model_fields["method"].default)
     options = find_method(name).Options
     group = parser.add_argument_group(f"options of method {name}")
     add_fields(group, options, *options.model_fields, prefix=OF_METHOD)
 
 
 def config_from(
-    arguments: argparse.Namespace,
-    config: type[AnyConfig],
-    values: dict[str, Any] | None = None,
+    arguments: argparse.Namespace, config: type[AnyConfig], values: dict[str, Any] | None = None
 ) -> AnyConfig:
     """Build a configuration from the given options, over those of `--config`, or from `values`."""
     values = given_values(arguments, config) if values is None else values

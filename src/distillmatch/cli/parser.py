@@ -4,7 +4,7 @@ import argparse
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from textwrap import fill, indent
+from textwrap import indent, wrap
 from types import NoneType
 from typing import Any, NoReturn, TypeAlias, get_args, get_origin
 
@@ -17,7 +17,6 @@ Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 Group: TypeAlias = "argparse._ActionsContainer"
 METAVARS = {int: "N", float: "X", Path: "PATH", bool: "true|false"}
 """What the help calls a value of a type; others are names."""
-METAVARS = {int: "N", float: "X", Path: "PATH", bool: "true|false"}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -31,20 +30,16 @@ class _Formatter(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, prefix)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        parts = text.split("\n\n")
-        wrapped = (part if "\n  " in part else _wrap(part, width, indent) for part in parts)
-        return "\n\n".join(wrapped)
+        parts = [
+            part
+            if "\n  " in part
+            else "\n".join(indent + line for line in self._split_lines(part, width - len(indent)))
+            for part in text.split("\n\n")
+        ]
+        return "\n\n".join(parts)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return _wrap(text, width).splitlines()
-
-
-def _wrap(text: str, width: int, indent: str = "") -> str:
-    """Wrap words, and leave an option such as --label-fraction whole."""
-    text = " ".join(text.split())
-    return fill(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,14 +67,11 @@ class Parser(argparse.ArgumentParser):
     def _take_left(self, left: list[str], parsed: argparse.Namespace) -> None:
         """Add words that come after options to the list of words; refuse all others."""
         lists = [one for one in self._get_positional_actions() if one.nargs in ("*", "+")]
-        only_words = False
-        for word in left:
-            is_option = word.startswith("-") and word != "-" and not only_words
-            if word == "--":
-                only_words = True
-            elif lists and not is_option:
+        for place, word in enumerate(left):
+            is_option = word.startswith("-") and word != "-" and "--" not in left[:place]
+            if lists and not is_option:
                 getattr(parsed, lists[0].dest).append(self._get_value(lists[0], word))
-            else:
+            elif word != "--":
                 known = self._option_string_actions
                 hint = did_you_mean(word.partition("=")[0], known) if is_option else ""
                 what = "unknown option" if is_option else "unexpected argument"
@@ -133,8 +125,7 @@ def option(
     if not metavar and kind is None:
         group.add_argument(name, action="store_true", help=help, **more)
         return
-    kind = kind or str
-    types = _types_in(kind)
+    types = _types_in(kind or str)
     choices = [value for value in types if isinstance(value, str)]
     if choices == types:
         more["choices"] = choices
@@ -147,7 +138,7 @@ def option(
     if metavar.endswith(" ..."):
         metavar, default = metavar.removesuffix(" ..."), default or []
         more = {"nargs": "+", "action": "extend", **more}
-    read = str if kind is str or "choices" in more else _reader(kind)
+    read = str if kind in (None, str) or "choices" in more else _reader(kind)
     help = with_default(help, default).replace("%", "%%")
     group.add_argument(name, type=read, default=default, metavar=metavar, help=help, **more)
 

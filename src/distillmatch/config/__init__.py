@@ -11,21 +11,7 @@ from distillmatch.config.stream import IMAGE_KEYS, LOCATION_KEYS, StreamConfig
 from distillmatch.config.yaml_files import parse_yaml, read_yaml
 
 __all__ = [
-    "AS_WRITTEN",
-    "IMAGE_KEYS",
-    "LOCATION_KEYS",
-    "PAPER",
-    "PLACE_KEYS",
-    "RECIPES",
-    "UNRECORDED_KEYS",
-    "Config",
-    "MethodOptions",
-    "Recipe",
-    "RunConfig",
-    "Statistics",
-    "StreamConfig",
-    "allowed_values",
-    "parse_yaml",
-    "read_yaml",
-    "with_underscores",
-]
+    "AS_WRITTEN", "IMAGE_KEYS", "LOCATION_KEYS", "PAPER", "PLACE_KEYS", "RECIPES",
+    "UNRECORDED_KEYS", "Config", "MethodOptions", "Recipe", "RunConfig", "Statistics",
+    "StreamConfig", "allowed_values", "parse_yaml", "read_yaml", "with_underscores",
+]  # fmt: skip

@@ -132,9 +132,8 @@ def complaint(error: ErrorDetails) -> str:
 
 def _sentence(error: ErrorDetails, config: type[Config]) -> str:
     """Name the key of a validation error, the wrong value and the right ones."""
-    context = error.get("ctx", {})
     if error["type"] == "impossible":
-        return f"{context['key']} {context['sentence']}"
+        return "{key} {sentence}".format(**error["ctx"])
     key = str(error["loc"][0]) if error["loc"] else "the configuration"
     if error["type"] == "extra_forbidden":
         hint = did_you_mean(key, config.model_fields)
@@ -143,6 +142,5 @@ def _sentence(error: ErrorDetails, config: type[Config]) -> str:
         return f"{key} is missing"
     field = config.model_fields.get(key)
     if choices := allowed_values(field.annotation) if field else ():
-        came = f"{error['input']!r:.200}"
-        return f"{key} must be one of {', '.join(map(repr, choices))}, not {came}"
+        return f"{key} must be one of {str([*choices])[1:-1]}, not {error['input']!r:.200}"
     return f"{key} {complaint(error)}"

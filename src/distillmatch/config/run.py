@@ -16,7 +16,6 @@ from distillmatch.config.base import (
     Switch,
     impossible,
 )
-from distillmatch.config.recipe import RECIPES, Recipe
 from distillmatch.config.stream import DEFAULT_TASKS, LOCATION_KEYS, StreamConfig
 
 OptionValue = bool | int | float | str
@@ -90,11 +89,6 @@ class RunConfig(StreamConfig):
         description="bytes of a task's images to keep on the device; others are copied when needed "
         "(default: a quarter of a GPU's memory, 2 GiB on a CPU)",
     )
-
-    @property
-    def recipe_points(self) -> Recipe:
-        """The points of the recipe."""
-        return RECIPES[self.recipe]
 
     @model_validator(mode="before")
     @classmethod

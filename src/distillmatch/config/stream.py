@@ -7,10 +7,8 @@ from pydantic import Field, model_validator
 from distillmatch.config.base import Config, Count, CountOrZero, Place, Share, ZeroToOne, impossible
 from distillmatch.config.recipe import RecipeName
 
-TaskOrder = Literal["random", "parent"]
 UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task", "none"]
 Splits = Literal["hashed", "authors", "stratified"]
-BadImages = Literal["skip", "stop"]
 DEFAULT_TASKS = 10
 LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
 """Where on a machine things lie. Results leave them out: the fingerprint names the images."""
@@ -35,11 +33,11 @@ class StreamConfig(Config):
     image_size: Annotated[int, Field(strict=True, ge=8, le=512)] | None = Field(
         None, description="side in pixels for sources that can choose it"
     )
-    bad_images: BadImages = Field(
+    bad_images: Literal["skip", "stop"] = Field(
         "stop", description="own images: skip files that are not usable images, or stop at them"
     )
     cache_dir: Place | None = Field(None, description="folder in which decoded images are cached")
-    order: TaskOrder = Field(
+    order: Literal["random", "parent"] = Field(
         "random",
         description="classes shuffled and cut into tasks, or one task per parent class "
         "(default: random; parent where the unlabeled stream follows super-classes)",

@@ -31,28 +31,8 @@ from distillmatch.methods.schedule import (
 )
 
 __all__ = [
-    "TEMPERATURE",
-    "Batch",
-    "Frozen",
-    "ImageSet",
-    "Lars",
-    "Logits",
-    "Method",
-    "NetworkBuilder",
-    "Passes",
-    "Past",
-    "PseudoLabels",
-    "Schedule",
-    "TaskInfo",
-    "Terms",
-    "Training",
-    "count_labels",
-    "detector_schedule",
-    "find_method",
-    "fine_tuning_schedule",
-    "given_name",
-    "main_schedule",
-    "make_method",
-    "method_names",
-    "with_options",
-]
+    "TEMPERATURE", "Batch", "Frozen", "ImageSet", "Lars", "Logits", "Method", "NetworkBuilder",
+    "Passes", "Past", "PseudoLabels", "Schedule", "TaskInfo", "Terms", "Training", "count_labels",
+    "detector_schedule", "find_method", "fine_tuning_schedule", "given_name", "main_schedule",
+    "make_method", "method_names", "with_options",
+]  # fmt: skip

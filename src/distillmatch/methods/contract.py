@@ -15,12 +15,12 @@ from distillmatch.methods.method import Frozen, Method, TaskInfo, Training
 def trainings_of(method: Method, task: TaskInfo) -> list[Training]:
     """Return what a method trains in a task."""
     given: Any = method.trainings(task)
+    expected = "trainings must return a list of distillmatch.methods.Training"
     if not isinstance(given, list | tuple):
-        raise ConfigError(_about(method, f"trainings must return a list, not {kind_of(given)}"))
+        raise _wrong(method, f"{expected}, not {kind_of(given)}")
     for one in given:
         if not isinstance(one, Training):
-            expected = "trainings must return a list of distillmatch.methods.Training"
-            raise ConfigError(_about(method, f"{expected}, not with {kind_of(one)} in it"))
+            raise _wrong(method, f"{expected}, not with {kind_of(one)} in it")
     return list(given)
 
 
@@ -31,19 +31,17 @@ def terms_of(training: Training, batch: Batch, task: TaskInfo) -> dict[str, Tens
     expected = f"the loss of training '{training.name}' must be a number, or numbers by name"
     if not terms:
         raise ConfigError(f"{expected}, not an empty dictionary")
-    if isinstance(given, dict) and "loss" in given:
+    if terms is given and "loss" in given:
         raise ConfigError(f"{expected}, and none called 'loss', which is what they add up to")
     for name, term in terms.items():
-        which = "" if term is given else f", and '{name}' is"
-        if not isinstance(name, str):
-            raise ConfigError(f"{expected}, not by {kind_of(name)}")
+        which = f", and '{name}' is" if terms is given else ", not"
         if not isinstance(term, Tensor):
-            raise ConfigError(f"{expected}{which or ', not'} {kind_of(term)}: return a tensor")
+            raise ConfigError(f"{expected}{which} {kind_of(term)}: return a tensor")
         if term.ndim > 0:
             shape = tuple(term.shape)
-            raise ConfigError(
-                f"{expected}{which or ', not'} a tensor of shape {shape}: take a sum or a mean"
-            )
+            raise ConfigError(f"{expected}{which} a tensor of shape {shape}: take a sum or a mean")
+        if not isinstance(name, str):
+            raise ConfigError(f"{expected}, not by {kind_of(name)}")
     if not any(term.requires_grad for term in terms.values()):
         raise ConfigError(
             f"the loss of training '{training.name}' must depend on the network's weights, and it "
@@ -57,25 +55,23 @@ def logits_of(method: Method, images: Tensor, seen: int) -> Tensor:
     given = method.logits(images)
     expected = f"logits must return {len(images)} rows of at least {seen} outputs"
     if not isinstance(given, Tensor):
-        raise ConfigError(_about(method, f"{expected}, not {kind_of(given)}"))
+        raise _wrong(method, f"{expected}, not {kind_of(given)}")
     if given.ndim != 2 or len(given) != len(images) or given.shape[1] < seen:
-        raise ConfigError(_about(method, f"{expected}, not a shape of {tuple(given.shape)}"))
+        raise _wrong(method, f"{expected}, not a shape of {tuple(given.shape)}")
     return given
 
 
 def outputs_of(frozen: Frozen, images: Tensor, task: TaskInfo) -> Any:
     """Return the outputs of frozen networks: a NamedTuple of tensors, a row for each image."""
-    given = frozen(images, task)
+    given: Any = frozen(images, task)
     name = getattr(frozen, "__name__", "a function of frozen networks")
     expected = f"{name} must return a NamedTuple of tensors with a row for each image"
     if not (isinstance(given, tuple) and hasattr(given, "_fields")):
         raise ConfigError(f"{expected}, not {kind_of(given)}")
     for field, rows in zip(given._fields, given, strict=True):
-        if rows is None:
-            continue
-        if not isinstance(rows, Tensor):
+        if rows is not None and not isinstance(rows, Tensor):
             raise ConfigError(f"{expected}, and '{field}' is {kind_of(rows)}")
-        if rows.ndim == 0 or len(rows) != len(images):
+        if rows is not None and (rows.ndim == 0 or len(rows) != len(images)):
             raise ConfigError(
                 f"{expected}: of {len(images)} images '{field}' has a shape of {tuple(rows.shape)}"
             )
@@ -106,5 +102,5 @@ def tensors_of(batch: Batch) -> list[Tensor]:
     return [one for some in listed for one in some if one is not None]
 
 
-def _about(method: Method, sentence: str) -> str:
-    return f"method '{method.config.method}': {sentence}"
+def _wrong(method: Method, sentence: str) -> ConfigError:
+    return ConfigError(f"method '{method.config.method}': {sentence}")

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from distillmatch import losses
 from distillmatch.config import RunConfig
-from distillmatch.losses import choose_epsilon, max_similarity, perturb, threshold_at_tpr
 from distillmatch.methods.method import ImageSet, Method, Passes, TaskInfo
 from distillmatch.networks import Detector
 
@@ -15,14 +15,9 @@ EPSILONS = {
     "cosine": (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
     "scaled-cosine": (0.001, 0.002, 0.0025, 0.004, 0.005, 0.08),
 }
-"""Sizes of the input perturbation that are tried with each head, in units of normalized images.
-
-With the scaled cosine half of the one with the lowest mean score is kept, so 0 is not among them.
-"""
-CALIBRATION_VIEWS = 4
-"""Weak views of each held-out image that the threshold is set on."""
-TPR, TPR_WITH_CORESET = 0.5, 0.05
-"""δ, the share of held-out images that the threshold accepts."""
+"""Sizes of the input perturbation that are tried with each head, in units of normalized images."""
+CALIBRATION_VIEWS = 4  # of each held-out image, on which the threshold is set
+TPR, TPR_WITH_CORESET = 0.5, 0.05  # δ, the share of held-out images that the threshold accepts
 
 
 class Scores(NamedTuple):
@@ -42,13 +37,6 @@ class FamiliarityDetector:
         self.method = method
         method.networks["detector"] = method.build("detector", method.recipe.detector)
 
-    @property
-    def past(self) -> Detector:
-        """The detector of the last task."""
-        network = self.method.networks["past detector"]
-        assert isinstance(network, Detector)
-        return network
-
     def calibrate(self, passes: Passes, task: TaskInfo, rate: float) -> None:
         """Choose ε, then set τ_OoD to the score that the share `rate` of held-out images reach."""
         self.method.frozen_copy("past detector", of="detector")
@@ -57,23 +45,28 @@ class FamiliarityDetector:
 
         def scores(epsilons: Sequence[float], views: int = 1) -> Tensor:
             def score(images: Tensor, task: TaskInfo) -> Scores:
-                return Scores(perturbed_scores(self.past, images, task.seen, epsilons))
+                return Scores(self.scores_and_logits(images, task.seen, epsilons)[0])
 
             found: Tensor = passes.run(score, held_out, views).scores
             return found
 
-        means = scores(tried).mean(dim=0).tolist()
-        values["epsilon"] = choose_epsilon(
-            tried, means, "highest" if head == "cosine" else "lowest-halved"
-        )
+        rule: losses.EpsilonRule = "highest" if head == "cosine" else "lowest-halved"
+        values["epsilon"] = losses.choose_epsilon(tried, scores(tried).mean(dim=0).tolist(), rule)
         chosen = scores([values["epsilon"]], CALIBRATION_VIEWS)[:, 0]
-        values["threshold"] = float(threshold_at_tpr(chosen, rate))
+        values["threshold"] = float(losses.threshold_at_tpr(chosen, rate))
 
     def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return scores and logits of images by the detector of the last task."""
-        epsilon = self.method.values["epsilon"]
-        scores, logits = scores_and_logits(self.past, images, classes, [epsilon])
+        scores, logits = self.scores_and_logits(images, classes, [self.method.values["epsilon"]])
         return scores[:, 0], logits
+
+    def scores_and_logits(
+        self, images: Tensor, classes: int, epsilons: Sequence[float]
+    ) -> tuple[Tensor, Tensor]:
+        """Return scores of moved images by the last task's detector, and logits of the images."""
+        network = self.method.networks["past detector"]
+        assert isinstance(network, Detector)
+        return scores_and_logits(network, images, classes, epsilons)
 
 
 def perturbed_scores(
@@ -90,14 +83,18 @@ def scores_and_logits(
     moving, moved = any(epsilons), images.detach()
     with torch.set_grad_enabled(moving):
         similarities, divisor = detector.parts(moved.requires_grad_(moving))
-        score = max_similarity(similarities, classes)
+        score = losses.max_similarity(similarities, classes)
         gradient = torch.autograd.grad(score.sum(), moved)[0] if moving else moved
     columns = []
     with torch.no_grad():
         for epsilon in epsilons:
             # Not moved, its score is already known.
-            there = detector.similarities(perturb(images, gradient, epsilon)) if epsilon else None
-            columns.append(score if there is None else max_similarity(there, classes))
+            there = (
+                detector.similarities(losses.perturb(images, gradient, epsilon))
+                if epsilon
+                else None
+            )
+            columns.append(score if there is None else losses.max_similarity(there, classes))
         return torch.stack(columns, dim=1), similarities / divisor
 
 

@@ -1,5 +1,6 @@
 """DM, DistillMatch: the paper's method. Read it beside section 4 of the paper."""
 
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ from distillmatch.losses import (
     weighted_cross_entropy_sum,
 )
 from distillmatch.methods.detector import FamiliarityDetector, true_positive_rate
-from distillmatch.methods.forward import Batch, Logits, consistent_logits, frozen_logits
+from distillmatch.methods.forward import Batch, consistent_logits, frozen_logits
 from distillmatch.methods.method import (
     NetworkBuilder,
     Passes,
@@ -26,6 +27,7 @@ from distillmatch.methods.method import (
     TaskInfo,
     Training,
     count_labels,
+    no_pseudo_labels,
 )
 from distillmatch.methods.parts import TEMPERATURE, Balanced, label_sum
 from distillmatch.methods.schedule import detector_schedule
@@ -56,10 +58,6 @@ class DistillMatch(Balanced):
             None, description="δ, to which τ_OoD is set (default: 0.5; 0.05 with a coreset)"
         )
 
-    strong_views: ClassVar[bool] = True
-    keeps_past: ClassVar[bool] = True
-    clip: ClassVar[float | None] = 1.0
-    fine_tunes_first_task: ClassVar[bool] = True
     lasting_options: ClassVar[tuple[str, ...]] = ("pseudo_labels",)
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
@@ -70,20 +68,24 @@ class DistillMatch(Balanced):
         """Return the classifier's loss, eq. 5."""
         return self.total_loss(self.classifier, batch, task)
 
-    def detector_loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
-        """Return the detector's loss, eq. 5; its batches have no strong views."""
-        return self.total_loss(self.networks["detector"], batch, task)
-
     def total_loss(self, network: nn.Module, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
-        """Return the terms of eq. 5, (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl ℓ_ul + λ_dst ℓ_dst."""
-        options, pseudo = self.options, self.pseudo_labels(batch.unlabeled_outputs, task)
-        logits = self.step_logits(network, batch, task, pseudo.accepted)
-        of_labels = label_sum(logits, batch.labels, self.weights)  # ℓ_s, eq. 6
-        of_pseudo_labels = weighted_cross_entropy_sum(  # ℓ_pl, eq. 7
-            logits.pseudo_labeled, pseudo.labels, self.weights, pseudo.accepted
+        """Return the terms of eq. 5, (ℓ_s + ℓ_pl) / (B + B_pl) + λ_ucl ℓ_ul + λ_dst ℓ_dst.
+
+        The detector learns by it as well; its batches have no strong views.
+        """
+        options = self.options
+        labels, accepted = self.pseudo_labels(batch.unlabeled_outputs, task)
+        alone = None  # or the images that labels share batch statistics with: the accepted ones
+        if self.recipe.statistics.labeled == "alone" and len(accepted):
+            alone = accepted, ceil(self.expected_share * len(accepted))
+        distilled = options.distillation_weight > 0
+        logits = consistent_logits(network, batch, task.seen, alone, distilled)
+        supervised = label_sum(logits, batch.labels, self.weights)  # ℓ_s, eq. 6
+        pseudo_labeled = weighted_cross_entropy_sum(  # ℓ_pl, eq. 7
+            logits.pseudo_labeled, labels, self.weights, accepted
         )
-        count = len(batch.labels) + pseudo.accepted.sum()  # B + B_pl
-        terms = {"labels": (of_labels + of_pseudo_labels) / count}
+        count = len(batch.labels) + accepted.sum()  # B + B_pl
+        terms = {"labels": (supervised + pseudo_labeled) / count}
         if len(logits.strong) and options.consistency_weight:  # ℓ_ul, eq. 4
             consistency = consistency_loss(logits.unlabeled, logits.strong, self.confidence)
             terms["consistency"] = options.consistency_weight * consistency
@@ -99,32 +101,16 @@ class DistillMatch(Balanced):
         Without a detector none is accepted; in the first task there are no images.
         """
         if outputs is None:
-            nothing = self.weights.new_zeros(0)
-            return PseudoLabels(nothing.long(), nothing.bool())
+            return no_pseudo_labels(self.weights)
         labels = pseudo_labels(outputs.past, task.past)
         if outputs.score is None:
             return PseudoLabels(labels, torch.zeros_like(labels, dtype=torch.bool))
         return PseudoLabels(labels, outputs.score >= self.values["threshold"])
 
-    def step_logits(
-        self, network: nn.Module, batch: Batch, task: TaskInfo, accepted: Tensor
-    ) -> Logits:
-        """Return a network's logits of a step.
-
-        Labeled images share batch statistics with the unlabeled ones or, as the recipe says, with
-        the accepted ones alone.
-        """
-        alone = None
-        if self.recipe.statistics.labeled == "alone" and len(accepted):
-            alone = accepted, ceil(self.expected_share * len(accepted))
-        distilled = self.options.distillation_weight > 0
-        return consistent_logits(network, batch, task.seen, alone, distilled)
-
     def past_logits(self, network: nn.Module, batch: Batch) -> Tensor:
         """Return the logits of a network's frozen copy for labeled and then unlabeled images.
 
-        They were computed before; or, as the recipe says, the copy normalizes by the step's images,
-        as the network that learns does.
+        They were computed beforehand, or the copy normalizes by the step's images too.
         """
         of_detector, outputs = network is not self.classifier, batch.unlabeled_outputs
         if self.recipe.statistics.teachers == "batch":
@@ -147,59 +133,55 @@ class DistillMatch(Balanced):
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, fine-tune it, then train the detector for the next task."""
-        beforehand = task.past > 0 and self.recipe.statistics.teachers == "running"
+        later = task.past > 0
+        beforehand = later and self.recipe.statistics.teachers == "running"
         both: dict[str, Any] = {
-            "unlabeled": task.past > 0,
-            "frozen_unlabeled": self.unlabeled_outputs if task.past else None,
+            "unlabeled": later,
+            "frozen_unlabeled": self.unlabeled_outputs if later else None,
             "by_batch": self.by_batch,
         }
         classifier = self.main_training(
             task,
-            strong=task.past > 0 and self.options.consistency_weight > 0,
+            strong=later and self.options.consistency_weight > 0,
             frozen_labeled=self.past_outputs if beforehand else None,
             before=self.balance,
             **both,
         )
-        tuned = self.head_tuning(task)
-        if self.detector is None or task.last:
-            return [classifier, *tuned]
-        detector = Training(
-            "detector",
-            self.networks["detector"],
-            self.detector_loss,
-            detector_schedule(self.config, self.rate, fine_tuned=self.is_fine_tuned(task)),
-            labeled="first-half",
-            clip=self.clip,
-            frozen_labeled=self.past_detector_outputs if beforehand else None,
-            after=self.calibrate,
-            **both,
-        )
-        return [classifier, *tuned, detector]
+        trainings = [classifier, *self.head_tuning(task)]
+        if self.detector is not None and not task.last:
+            network, tuned = self.networks["detector"], self.is_fine_tuned(task)
+            detector = Training(
+                "detector",
+                network,
+                partial(self.total_loss, network),
+                detector_schedule(self.config, self.rate, fine_tuned=tuned),
+                labeled="first-half",
+                clip=self.clip,
+                frozen_labeled=self.past_detector_outputs if beforehand else None,
+                after=partial(self.detector.calibrate, rate=self.expected_share),
+                **both,
+            )
+            trainings.append(detector)
+        return trainings
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
-        """Count labels and accepted pseudo-labels for the class weights w(k), eq. 3.
+        """Set the class weights w(k), eq. 3; with a coreset labels alone are counted.
 
-        With a coreset labels alone are counted. Pseudo-labels count once for each image; or, as the
-        recipe says, as often as an epoch meets them while it meets each label once.
+        Pseudo-labels count once for each image, or as often as an epoch meets them.
         """
-        counts, of_pseudo_labels = passes.label_counts("labeled"), None
+        counts, images = passes.label_counts("labeled"), passes.count("unlabeled")
         if not self.options.class_balancing:
             self.weights = torch.ones_like(counts)
             return
-        images = passes.count("unlabeled")
         if task.past and images and not self.config.coreset:
             outputs = passes.run(self.unlabeled_outputs, "unlabeled", by_batch=self.by_batch)
-            pseudo = self.pseudo_labels(outputs, task)
-            of_pseudo_labels = count_labels(pseudo.labels, task.seen, pseudo.accepted)
+            labels, accepted = self.pseudo_labels(outputs, task)
+            found = count_labels(labels, task.seen, accepted)
             if self.recipe.pseudo_label_counts == "epoch":
                 steps = ceil(passes.count("labeled") / self.config.batch)
-                of_pseudo_labels *= steps * self.config.unlabeled_batch / images
-        self.weights = class_weights(counts, of_pseudo_labels)
-
-    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
-        """Calibrate the detector on the held-out half of the labels."""
-        assert self.detector is not None
-        self.detector.calibrate(passes, task, self.expected_share)
+                found *= steps * self.config.unlabeled_batch / images
+            counts = counts + found
+        self.weights = class_weights(counts)
 
     @property
     def by_batch(self) -> tuple[str, ...]:
@@ -210,9 +192,8 @@ class DistillMatch(Balanced):
     @property
     def expected_share(self) -> float:
         """The share of images that is expected to be accepted: δ, or 0 without a detector."""
-        if self.detector is None:
-            return 0.0
-        return true_positive_rate(self.config, self.options.true_positive_rate)
+        chosen = self.options.true_positive_rate
+        return true_positive_rate(self.config, chosen) if self.detector is not None else 0.0
 
     def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels | None:
         """Return the pseudo-labels for the diagnostics, if there is a detector."""

@@ -2,10 +2,9 @@
 
 from torch import Tensor
 
-from distillmatch.losses import new_task_distillation, per_task_distillation
 from distillmatch.methods.forward import Batch
 from distillmatch.methods.method import TaskInfo, Training
-from distillmatch.methods.parts import TEMPERATURE, Taught, label_loss, teacher_logits
+from distillmatch.methods.parts import Taught, label_loss
 
 
 class DistillationAndRetrospection(Taught):
@@ -22,10 +21,7 @@ class DistillationAndRetrospection(Taught):
         logits = self.forward(batch, task)
         terms = {"labels": label_loss(logits, batch.labels)}
         if task.past:
-            distilled = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
-            terms["distillation"] = self.distillation_factor * distilled
+            terms["distillation"] = self.past_tasks(logits, batch, task)
         if task.past and task.new:
-            terms["new task"] = (task.new / task.seen) * new_task_distillation(
-                teacher_logits(batch), logits.weak, task.past, task.seen, TEMPERATURE
-            )
+            terms["new task"] = self.new_task(logits, batch, task)
         return terms

@@ -2,10 +2,9 @@
 
 from torch import Tensor
 
-from distillmatch.losses import per_task_distillation
 from distillmatch.methods.forward import Batch
 from distillmatch.methods.method import TaskInfo, Training
-from distillmatch.methods.parts import TEMPERATURE, Baseline, label_loss
+from distillmatch.methods.parts import Baseline, label_loss
 
 
 class EndToEnd(Baseline):
@@ -14,16 +13,15 @@ class EndToEnd(Baseline):
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, then fine-tune it where there is a coreset."""
         main = self.main_training(task, before=self.balance_without_coreset)
-        statistics = {"unlabeled": task.past > 0}
-        return [main, *self.fine_tuning(task, self.labels, self.balance, whole=True, **statistics)]
+        whole = {"parameters": "all", "unlabeled": task.past > 0}
+        return [main, *self.fine_tuning(task, self.labels, self.balance, **whole)]
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return cross entropy, and distillation per past task (eq. 1)."""
         logits = self.forward(batch, task)
         terms = {"labels": label_loss(logits, batch.labels, self.weights)}
         if task.past:
-            distilled = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
-            terms["distillation"] = self.distillation_factor * distilled
+            terms["distillation"] = self.past_tasks(logits, batch, task)
         return terms
 
     def labels(self, batch: Batch, task: TaskInfo) -> Tensor:

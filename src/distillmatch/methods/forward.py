@@ -21,11 +21,10 @@ class Batch:
     """What one step learns from.
 
     `images` are weak views of labeled images, `labels` their classes; `unlabeled` are weak views of
-    unlabeled images, of which there may be none. `strong` are strong views of the same unlabeled
-    images and `strong_images` of the same labeled ones, if the training has them. The outputs of
-    frozen networks for the weak views are in `labeled_outputs` and `unlabeled_outputs`: what the
-    training's `frozen_labeled` and `frozen_unlabeled` return. `truth` has the true classes of
-    unlabeled images, for methods with `needs_truth` alone.
+    unlabeled images, if there are any. `strong` and `strong_images` are strong views of the same,
+    if the training has them. `labeled_outputs` and `unlabeled_outputs` are what the training's
+    `frozen_labeled` and `frozen_unlabeled` return. `truth` has the true classes of unlabeled images
+    for methods with `needs_truth` alone.
     """
 
     images: Tensor
@@ -68,8 +67,7 @@ class Logits(NamedTuple):
 def joint_logits(network: nn.Module, batch: Batch, seen: int) -> Logits:
     """Return logits where weak views share batch statistics, and strong views share theirs.
 
-    Strong views do not update the running statistics, which are for images as they are met at test
-    time.
+    Strong views do not update the running statistics, which are for images as at test time.
     """
     groups = [batch.images, batch.unlabeled], [batch.strong, batch.strong_images]
     weak, strong = forward_groups(network, groups, seen, updating=1)
@@ -137,37 +135,24 @@ def frozen_logits(network: nn.Module, images: Sequence[Tensor]) -> Tensor:
 def forward_groups(
     network: nn.Module,
     groups: Sequence[Sequence[Tensor | None]],
-    seen: int,
+    seen: int | None,
     updating: int | None = None,
 ) -> list[Tensor]:
     """Return the logits of each group of images over the seen classes, by one forward.
 
-    Every group is normalized by its own statistics. The first `updating` groups (default: all)
-    update the running ones, in their order. The logits of a group without images have no rows.
+    Without `seen` these are features instead. Every group is normalized by its own statistics. The
+    first `updating` groups (default: all) update the running ones, in their order. A group without
+    images has no rows.
     """
-    return _run_groups(network, lambda images: network(images)[:, :seen], groups, updating)
-
-
-def feature_groups(
-    network: nn.Module, groups: Sequence[Sequence[Tensor | None]], updating: int | None = None
-) -> list[Tensor]:
-    """Return the features of each group of images, as `forward_groups` returns their logits."""
-    return _run_groups(network, network.features, groups, updating)
-
-
-def _run_groups(
-    network: nn.Module,
-    run: Any,
-    groups: Sequence[Sequence[Tensor | None]],
-    updating: int | None,
-) -> list[Tensor]:
     counts = [sum(map(_count, group)) for group in groups]
     updating_present = sum(count > 0 for count in counts[:updating])
     images = [one for group in groups for one in group if one is not None and len(one)]
+    together = torch.cat(images) if len(images) > 1 else images[0]
     sizes = [count for count in counts if count]
     apart = len(sizes) > 1 or updating_present == 0
     with separate_statistics(network, sizes, updating_present) if apart else nullcontext():
-        rows: Tensor = run(torch.cat(images) if len(images) > 1 else images[0])
+        run: Any = network if seen is not None else network.features
+        rows: Tensor = run(together) if seen is None else run(together)[:, :seen]
     # A split that takes everything would still cost the backward pass.
     parts = iter(torch.split(rows, sizes) if len(sizes) > 1 else [rows])
     return [next(parts) if count else rows[:0] for count in counts]

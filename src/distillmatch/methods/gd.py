@@ -5,23 +5,12 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from distillmatch.config import MethodOptions
+from distillmatch.config import MethodOptions, RunConfig
 from distillmatch.config.base import Switch
-from distillmatch.losses import (
-    ensemble_target,
-    new_task_distillation,
-    past_distillation,
-    soft_global_distillation,
-)
+from distillmatch.losses import ensemble_target, past_distillation, soft_global_distillation
 from distillmatch.methods.forward import Batch, Logits
-from distillmatch.methods.method import TaskInfo, Training
-from distillmatch.methods.parts import (
-    TEMPERATURE,
-    Taught,
-    TwoTeachers,
-    label_sum,
-    teacher_logits,
-)
+from distillmatch.methods.method import NetworkBuilder, TaskInfo, Training
+from distillmatch.methods.parts import TEMPERATURE, Taught, TwoTeachers, label_sum
 
 
 class GlobalDistillation(Taught):
@@ -32,10 +21,9 @@ class GlobalDistillation(Taught):
 
         calibration: Switch = Field(True, description="calibrate the new task's teacher")
 
-    @property
-    def calibrates(self) -> bool:
-        """Whether the teacher is calibrated."""
-        return bool(self.options.calibration)
+    def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
+        super().__init__(config, build)
+        self.calibrates = self.options.calibration
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the new task's teacher, the classifier, and fine-tune where there is a coreset."""
@@ -51,13 +39,10 @@ class GlobalDistillation(Taught):
         logits = self.forward(batch, task)
         terms = {"labels and Q": self.labels_and_ensemble(logits, batch, task)}
         if task.past:
-            terms["distillation"] = (task.past / task.seen) * past_distillation(
-                batch.past, logits.weak, task.past, TEMPERATURE
-            )
+            kept = past_distillation(batch.past, logits.weak, task.past, TEMPERATURE)
+            terms["distillation"] = (task.past / task.seen) * kept
         if task.past and task.new:
-            terms["new task"] = (task.new / task.seen) * new_task_distillation(
-                teacher_logits(batch), logits.weak, task.past, task.seen, TEMPERATURE
-            )
+            terms["new task"] = self.new_task(logits, batch, task)
         return terms
 
     def fine_tuning_loss(self, batch: Batch, task: TaskInfo) -> Tensor:

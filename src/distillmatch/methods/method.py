@@ -1,22 +1,7 @@
 """The contract between a method and the engine.
 
 A method says what is learned and by which loss; the engine says how. Most methods are one loss:
-
-    class Mine(Method):
-        class Options(MethodOptions):
-            weight: float = Field(1.0, description="weight of the distillation")
-
-        keeps_past = True
-
-        def loss(self, batch, task):
-            logits = self.forward(batch, task)
-            terms = {"labels": cross_entropy(logits.labeled, batch.labels)}
-            if task.past:
-                terms["distillation"] = self.options.weight * past_distillation(
-                    batch.past, logits.weak, task.past, TEMPERATURE
-                )
-            return terms
-
+they declare what their batches need, and write `loss(self, batch, task)`.
 `distillmatch.checks.check_method` checks a method against the contract.
 """
 
@@ -89,6 +74,12 @@ class PseudoLabels(NamedTuple):
     accepted: Tensor
 
 
+def no_pseudo_labels(like: Tensor) -> PseudoLabels:
+    """Return the pseudo-labels of no images, on a tensor's device."""
+    nothing = like.new_zeros(0)
+    return PseudoLabels(nothing.long(), nothing.bool())
+
+
 Terms = Tensor | dict[str, Tensor]
 """A loss: one number, or named terms that are added up and logged."""
 Loss = Callable[[Batch, TaskInfo], Terms]
@@ -142,20 +133,19 @@ class Lars:
 class Training:
     """One network trained by one loss for some epochs.
 
-    `before` and `after` are called around it. A run that is resumed inside a task calls `before`
-    again, of the training it stopped in and of those before it: it may count images and run frozen
-    networks, and must change no network. With `parameters="head"` the head alone is trained, and
-    the rest of the network normalizes by running statistics unless `head_statistics` are those of
-    the batch, which then update the running ones. With `average_decay` the network ends as the
-    exponential average of its weights over all steps. `stored_share` is the share of stored
-    images in a labeled batch, unless the configuration gives one. `frozen_labeled` and
-    `frozen_unlabeled` run frozen networks on the weak views of all steps beforehand; those that
-    `by_batch` names normalize unlabeled images by the batches of the steps.
-
-    With `per_class` a labeled batch is a support set: so many images of each class that has any, in
-    the order of the classes, drawn anew for each step; the run's batch size does not count. An
-    epoch is a pass over the labeled images or, with `epoch_of="unlabeled"`, over the unlabeled
-    ones, while the labeled images go round. `optimizer` stands in for the run's.
+    - `before` and `after` are called around it. A run that is resumed inside a task calls `before`
+      again, of the training it stopped in and of those before it: it may count images and run
+      frozen networks, and must change no network.
+    - With `parameters="head"` the head alone is trained, and the rest of the network normalizes by
+      running statistics unless `head_statistics` are those of the batch.
+    - With `average_decay` the network ends as the moving average of its weights over all steps.
+    - `stored_share` is the share of stored images in a labeled batch, unless the run gives one.
+    - `frozen_labeled` and `frozen_unlabeled` run frozen networks on the weak views of all steps
+      beforehand; those that `by_batch` names normalize unlabeled images by the steps' batches.
+    - With `per_class` a labeled batch is a support set: so many images of each class that has any,
+      in the order of the classes, drawn anew for each step, whatever the run's batch size.
+    - An epoch is a pass over the labeled images or, with `epoch_of="unlabeled"`, over the unlabeled
+      ones, while the labeled images go round. `optimizer` stands in for the run's.
     """
 
     name: str
@@ -229,6 +219,8 @@ class Method(ABC):
     """Whether fine-tuning, where there is a coreset, ends the first task too."""
     lasting_options: ClassVar[tuple[str, ...]] = ()
     """Options that cannot change once a task is learned."""
+    fixed_recipe: ClassVar[Recipe | None] = None
+    """The recipe of a method that is not the paper's, whatever the configuration says."""
     needs_truth: bool = False
     """Whether it is given the true classes of unlabeled images; its results are marked."""
 
@@ -253,7 +245,7 @@ class Method(ABC):
     @classmethod
     def recipe_of(cls, config: RunConfig) -> Recipe:
         """Return how the points are computed in which the recipes differ."""
-        return RECIPES[config.recipe]
+        return cls.fixed_recipe or RECIPES[config.recipe]
 
     @property
     def recipe(self) -> Recipe:

@@ -11,35 +11,23 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from distillmatch import losses
 from distillmatch.config import AS_WRITTEN, MethodOptions, Recipe, RunConfig
 from distillmatch.config.base import NotNegative, Switch
 from distillmatch.errors import ConfigError
-from distillmatch.losses import (
-    distance_from_uniform,
-    sharpened,
-    soft_cross_entropy,
-    soft_nearest_neighbors,
-)
-from distillmatch.methods.forward import Batch, feature_groups
+from distillmatch.methods.forward import Batch, forward_groups
 from distillmatch.methods.method import Lars, Method, NetworkBuilder, TaskInfo, Training
 from distillmatch.methods.schedule import Schedule
 
-PER_CLASS = 3
-"""Supports of each class in a step; of each there are two views."""
+PER_CLASS = 3  # supports of each class in a step; of each there are two views
 SMOOTHING = 0.1
-TEMPERATURE = 0.1
-"""Of the softmax over supports."""
-SHARPENING = 0.25
-"""Temperature by which the target of a view is sharpened."""
-HEAD_WEIGHT = 0.005
-"""Weight of the head's cross entropy."""
+TEMPERATURE = 0.1  # of the softmax over supports
+SHARPENING = 0.25  # the temperature by which the target of a view is sharpened
+HEAD_WEIGHT = 0.005  # of the head's cross entropy
 RATE, FIRST_RATE, LAST_RATE = 1.2, 0.08, 0.032
-LARS = Lars(weight_decay=1e-5, head_rate=0.1)
-"""The head's rate rises to 0.12."""
-WARM_UP = 0.04
-"""Share of the epochs in which the rate rises: 10 of 250."""
-RUN_OPTIONS = ("optimizer", "schedule", "weight_decay")
-"""Options of the run that LARS stands in for."""
+LARS = Lars(weight_decay=1e-5, head_rate=0.1)  # the head's rate rises to 0.12
+WARM_UP = 0.04  # the share of the epochs in which the rate rises: 10 of 250
+RUN_OPTIONS = ("optimizer", "schedule", "weight_decay")  # of the run, which LARS stands in for
 
 
 class Views(NamedTuple):
@@ -53,7 +41,7 @@ class Views(NamedTuple):
     def neighbors(self, classes: Sequence[int]) -> Tensor:
         """Return SNN(q) of each query over the supports of some classes."""
         given = self.queries, self.supports, self.labels
-        return soft_nearest_neighbors(*given, classes, TEMPERATURE, SMOOTHING)
+        return losses.soft_nearest_neighbors(*given, classes, TEMPERATURE, SMOOTHING)
 
 
 class SoftNearestNeighbors(Method):
@@ -72,6 +60,7 @@ class SoftNearestNeighbors(Method):
         )
 
     strong_views: ClassVar[bool] = True
+    fixed_recipe: ClassVar[Recipe | None] = AS_WRITTEN
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
@@ -82,38 +71,20 @@ class SoftNearestNeighbors(Method):
                     "own with LARS: add --lars false"
                 )
 
-    @classmethod
-    def recipe_of(cls, config: RunConfig) -> Recipe:
-        """Return the initial weights and whole batches of later papers, whatever the recipe."""
-        return AS_WRITTEN
-
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier by epochs over the unlabeled images, with two views of all."""
-        lars: dict[str, Any] = {"schedule": self.schedule, "optimizer": LARS}
-        return [
-            self.training(
-                task,
-                per_class=PER_CLASS,
-                epoch_of="unlabeled",
-                strong_labeled=True,
-                frozen_labeled=None,
-                frozen_unlabeled=None,
-                **(lars if self.options.lars else {}),
-            )
-        ]
+        changes: dict[str, Any] = {"frozen_labeled": None, "frozen_unlabeled": None}
+        if self.options.lars:
+            changes |= {"schedule": self.schedule, "optimizer": LARS}
+        changes |= {"per_class": PER_CLASS, "epoch_of": "unlabeled", "strong_labeled": True}
+        return [self.training(task, **changes)]
 
     @property
     def schedule(self) -> Schedule:
         """The published rates, in proportion to the epochs and to another rate if one is given."""
         epochs, scale = self.config.epochs, (self.config.learning_rate or RATE) / RATE
-        return Schedule(
-            epochs,
-            RATE * scale,
-            cosine=True,
-            warm_up=round(WARM_UP * epochs),
-            first_rate=FIRST_RATE * scale,
-            last_rate=LAST_RATE * scale,
-        )
+        rate, first, last = (one * scale for one in (RATE, FIRST_RATE, LAST_RATE))
+        return Schedule(epochs, rate, (), True, round(WARM_UP * epochs), first, last)
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return the head's cross entropy, and how far views are from agreeing and from varied."""
@@ -126,10 +97,9 @@ class SoftNearestNeighbors(Method):
         terms = {"labels": HEAD_WEIGHT * functional.cross_entropy(logits, views.labels)}
         if task.classes and len(views.queries):
             found = views.neighbors(task.classes)
-            sharp = sharpened(found, SHARPENING)
-            of_other_view = sharp.roll(len(sharp) // 2, 0)
-            terms["agreement"] = soft_cross_entropy(of_other_view, found)
-            terms["entropy"] = distance_from_uniform(sharp)
+            sharp = losses.sharpened(found, SHARPENING)
+            terms["agreement"] = losses.soft_cross_entropy(sharp.roll(len(sharp) // 2, 0), found)
+            terms["entropy"] = losses.distance_from_uniform(sharp)
         return terms
 
 
@@ -153,7 +123,7 @@ class DistilledNearestNeighbors(SoftNearestNeighbors):
             past = range(task.past)
             with torch.no_grad():
                 before = views_of(self.networks["past"], batch).neighbors(past)
-            kept = soft_cross_entropy(before, views.neighbors(past))
+            kept = losses.soft_cross_entropy(before, views.neighbors(past))
             terms["distillation"] = self.options.distillation_weight * kept
         return terms
 
@@ -161,7 +131,7 @@ class DistilledNearestNeighbors(SoftNearestNeighbors):
 def views_of(network: nn.Module, batch: Batch) -> Views:
     """Return a network's features; weak views share batch statistics, and strong views theirs."""
     groups = [batch.images, batch.unlabeled], [batch.strong_images, batch.strong]
-    made, labeled = feature_groups(network, groups, updating=1), len(batch.images)
+    made, labeled = forward_groups(network, groups, None, updating=1), len(batch.images)
     return Views(
         supports=torch.cat([rows[:labeled] for rows in made]),
         labels=torch.cat([batch.labels, batch.labels]),

@@ -1,19 +1,15 @@
 """What several methods share: the loss of labels, class weights, fine-tuning, teachers."""
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from distillmatch import losses
 from distillmatch.config import RunConfig
-from distillmatch.losses import (
-    class_weights,
-    confidence_calibration,
-    weighted_cross_entropy_sum,
-)
 from distillmatch.methods.forward import Batch, Logits, joint_logits, separate_logits
 from distillmatch.methods.method import (
-    HIGH_RATE,
     Hook,
     Loss,
     Method,
@@ -24,12 +20,9 @@ from distillmatch.methods.method import (
 )
 from distillmatch.methods.schedule import fine_tuning_schedule, main_schedule
 
-TEMPERATURE = 2.0
-"""T of the distillation of past tasks and of the new task."""
-LOW_RATE = 0.005
-"""The paper's learning rate of GD, DR and E2E without a coreset."""
+TEMPERATURE = 2.0  # T of the distillation of past tasks and of the new task
+LOW_RATE = 0.005  # the paper's learning rate of GD, DR and E2E without a coreset
 WEIGHT_CAP = 10.0
-"""The largest class weight."""
 TEACHER = "teacher"
 
 
@@ -38,9 +31,11 @@ def label_sum(logits: Logits, labels: Tensor, weights: Tensor | None = None) -> 
 
     Where labels are learned by strong views too, it is the mean over both kinds of views.
     """
-    total = weighted_cross_entropy_sum(logits.labeled, labels, weights)
+    total = losses.weighted_cross_entropy_sum(logits.labeled, labels, weights)
     if len(logits.strong_labeled):
-        total = (total + weighted_cross_entropy_sum(logits.strong_labeled, labels, weights)) / 2
+        total = (
+            total + losses.weighted_cross_entropy_sum(logits.strong_labeled, labels, weights)
+        ) / 2
     return total
 
 
@@ -50,14 +45,10 @@ def label_loss(logits: Logits, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def label_weights(counts: Tensor) -> Tensor:
-    """Return inverse class frequencies among the classes that have labels.
-
-    A class without labels does not count: without a coreset these are all past classes, and the new
-    ones would weigh no more than their share of the classes seen.
-    """
+    """Return inverse class frequencies among the classes that have labels."""
     present = counts > 0
     weights = torch.full_like(counts, WEIGHT_CAP)
-    weights[present] = class_weights(counts[present], cap=WEIGHT_CAP)
+    weights[present] = losses.class_weights(counts[present], cap=WEIGHT_CAP)
     return weights
 
 
@@ -67,7 +58,7 @@ class FineTuned(Method):
     def is_fine_tuned(self, task: TaskInfo) -> bool:
         """Return whether a task ends with fine-tuning."""
         stores = task.coreset or (self.fine_tunes_first_task and self.config.coreset > 0)
-        return stores and fine_tuning_schedule(self.config, HIGH_RATE).epochs > 0
+        return stores and fine_tuning_schedule(self.config, self.rate).epochs > 0
 
     def main_training(self, task: TaskInfo, **changes: Any) -> Training:
         """Return the classifier's training, cut short where fine-tuning follows."""
@@ -76,29 +67,22 @@ class FineTuned(Method):
         return self.training(task, schedule=schedule, **changes)
 
     def fine_tuning(
-        self, task: TaskInfo, loss: Loss, before: Hook, *, whole: bool = False, **changes: Any
+        self, task: TaskInfo, loss: Loss, before: Hook, **changes: Any
     ) -> list[Training]:
         """Return the class-balanced fine-tuning that ends a task, where there is a coreset.
 
-        It is on labeled and stored images, of the last layer alone unless `whole`. `before` must
-        set the class weights of the loss.
+        It trains the last layer unless `parameters` are all; `before` sets the class weights.
         """
-        if not self.is_fine_tuned(task):
-            return []
-        values: dict[str, Any] = {"unlabeled": False, **changes}
-        return [
-            Training(
-                "fine-tuning",
-                self.classifier,
-                loss,
-                fine_tuning_schedule(self.config, self.rate),
-                parameters="all" if whole else "head",
-                head_statistics=self.recipe.statistics.fine_tuning,
-                average_decay=self.config.weight_averaging,
-                before=before,
-                **values,
-            )
-        ]
+        schedule = fine_tuning_schedule(self.config, self.rate)
+        values: dict[str, Any] = {
+            "unlabeled": False,
+            "parameters": "head",
+            "head_statistics": self.recipe.statistics.fine_tuning,
+            "average_decay": self.config.weight_averaging,
+            "before": before,
+        }
+        tuning = Training("fine-tuning", self.classifier, loss, schedule, **(values | changes))
+        return [tuning] if self.is_fine_tuned(task) else []
 
 
 class Balanced(FineTuned):
@@ -106,6 +90,11 @@ class Balanced(FineTuned):
 
     Its options have `class_balancing` and `consistency_threshold`.
     """
+
+    strong_views: ClassVar[bool] = True
+    keeps_past: ClassVar[bool] = True
+    clip: ClassVar[float | None] = 1.0
+    fine_tunes_first_task: ClassVar[bool] = True
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
@@ -141,11 +130,11 @@ class Baseline(FineTuned):
     keeps_past: ClassVar[bool] = True
     learning_rate: ClassVar[float] = LOW_RATE
 
-    @property
-    def distillation_factor(self) -> float:
-        """What E2E and DR multiply the distillation of past tasks by."""
+    def past_tasks(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the distillation of each past task (eq. 1), by the recipe's factor."""
         squared = self.recipe.distillation_factor == "temperature squared"
-        return TEMPERATURE**2 if squared else 1.0
+        kept = losses.per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
+        return (TEMPERATURE**2 if squared else 1.0) * kept
 
     def balance_without_coreset(self, passes: Passes, task: TaskInfo) -> None:
         """Weigh classes by their labels, unless there is a coreset: then fine-tuning does it.
@@ -165,9 +154,8 @@ class Baseline(FineTuned):
         In the first task nothing is distilled, and both recipes learn from one group of images.
         """
         alone = self.recipe.statistics.labeled == "alone" and task.past and len(batch.unlabeled)
-        if alone:
-            return separate_logits(self.classifier, batch, task.seen)
-        return super().forward(batch, task)
+        logits = separate_logits if alone else joint_logits
+        return logits(self.classifier, batch, task.seen)
 
 
 class TwoTeachers(NamedTuple):
@@ -185,42 +173,32 @@ class TwoTeachers(NamedTuple):
 class Taught(Baseline):
     """A baseline with a teacher of the new task beside the past classifier: DR and GD."""
 
-    @property
-    def calibrates(self) -> bool:
-        """Whether the teacher also learns to be uncertain about stored and unlabeled images.
+    calibrates: bool = False
+    """Whether the teacher also learns to be uncertain about stored and unlabeled images.
 
-        Otherwise unlabeled images take part in its batch statistics alone.
-        """
-        return False
+    Otherwise unlabeled images take part in its batch statistics alone.
+    """
 
     def teacher_training(self, task: TaskInfo) -> list[Training]:
         """Return the teacher's training, anew in every task after the first with new classes."""
         if not (task.past and task.new):
             return []
-        from_past = self.recipe.teacher_start == "past"
-        return [
-            Training(
-                TEACHER,
-                self.start_afresh(TEACHER, task, from_past=from_past),
-                self.teacher_loss,
-                main_schedule(self.config, self.rate),
-                labeled="labeled" if self.calibrates else "new",
-            )
-        ]
-
-    def teacher_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Return the teacher's loss over the new classes."""
-        return new_task_loss(self.networks[TEACHER], batch, task, calibrated=self.calibrates)
+        network = self.start_afresh(TEACHER, task, from_past=self.recipe.teacher_start == "past")
+        labeled: Any = "labeled" if self.calibrates else "new"
+        schedule = main_schedule(self.config, self.rate)
+        loss = partial(new_task_loss, network, calibrated=self.calibrates)
+        return [Training(TEACHER, network, loss, schedule, labeled=labeled)]
 
     def teacher_outputs(self, images: Tensor, task: TaskInfo) -> TwoTeachers:
         """Return the logits of the past classifier and of the teacher."""
         new = self.networks[TEACHER](images) if task.new else None
         return TwoTeachers(self.networks["past"](images), new)
 
-
-def teacher_logits(batch: Batch) -> Tensor:
-    """Return the teacher's logits of labeled and then of unlabeled images."""
-    return torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
+    def new_task(self, logits: Logits, batch: Batch, task: TaskInfo) -> Tensor:
+        """Return the distillation of the new task from the teacher, by the share of its classes."""
+        taught = torch.cat([batch.labeled_outputs.new, batch.unlabeled_outputs.new])
+        kept = losses.new_task_distillation(taught, logits.weak, task.past, task.seen, TEMPERATURE)
+        return (task.new / task.seen) * kept
 
 
 def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrated: bool) -> Tensor:
@@ -231,9 +209,9 @@ def new_task_loss(network: nn.Module, batch: Batch, task: TaskInfo, *, calibrate
     new = batch.labels >= task.past
     logits = joint_logits(network, batch, task.seen)
     labeled = logits.labeled[:, task.past :]
-    total = weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
+    total = losses.weighted_cross_entropy_sum(labeled, batch.labels - task.past, mask=new)
     supervised = total / new.sum().clamp(min=1)
     if not calibrated:
         return supervised
     others = torch.cat([~new, new.new_ones(len(batch.unlabeled))])
-    return supervised + confidence_calibration(logits.weak[:, task.past :], others)
+    return supervised + losses.confidence_calibration(logits.weak[:, task.past :], others)

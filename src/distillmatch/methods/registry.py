@@ -47,10 +47,14 @@ def with_options(config: RunConfig, method: type[Method] | None = None) -> RunCo
     see, so that equal runs have equal configurations.
     """
     method = method or find_method(config.method)
-    known = method.Options.model_fields
+    own = method.Options.model_fields
     for name in config.options:
-        if name not in known:
-            raise ConfigError(_unknown(name, config.method, method))
+        if name not in own:
+            problem = f"method '{config.method}' has no option '{name}'"
+            if name in RunConfig.model_fields:
+                raise ConfigError(f"{problem}: it is an option of the run")
+            hint = did_you_mean(name, [*own, *RunConfig.model_fields])
+            raise ConfigError(f"{problem}{hint}; its options are {', '.join(own) or 'none'}")
     try:
         checked = method.Options(**config.options).model_dump()
     except ConfigError as error:
@@ -70,12 +74,3 @@ def with_options(config: RunConfig, method: type[Method] | None = None) -> RunCo
 def make_method(config: RunConfig, build: NetworkBuilder) -> Method:
     """Return the configured method, ready for its first task."""
     return find_method(config.method)(config, build)
-
-
-def _unknown(name: str, method_name: str, method: type[Method]) -> str:
-    problem = f"method '{method_name}' has no option '{name}'"
-    if name in RunConfig.model_fields:
-        return f"{problem}: it is an option of the run"
-    hint = did_you_mean(name, [*method.Options.model_fields, *RunConfig.model_fields])
-    own = ", ".join(method.Options.model_fields) or "none"
-    return f"{problem}{hint}; its options are {own}"

@@ -5,14 +5,9 @@ from math import cos, pi
 
 from distillmatch.config import RunConfig
 
-DECAYS = (0.6, 0.8, 0.9)
-"""Shares of a task's epochs after which the rate falls to a tenth: 120, 160, 180 of 200."""
-MAIN_SHARE = 0.9
-"""Share of a task's epochs before fine-tuning, where there is any: 180 of 200."""
-FINE_TUNING_DECAYS = (0.5, 0.75)
-"""Shares of the fine-tuning epochs after which its rate falls to a tenth: 10, 15 of 20."""
-DETECTOR_SHARE = 0.5
-"""The detector's epochs, as a share of the classifier's."""
+# Shares of a task's epochs: where the rate falls to a tenth (120, 160, 180 of 200), where the main
+# training ends before fine-tuning (180), where its rate falls (10, 15 of 20), and the detector's.
+DECAYS, MAIN_SHARE, FINE_TUNING_DECAYS, DETECTOR_SHARE = (0.6, 0.8, 0.9), 0.9, (0.5, 0.75), 0.5
 
 
 @dataclass(frozen=True)

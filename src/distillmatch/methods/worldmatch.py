@@ -1,30 +1,20 @@
 """WorldMatch, our own method: all the environment shows is learned, by weak and by strong views.
 
-It is DistillMatch without a detector. An unlabeled image is taken for a past class whatever it
-shows, since the last classifier's output for it is part of what that classifier knows, and labels
-and pseudo-labels are learned by strong views as much as by weak ones. It goes beyond the paper, and
-its figures stand apart from DM's.
+It is DistillMatch without a detector: an unlabeled image is taken for a past class whatever it
+shows, and labels and pseudo-labels are learned by strong views as much as by weak ones. It goes
+beyond the paper, and its figures stand apart from DM's.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from distillmatch import losses
 from distillmatch.config import AS_WRITTEN, MethodOptions, Recipe, RunConfig
 from distillmatch.config.base import NotNegative, Share, Switch
-from distillmatch.losses import (
-    class_weights,
-    consistency_loss,
-    past_distillation,
-    per_task_distillation,
-    pseudo_labels,
-    softmax_confidence,
-    threshold_at_fpr,
-    weighted_cross_entropy_sum,
-    with_pseudo_labels,
-)
 from distillmatch.methods.detector import CALIBRATION_VIEWS, held_out_images
 from distillmatch.methods.forward import Batch
 from distillmatch.methods.method import (
@@ -34,30 +24,22 @@ from distillmatch.methods.method import (
     TaskInfo,
     Training,
     count_labels,
+    no_pseudo_labels,
 )
 from distillmatch.methods.parts import TEMPERATURE, Balanced, new_task_loss
 from distillmatch.methods.schedule import detector_schedule
 
-ORACLES = ("truth", "truth-new")
-LEARNED = ("newness", "two-teachers")
+Accepted = Literal["everything", "newness", "two-teachers", "nothing", "truth", "truth-new"]
 NEWNESS = "newness"
-NEW_ACCEPTED = 0.5
-"""Share of held-out images of new classes that `accept newness` lets pass."""
+NEW_ACCEPTED = 0.5  # share of held-out images of new classes that `accept newness` lets pass
 
 
 class Outputs(NamedTuple):
-    """Logits of the past classifier; of the newness network, the score and the new class."""
+    """Logits of the past classifier; how little an image looks new, and as which new class."""
 
     past: Tensor
     score: Tensor | None = None
     new: Tensor | None = None
-
-
-class Newness(NamedTuple):
-    """How little an image looks like any new class, and which of them it would be."""
-
-    score: Tensor
-    label: Tensor
 
 
 class WorldMatch(Balanced):
@@ -66,9 +48,7 @@ class WorldMatch(Balanced):
     class Options(MethodOptions):
         """WorldMatch's own options."""
 
-        accept: Literal[
-            "everything", "newness", "two-teachers", "nothing", "truth", "truth-new"
-        ] = Field(
+        accept: Accepted = Field(
             "everything",
             description="unlabeled images that are taken for past classes: everything; all but "
             "what looks new; the same, and what looks new for a new class; or, as oracles for "
@@ -89,40 +69,34 @@ class WorldMatch(Balanced):
         aligned: Switch = Field(False, description="scale new classes' weights to the old ones'")
         fine_tuned: Switch = Field(True, description="fine-tune the last layer")
 
-    strong_views: ClassVar[bool] = True
-    keeps_past: ClassVar[bool] = True
-    clip: ClassVar[float | None] = 1.0
-    fine_tunes_first_task: ClassVar[bool] = True
     lasting_options: ClassVar[tuple[str, ...]] = ("accept",)
+    fixed_recipe: ClassVar[Recipe | None] = AS_WRITTEN
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
         self.log_shares = torch.zeros(1)
-        self.needs_truth = self.options.accept in ORACLES
-
-    @classmethod
-    def recipe_of(cls, config: RunConfig) -> Recipe:
-        """Return the paper's words, by which this method is better."""
-        return AS_WRITTEN
+        self.needs_truth = self.options.accept in ("truth", "truth-new")
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return the terms of eq. 5, whose labels and pseudo-labels are learned by both views."""
         options, logits = self.options, self.forward(batch, task)
         pseudo = self.pseudo_labels(batch.unlabeled_outputs, task, batch.truth)
-        labels, count = with_pseudo_labels(batch.labels, *pseudo)
+        labels, count = losses.with_pseudo_labels(batch.labels, *pseudo)
         strong = torch.cat([logits.strong_labeled, logits.strong])
         shift = options.logit_adjustment * self.log_shares
-        of_weak = weighted_cross_entropy_sum(logits.weak + shift, labels, self.weights)
-        of_strong = weighted_cross_entropy_sum(strong + shift, labels, self.weights)
+        of_weak = losses.weighted_cross_entropy_sum(logits.weak + shift, labels, self.weights)
+        of_strong = losses.weighted_cross_entropy_sum(strong + shift, labels, self.weights)
         terms = {"labels": (of_weak + of_strong) / 2 / count}
         if len(logits.strong) and options.consistency_weight:
-            agreement = consistency_loss(logits.unlabeled, logits.strong, self.confidence)
+            agreement = losses.consistency_loss(logits.unlabeled, logits.strong, self.confidence)
             terms["consistency"] = options.consistency_weight * agreement
         if task.past and options.distillation_weight:
-            kept = per_task_distillation(batch.past, logits.weak, task.sizes[:-1], TEMPERATURE)
+            kept = losses.per_task_distillation(
+                batch.past, logits.weak, task.sizes[:-1], TEMPERATURE
+            )
             terms["distillation"] = options.distillation_weight * kept
         if task.past and options.global_distillation:
-            kept = past_distillation(batch.past, logits.weak, task.past, TEMPERATURE)
+            kept = losses.past_distillation(batch.past, logits.weak, task.past, TEMPERATURE)
             terms["global distillation"] = options.global_distillation * kept
         return terms
 
@@ -145,49 +119,43 @@ class WorldMatch(Balanced):
     ) -> PseudoLabels:
         """Return the class that each unlabeled image is taken for and whether that is learned."""
         if outputs is None:
-            nothing = self.weights.new_zeros(0)
-            return PseudoLabels(nothing.long(), nothing.bool())
-        labels = pseudo_labels(outputs.past, task.past)
-        if outputs.score is not None:
-            accepted = outputs.score >= self.values["threshold"]
-            if self.options.accept == "two-teachers" and outputs.new is not None:
-                labels = torch.where(accepted, labels, outputs.new)
-                accepted = torch.ones_like(accepted)
-        elif self.options.accept == "nothing":
-            accepted = torch.zeros_like(labels, dtype=torch.bool)
-        elif self.options.accept == "truth" and truth is not None:
+            return no_pseudo_labels(self.weights)
+        labels, accept = losses.pseudo_labels(outputs.past, task.past), self.options.accept
+        accepted = torch.full_like(labels, accept != "nothing", dtype=torch.bool)
+        if outputs.score is not None and outputs.new is not None:
+            familiar = outputs.score >= self.values["threshold"]
+            if accept == "newness":
+                return PseudoLabels(labels, familiar)
+            labels = torch.where(familiar, labels, outputs.new)
+        elif accept == "truth" and truth is not None:
             accepted = (truth >= 0) & (truth < task.past)
-        elif self.options.accept == "truth-new" and truth is not None:
+        elif accept == "truth-new" and truth is not None:
             accepted = (truth < task.past) | (truth >= task.seen)
-        else:
-            accepted = torch.ones_like(labels, dtype=torch.bool)
         return PseudoLabels(labels, accepted)
 
+    judge = pseudo_labels
+
     def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
-        """Return the past classifier's logits, and if it is used what the newness network says."""
+        """Return the past classifier's logits, and if it is used what the newness network says.
+
+        An image is the more familiar the less certain that network is of any new class.
+        """
         past = self.networks["past"](images)
-        return (
-            Outputs(past, *self.newness(images, task)) if self.has_newness(task) else Outputs(past)
-        )
+        if not self.has_newness(task):
+            return Outputs(past)
+        logits = self.networks[NEWNESS](images)[:, task.past : task.seen]
+        score = -losses.softmax_confidence(logits, task.new)
+        return Outputs(past, score, task.past + logits.argmax(dim=1))
 
     def has_newness(self, task: TaskInfo) -> bool:
         """Return whether newness is learned in a task.
 
-        There are no images of past classes to learn a score from, but of the new ones there are. So
-        a network that starts as the last classifier learns to distinguish the new classes, and to
-        be uncertain about the environment's images (Lee et al. 2019, as GD's teacher), on half of
-        the labels. Of a single new class it would always be certain.
+        A network that starts as the last classifier learns, on half of the labels, to distinguish
+        the new classes and to be uncertain about the environment's images (as GD's teacher). Of a
+        single new class it would always be certain.
         """
-        return self.options.accept in LEARNED and task.past > 0 and task.new > 1
-
-    def newness_loss(self, batch: Batch, task: TaskInfo) -> Tensor:
-        """Return the loss of GD's calibrated teacher."""
-        return new_task_loss(self.networks[NEWNESS], batch, task, calibrated=True)
-
-    def newness(self, images: Tensor, task: TaskInfo) -> Newness:
-        """Score images the higher the less certain the network is of any new class."""
-        logits = self.networks[NEWNESS](images)[:, task.past : task.seen]
-        return Newness(-softmax_confidence(logits, task.new), task.past + logits.argmax(dim=1))
+        learned = self.options.accept in ("newness", "two-teachers")
+        return learned and task.past > 0 and task.new > 1
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier and fine-tune it; before that, learn what is new if that counts."""
@@ -195,51 +163,40 @@ class WorldMatch(Balanced):
         if self.has_newness(task):
             network = self.start_afresh(NEWNESS, task, from_past=True)
             schedule = detector_schedule(self.config, self.rate)
-            half: dict[str, Any] = {"labeled": "first-half", "clip": self.clip}
-            trainings = [Training(NEWNESS, network, self.newness_loss, schedule, **half)]
-        classifier = self.main_training(
-            task,
-            unlabeled=task.past > 0,
-            strong=task.past > 0,
-            strong_labeled=True,
-            frozen_unlabeled=self.unlabeled_outputs if task.past else None,
-            before=self.balance,
-        )
+            of_half: dict[str, Any] = {"labeled": "first-half", "clip": self.clip}
+            loss = partial(new_task_loss, network, calibrated=True)  # that of GD's teacher
+            trainings = [Training(NEWNESS, network, loss, schedule, **of_half)]
+        later = task.past > 0
+        both: dict[str, Any] = {"unlabeled": later, "strong": later, "strong_labeled": True}
+        if later:
+            both["frozen_unlabeled"] = self.unlabeled_outputs
+        classifier = self.main_training(task, before=self.balance, **both)
         return [*trainings, classifier, *self.head_tuning(task)]
-
-    def set_threshold(self, passes: Passes, task: TaskInfo) -> None:
-        """Set the threshold that a share of held-out images of the new classes reach."""
-        over = held_out_images(passes)
-        new = passes.labels(over) >= task.past
-        if new.any():
-            scores = passes.run(self.newness, over, CALIBRATION_VIEWS).score
-            threshold = threshold_at_fpr(scores[new.repeat(CALIBRATION_VIEWS)], NEW_ACCEPTED)
-            self.values["threshold"] = float(threshold)
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
         """Set the threshold of newness, then count labels and pseudo-labels.
 
-        The class weights w(k), eq. 3, count each image once; the class shares of the logit
-        adjustment count as many as a step meets, smoothed by 1 as the weights are.
+        A share of held-out images of new classes reach the threshold. The class weights w(k), eq.
+        3, count each image once; the class shares of the logit adjustment count as many as a step
+        meets, smoothed by 1 as the weights are.
         """
-        if self.has_newness(task):
-            self.set_threshold(passes, task)
+        over = held_out_images(passes)
+        if self.has_newness(task) and (new := passes.labels(over) >= task.past).any():
+            scores = passes.run(self.unlabeled_outputs, over, CALIBRATION_VIEWS).score
+            threshold = losses.threshold_at_tpr(scores[new.repeat(CALIBRATION_VIEWS)], NEW_ACCEPTED)
+            self.values["threshold"] = float(threshold)
         counts = in_step = passes.label_counts("labeled")
         if task.past:
             outputs = passes.run(self.unlabeled_outputs, "unlabeled")
-            pseudo = self.pseudo_labels(outputs, task, passes.truth)
-            found = count_labels(pseudo.labels, task.seen, pseudo.accepted)
+            labels, accepted = self.pseudo_labels(outputs, task, passes.truth)
+            found = count_labels(labels, task.seen, accepted)
             counts = counts + found
             met = self.config.unlabeled_batch / max(1, passes.count("unlabeled"))
             in_step = in_step + found * met * in_step.sum() / self.config.batch
         balanced = self.options.class_balancing
-        self.weights = class_weights(counts) if balanced else torch.ones_like(counts)
+        self.weights = losses.class_weights(counts) if balanced else torch.ones_like(counts)
         self.log_shares = ((in_step + 1) / (in_step + 1).sum()).log()
 
     def familiarity(self, images: Tensor, task: TaskInfo) -> Tensor | None:
         """Score images by how certain the classifier is of any class."""
-        return softmax_confidence(self.logits(images), task.seen)
-
-    def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels:
-        """Return the pseudo-labels for the diagnostics."""
-        return self.pseudo_labels(outputs, task, truth)
+        return losses.softmax_confidence(self.logits(images), task.seen)

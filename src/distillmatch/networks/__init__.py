@@ -13,20 +13,7 @@ from distillmatch.networks.pretrained import PretrainedWeights, weights_digest
 from distillmatch.networks.wide_resnet import WideResNet
 
 __all__ = [
-    "BatchNorm",
-    "DeconfHead",
-    "Detector",
-    "Head",
-    "InitialWeights",
-    "LinearHead",
-    "Network",
-    "PretrainedWeights",
-    "StatisticsGroups",
-    "WideResNet",
-    "build_network",
-    "by_batch_statistics",
-    "check_network",
-    "named_generator",
-    "separate_statistics",
-    "weights_digest",
-]
+    "BatchNorm", "DeconfHead", "Detector", "Head", "InitialWeights", "LinearHead", "Network",
+    "PretrainedWeights", "StatisticsGroups", "WideResNet", "build_network", "by_batch_statistics",
+    "check_network", "named_generator", "separate_statistics", "weights_digest",
+]  # fmt: skip

@@ -4,8 +4,8 @@ Each function returns nothing, or False, where the kernels cannot be used, and i
 computes the same with plain torch. So it is on a CPU, in float32, and if the folder is deleted.
 """
 
-import functools
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def backbone_features(backbone: "WideResNet", images: Tensor) -> Tensor | None:
     """Return the features of images by the kernels, or None where they cannot be used."""
-    if not images.is_cuda:
-        return None
-    fast = _fast()
+    fast = _fast() if images.is_cuda else None
     return None if fast is None else fast.backbone_features(backbone, images)
 
 
@@ -28,20 +26,17 @@ def descend(
     gradients: Sequence[Tensor],
     velocities: Sequence[Tensor],
     rate: Tensor,
-    momentum: float,
-    weight_decay: float,
-    clip: float | None,
+    *options: float | None,
 ) -> bool:
-    """Take a step of gradient descent by the kernels; return whether it was taken."""
-    if not rate.is_cuda:
-        return False
-    fast = _fast()
-    return fast is not None and fast.descend(
-        weights, gradients, velocities, rate, momentum, weight_decay, clip
-    )
+    """Take a step of gradient descent by the kernels; return whether it was taken.
+
+    The options are momentum, weight decay, and the largest norm of the gradients, if there is one.
+    """
+    fast = _fast() if rate.is_cuda else None
+    return fast is not None and fast.descend(weights, gradients, velocities, rate, *options)
 
 
-@functools.cache
+@cache
 def _fast() -> ModuleType | None:
     """Import the kernels when a GPU first asks for them."""
     try:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distillmatch.errors import ConfigError, kind_of
 from distillmatch.networks.normalization import BatchNorm
-from distillmatch.plugins import find_plugin
+from distillmatch.plugins import LIBRARIES, find_plugin
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 """Batch normalization as torch has it."""
@@ -23,17 +23,23 @@ Maker = Callable[[], Any]
 def find_maker(name: str) -> Maker:
     """Return the function that makes the backbone `library:name` or `module:name`."""
     library, _, model = name.partition(":")
-    if library == "torchvision":
-        models = getattr(_library(library, name), "models")  # noqa: B009  the library has no types
-        if model not in models.list_models(module=models):
-            raise ConfigError(f"network '{name}': torchvision has no classifier '{model}'")
-        return lambda: _without_classifier(models.get_model(model, weights=None), name)
+    if library not in LIBRARIES:
+        return find_plugin("distillmatch.networks", name, "network")
+    try:
+        found: Any = importlib.import_module(library)
+    except (ImportError, RuntimeError, OSError) as error:
+        # One that was built for another torch fails in ways of its own.
+        raise ConfigError(
+            f"network '{name}' needs {library}, which cannot be imported here "
+            f"({_reason(error)}); pip install 'distillmatch[{library}]' brings it"
+        ) from error
     if library == "timm":
-        timm = _library(library, name)
-        if not timm.is_model(model):
+        if not found.is_model(model):
             raise ConfigError(f"network '{name}': timm has no model '{model}'")
-        return lambda: timm.create_model(model, pretrained=False, num_classes=0)
-    return find_plugin("distillmatch.networks", name, "network")
+        return lambda: found.create_model(model, pretrained=False, num_classes=0)
+    if model not in found.models.list_models(module=found.models):
+        raise ConfigError(f"network '{name}': torchvision has no classifier '{model}'")
+    return lambda: _without_classifier(found.models.get_model(model, weights=None), name)
 
 
 def make_backbone(
@@ -44,21 +50,30 @@ def make_backbone(
     Modules draw their weights from torch's global generator, which is seeded by `generator`
     meanwhile and restored afterwards; without one it is used as it is.
     """
-    maker = find_maker(name)
+    maker, doing = find_maker(name), "could not be made"
     with torch.random.fork_rng(devices=[], enabled=generator is not None):
         if generator is not None:
             torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         try:
             made = maker()
+            if not isinstance(made, nn.Module):
+                raise ConfigError(f"network '{name}' must give a torch.nn.Module, not {made!r:.60}")
+            doing = f"cannot take images of {image_size}×{image_size} pixels"
+            with torch.no_grad():
+                features = made.eval()(torch.zeros(2, 3, image_size, image_size))
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"network '{name}' could not be made: {_reason(error)}") from error
-        if not isinstance(made, nn.Module):
-            raise ConfigError(f"network '{name}' must give a torch.nn.Module, not {made!r:.60}")
-        features = _feature_count(made, name, image_size)
+            raise ConfigError(f"network '{name}' {doing}: {_reason(error)}") from error
+        good = isinstance(features, Tensor) and features.is_floating_point()
+        if not good or features.dim() != 2 or len(features) != 2 or features.shape[1] == 0:
+            came = f"shape {tuple(features.shape)}" if good else kind_of(features)
+            raise ConfigError(
+                f"network '{name}' must give one vector of features for each image: "
+                f"of two images it gave {came}, not (2, F)"
+            )
         # A function may give the same module each time, and networks must not share theirs.
-        return deepcopy(made), features
+        return deepcopy(made.train()), int(features.shape[1])
 
 
 def with_own_normalization(backbone: nn.Module, name: str) -> nn.Module:
@@ -97,23 +112,11 @@ def _converted_norm(layer: Norm, name: str) -> nn.Module:
         if layer.affine:
             ours.weight.copy_(layer.weight)
             ours.bias.copy_(layer.bias)
-        else:
-            for constant in ("weight", "bias"):
-                value = getattr(ours, constant).detach()
-                delattr(ours, constant)
-                ours.register_buffer(constant, value)
+        for constant in ("weight", "bias") if not layer.affine else ():
+            value = getattr(ours, constant).detach()
+            delattr(ours, constant)
+            ours.register_buffer(constant, value)
     return nn.Sequential(ours, *modules) if modules else ours
-
-
-def _library(library: str, name: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except (ImportError, RuntimeError, OSError) as error:
-        # One that was built for another torch fails in ways of its own.
-        raise ConfigError(
-            f"network '{name}' needs {library}, which cannot be imported here "
-            f"({_reason(error)}); pip install 'distillmatch[{library}]' brings it"
-        ) from error
 
 
 def _without_classifier(model: nn.Module, name: str) -> nn.Module:
@@ -127,28 +130,6 @@ def _without_classifier(model: nn.Module, name: str) -> nn.Module:
             part[-1] = nn.Identity()
             return model
     raise ConfigError(f"network '{name}' has no linear classification layer that could be removed")
-
-
-def _feature_count(backbone: nn.Module, name: str, image_size: int) -> int:
-    """Return the number of features, from a forward of two black images."""
-    backbone.eval()
-    try:
-        with torch.no_grad():
-            features = backbone(torch.zeros(2, 3, image_size, image_size))
-    except Exception as error:
-        raise ConfigError(
-            f"network '{name}' cannot take images of {image_size}×{image_size} pixels: "
-            f"{_reason(error)}"
-        ) from error
-    backbone.train()
-    good = isinstance(features, Tensor) and features.is_floating_point()
-    if not good or features.dim() != 2 or len(features) != 2 or features.shape[1] == 0:
-        came = f"shape {tuple(features.shape)}" if good else kind_of(features)
-        raise ConfigError(
-            f"network '{name}' must give one vector of features for each image: "
-            f"of two images it gave {came}, not (2, F)"
-        )
-    return int(features.shape[1])
 
 
 def _reason(error: BaseException) -> str:

@@ -45,11 +45,8 @@ def parse_network(name: str) -> tuple[int, int]:
         )
     depth, width = int(match[1]), int(match[2])
     if depth < 10 or depth % 6 != 4:
-        below = max(10, depth - (depth - 4) % 6)
-        near = f"{below}" if depth < 10 else f"{below} or {below + 6}"
         raise ConfigError(
-            f"network {name!r}: the depth must be 6k + 4 and at least 10; "
-            f"near {depth} that is {near}"
+            f"network {name!r}: the depth must be 6k + 4 and at least 10, such as 10, 16 or 28"
         )
     if width < 1:
         raise ConfigError(f"network {name!r}: the width must be at least 1")
@@ -76,8 +73,8 @@ def build_network(
         raise ConfigError(f"a network must have at least 1 class, not {classes}")
     if head not in get_args(Head):
         raise ConfigError(f"head must be one of {', '.join(get_args(Head))}, not {head!r}")
+    drawn: dict[str, Any] = {"generator": generator, "initial_weights": initial_weights}
     with _global_numbers:
-        drawn: dict[str, Any] = {"generator": generator, "initial_weights": initial_weights}
         backbone: nn.Module
         if ":" in name:
             backbone, features = make_backbone(name, image_size, generator)
@@ -96,6 +93,4 @@ def build_network(
 def _our_backbone(name: str, **drawn: Any) -> EfficientNetLite0 | ResNet18 | WideResNet:
     if name == efficientnet_lite.NAME:
         return efficientnet_lite.pretrained_network()
-    if name == resnet.NAME:
-        return ResNet18(**drawn)
-    return WideResNet(*parse_network(name), **drawn)
+    return ResNet18(**drawn) if name == resnet.NAME else WideResNet(*parse_network(name), **drawn)

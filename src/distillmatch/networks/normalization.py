@@ -71,10 +71,6 @@ class BatchNorm(nn.Module):
             self.epsilon,
         )
 
-    def extra_repr(self) -> str:
-        """Describe the layer where its network is printed."""
-        return f"{len(self.weight)}, momentum={self.momentum}, epsilon={self.epsilon}"
-
 
 @contextmanager
 def separate_statistics(

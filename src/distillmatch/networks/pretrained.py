@@ -54,43 +54,36 @@ class PretrainedWeights:
         for wrapper in WRAPPERS:
             if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
                 found = found[wrapper]
-        if not _is_state(found):
+        if not isinstance(found, dict) or not all(map(_is_entry, found, found.values())):
             raise ConfigError(f"pretrained: {path} must hold dense tensors by name")
-        return cls(path, digest, dict(found))
+        # Our normalization does not count batches.
+        kept = {k: v for k, v in found.items() if not k.endswith("num_batches_tracked")}
+        return cls(path, digest, kept)
 
     def load_into(self, backbone: nn.Module, name: str) -> None:
         """Give the backbone of the network called `name` these weights, without a classifier."""
-        expected = backbone.state_dict()
-        there = {key: value for key, value in self.tensors.items() if not _is_counter(key)}
+        expected, there = backbone.state_dict(), self.tensors
         if not set(there) & set(expected):
             # Of a whole network of ours the backbone's are meant.
             there = {key.removeprefix("backbone."): value for key, value in there.items()}
         fits = f"pretrained: {self.path} does not fit network '{name}':"
-        if missing := [key for key in expected if key not in there and not _is_counter(key)]:
+        wanted = {k: v for k, v in expected.items() if not k.endswith("num_batches_tracked")}
+        if missing := [key for key in wanted if key not in there]:
             raise ConfigError(f"{fits} it lacks {_some(missing)}")
-        further = sorted(key for key in there if key not in expected)
+        further = sorted(key for key in there if key not in wanted)
         if unknown := [key for key in further if key.partition(".")[0] not in CLASSIFIERS]:
             raise ConfigError(f"{fits} it has {_some(unknown)}, and the network has not")
-        for key, value in expected.items():
-            if key in there and there[key].shape != value.shape:
+        for key, value in wanted.items():
+            if there[key].shape != value.shape:
                 shapes = f"{tuple(there[key].shape)} there and {tuple(value.shape)} here"
                 raise ConfigError(f"{fits} '{key}' has shape {shapes}")
-        backbone.load_state_dict({key: there.get(key, expected[key]) for key in expected})
+        backbone.load_state_dict({**expected, **{key: there[key] for key in wanted}})
 
 
-def _is_state(found: object) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(key, str)
-        and isinstance(value, Tensor)
-        and value.layout == torch.strided
-        and not (value.is_meta or value.is_quantized)
-        for key, value in found.items()
-    )
-
-
-def _is_counter(key: str) -> bool:
-    """Return whether an entry counts batches, which our normalization does not."""
-    return key.rpartition(".")[2] == "num_batches_tracked"
+def _is_entry(key: object, value: object) -> bool:
+    if not (isinstance(key, str) and isinstance(value, Tensor)):
+        return False
+    return value.layout == torch.strided and not (value.is_meta or value.is_quantized)
 
 
 def _some(keys: list[str]) -> str:

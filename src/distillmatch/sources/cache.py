@@ -1,68 +1,46 @@
 """A cache of decoded images: one file, which later starts map from disk.
 
 The file holds the images (training images first), a description in JSON with their labels, and a
-footer with the hash and the length of the description. It is written atomically, and used only if
-footer, description, size and key agree.
+footer with the hash and the length of the description. It is written atomically once all images
+are decoded, and used only if footer, description, size and key agree.
 """
 
 import hashlib
+import json
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, DistillMatchError, explain_disk_errors
+from distillmatch.errors import ConfigError, explain_disk_errors
 from distillmatch.files import atomic_file, open_file, user_cache
 from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, fingerprint
-from distillmatch.sources.images import ImageFile, decode_files
+from distillmatch.sources.images import decode_files
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
 
-VERSION = 3
+VERSION = 4
 _FOOTER = struct.Struct("<32sQ")
 
 
-class _Description(BaseModel):
-    """The description of the images in the file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    key: str
-    shape: tuple[int, int, int, int]
-    train: int
-    labels: list[int]
-    fingerprint: str
-    name: str
-    class_names: tuple[str, ...]
-    tree: ClassTree | None
-    label_fraction: float
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A data set before any of its files is opened.
 
-    Attributes:
-        name: the name of the data set.
-        files: image files or paths with their labels, those for training first.
-        train: how many of the files are for training.
-        class_names: the name of each label. Classes without a training image are left out, and the
-            others renumbered.
-        tree: returns the tree of the classes of these names, if they have one.
-        label_fraction: labeled share of each class unless the configuration names one.
+    `files` are paths of images with their labels, the first `train` of them for training. Classes
+    without a training image are left out and the others renumbered; `tree` returns the tree of
+    those that are left.
     """
 
     name: str
-    files: Sequence[tuple[ImageFile | str, int]]
+    files: Sequence[tuple[str, int]]
     train: int
     class_names: Sequence[str]
     tree: Callable[[Sequence[str]], ClassTree | None] = lambda names: None
@@ -102,21 +80,19 @@ def made_once(path: Path, doing: str) -> Iterator[None]:
 
 def cache_folder(config: StreamConfig) -> Path:
     """Return the folder for decoded and downloaded files: as configured, or the user's cache."""
-    if config.cache_dir is not None:
-        return config.cache_dir.expanduser().absolute()
-    folder = user_cache()
+    folder = user_cache() if config.cache_dir is None else config.cache_dir.expanduser().absolute()
     if folder is None:
         raise ConfigError("cache_dir must be given where there is no home folder")
     return folder
 
 
 def find_published(
-    config: StreamConfig, folder: str, archive: str, files: Collection[str]
+    config: StreamConfig, folder: str, files: Collection[str]
 ) -> tuple[Path, Path | None]:
-    """Return where a published data set is expected, and the folder or archive found there."""
+    """Return where a published data set is expected, and the folder with its files found there."""
     given = config.data_dir.expanduser().absolute() if config.data_dir else cache_folder(config)
-    for place in (given, given / folder, given / archive):
-        if place.is_file() or all((place / name).is_file() for name in files):
+    for place in (given, given / folder):
+        if all((place / name).is_file() for name in files):
             return given, place
     return given, None
 
@@ -132,43 +108,35 @@ def cache_key(*parts: object) -> str:
 def read_cache(path: Path, key: str) -> Dataset | None:
     """Return the cached data set, its images mapped from disk, or None if it cannot be used."""
     try:
-        size = path.stat().st_size
         with open_file(path) as file:
-            file.seek(size - _FOOTER.size)
-            digest, length = _FOOTER.unpack(file.read(_FOOTER.size))
-            if length > size:
-                return None
-            file.seek(size - _FOOTER.size - length)
+            end = file.seek(-_FOOTER.size, os.SEEK_END)
+            digest, length = _FOOTER.unpack(file.read())
+            file.seek(end - length)
             described = file.read(length)
         if hashlib.sha256(described).digest() != digest:
             return None
-        about = _Description.model_validate_json(described)
-        whole = int(np.prod(about.shape)) + length + _FOOTER.size == size
-        if about.key != key or not whole:
+        about = json.loads(described)
+        shape, more, tree = tuple(about["shape"]), about["dataset"], about["tree"]
+        if about["key"] != key or int(np.prod(shape)) != end - length:
             return None
-        images: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r", shape=about.shape)
-        train, test = _parts(images, about.labels, about.train)
-        return Dataset(
-            about.name,
-            train,
-            test,
-            about.class_names,
-            about.tree,
-            about.label_fraction,
-            about.problems,
-            about.fingerprint,
+        train, test = _parts(
+            np.memmap(path, np.uint8, "r", shape=shape), about["labels"], about["train"]
         )
-    except (OSError, struct.error, ValueError, DistillMatchError):
+    except (OSError, OverflowError, ValueError, struct.error):
         return None
+    for field in ("class_names", "problems"):
+        more[field] = tuple(more[field])
+    tree = None if tree is None else ClassTree(*map(tuple, tree))
+    return Dataset(train=train, test=test, tree=tree, **more)
 
 
 def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Dataset:
     """Decode the files into the cache, and return the data set mapped from disk."""
+    found: list[int] = []
+    learned: set[int] = set()
+    problems: list[str] = []
+    train = 0
     with atomic_file(path, doing) as file:
-        found: list[int] = []
-        learned: set[int] = set()
-        problems: list[str] = []
-        train = 0
         with (
             closing(decode_files([image for image, _ in plan.files], side)) as results,
             show_progress(doing, len(plan.files)) as progress,
@@ -178,8 +146,7 @@ def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Data
                     progress(number)
                 image, label = plan.files[number]
                 if isinstance(result, str):
-                    where = shown(image if isinstance(image, str) else image.where)
-                    problems.append(f"{where}: {result}")
+                    problems.append(f"{shown(image)}: {result}")
                     continue
                 if number < plan.train:
                     train += 1
@@ -192,29 +159,23 @@ def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Data
         names = tuple(plan.class_names[label] for label in classes)
         new = {label: number for number, label in enumerate(classes)} | {UNKNOWN: UNKNOWN}
         labels, shape = [new[label] for label in found], (len(found), side, side, 3)
-        written = (
-            np.memmap(file, np.uint8, "r", shape=shape) if found else np.empty(shape, np.uint8)
-        )
+        images = np.memmap(file, np.uint8, "r", shape=shape) if found else np.empty(shape, np.uint8)
         tree = plan.tree(names)
-        about = _Description(
-            key=key,
-            shape=shape,
-            train=train,
-            labels=labels,
-            fingerprint=fingerprint(_parts(written, labels, train), names, tree),
-            name=plan.name,
-            class_names=names,
-            tree=tree,
-            label_fraction=plan.label_fraction,
-            problems=tuple(problems),
-        )
-        described = about.model_dump_json().encode()
+        dataset = {
+            "name": plan.name,
+            "class_names": names,
+            "label_fraction": plan.label_fraction,
+            "problems": problems,
+            "known_fingerprint": fingerprint(_parts(images, labels, train), names, tree),
+        }
+        of_images = {"key": key, "shape": shape, "train": train, "labels": labels}
+        of_tree = None if tree is None else astuple(tree)
+        described = json.dumps({**of_images, "tree": of_tree, "dataset": dataset}).encode()
         file.seek(0, os.SEEK_END)
-        file.write(described)
-        file.write(_FOOTER.pack(hashlib.sha256(described).digest(), len(described)))
-    dataset = read_cache(path, key)
-    assert dataset is not None
-    return dataset
+        file.write(described + _FOOTER.pack(hashlib.sha256(described).digest(), len(described)))
+    written = read_cache(path, key)
+    assert written is not None
+    return written
 
 
 def _parts(images: NDArray[np.uint8], labels: Sequence[int], train: int) -> tuple[Part, Part]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError
-from distillmatch.files import atomic_file, open_file, write_atomically
+from distillmatch.files import atomic_file, read_bytes, write_atomically
 from distillmatch.sources.cache import find_published, made_once
 from distillmatch.sources.dataset import ClassTree, Dataset, Part
 from distillmatch.sources.registry import CheckedSource
@@ -36,15 +36,10 @@ FILE_MD5S = {
 SIDE = 32
 
 SUPER_CLASSES: Mapping[str, tuple[int, ...]] = {
-    "aquatic animals": (0, 1),
-    "plants": (2, 4, 17),
-    "household things": (3, 5, 6),
-    "invertebrates": (7, 13),
-    "land vertebrates": (8, 11, 12, 15, 16),
-    "outdoor scenes": (9, 10),
-    "people": (14,),
-    "vehicles": (18, 19),
-}
+    "aquatic animals": (0, 1), "plants": (2, 4, 17), "household things": (3, 5, 6),
+    "invertebrates": (7, 13), "land vertebrates": (8, 11, 12, 15, 16), "outdoor scenes": (9, 10),
+    "people": (14,), "vehicles": (18, 19),
+}  # fmt: skip
 """The super-classes over the twenty coarse labels, which are the parents."""
 
 TIMEOUT = 30.0
@@ -55,7 +50,8 @@ _HINT = f"start again, or give {_EXPECTED} with --data-dir"
 
 def _load(config: StreamConfig) -> Dataset:
     """Load CIFAR-100 from the configured folder; download it there if it is missing."""
-    contents = _read_published(_locate(config))
+    folder = _locate(config)
+    contents = [_published(folder / name, md5) for name, md5 in FILE_MD5S.items()]
     train, test, meta = (pickle.loads(content, encoding="bytes") for content in contents)
     class_names, parent_names = (
         tuple(name.decode() for name in meta[key])
@@ -71,26 +67,25 @@ def _load(config: StreamConfig) -> Dataset:
 
 
 def _locate(config: StreamConfig) -> Path:
-    """Return the folder with the three files, or the archive, downloaded if necessary."""
+    """Return the folder with the three files, downloaded and unpacked if necessary."""
     if config.image_size not in (None, SIDE):
         raise ConfigError(
             f"image_size must be {SIDE} with source 'cifar100', not {config.image_size}"
         )
-    given, found = find_published(config, FOLDER, ARCHIVE, FILE_MD5S)
+    given, found = find_published(config, FOLDER, FILE_MD5S)
     if found is not None:
         return found
-    archive, folder = given / ARCHIVE, given / FOLDER
+    archive = given if given.is_file() else given / ARCHIVE
+    folder = archive.with_name(FOLDER)
     if config.data_dir and not given.exists():
         raise SourceError(f"{given}: expected {_EXPECTED}, found nothing there")
-    if folder.exists():
+    if folder.exists() and not archive.exists():
         missing = [name for name in FILE_MD5S if not (folder / name).is_file()]
         raise SourceError(
             f"{folder}: expected the files {', '.join(FILE_MD5S)}, missing {', '.join(missing)}"
         )
     download(URL, archive, ARCHIVE_MD5)
-    # Later starts need not unpack it.
-    for name, content in zip(FILE_MD5S, _read_published(archive), strict=True):
-        write_atomically(folder / name, content, "unpacking CIFAR-100")
+    _unpack(archive, folder)
     return folder
 
 
@@ -100,6 +95,8 @@ load = CheckedSource(_load, _locate)
 def download(url: str, path: Path, md5: str) -> None:
     """Download `url` to `path`, unless another process has done so; refuse bytes of another md5."""
     sums, doing = hashlib.md5(usedforsecurity=False), f"downloading {url}"
+    if path.exists():
+        return
     with made_once(path, doing):
         if path.exists():
             return
@@ -117,14 +114,13 @@ def _blocks(url: str) -> Iterator[bytes]:
     """Yield the content of `url`; raise `SourceError` if the network fails."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
-            length, have = response.headers.get("Content-Length"), 0
-            total = None if length is None else int(length)
-            with show_progress("downloading", total, in_bytes=True) as progress:
+            total, have = int(response.headers.get("Content-Length", 0)), 0
+            with show_progress("downloading", total or None, in_bytes=True) as progress:
                 while block := response.read(2**18):
                     have += len(block)
                     progress(have)
                     yield block
-            if total is not None and have < total:
+            if have < total:
                 raise ConnectionError(f"it broke off after {have:,} bytes")
     except (OSError, http.client.HTTPException) as error:
         inner = error.reason if type(error) is urllib.error.URLError else error
@@ -132,37 +128,28 @@ def _blocks(url: str) -> Iterator[bytes]:
         raise SourceError(f"downloading {url} failed: {reason}; {_HINT}") from None
 
 
-def _read_published(place: Path) -> list[bytes]:
-    """Return train, test and meta from a folder or the archive, if they are the published ones.
-
-    The md5 of the archive is checked first: another could unpack to more than the memory holds.
-    """
-    try:
-        if place.is_dir():
-            contents = [(place / name).read_bytes() for name in FILE_MD5S]
-        else:
-            with open_file(place) as file:
-                found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-            _check_md5(f"{place}: expected the published {ARCHIVE}", found, ARCHIVE_MD5)
-            with tarfile.open(place) as archive:
-                files = [archive.extractfile(f"{FOLDER}/{name}") for name in FILE_MD5S]
-                contents = [file.read() for file in files if file]
-    except OSError as error:
-        raise SourceError(f"{error.filename or place}: {error.strerror or error}") from None
-    for (name, expected), content in zip(FILE_MD5S.items(), contents, strict=True):
-        found = hashlib.md5(content, usedforsecurity=False)
-        _check_md5(f"{place}, {name}: expected the published file", found, expected)
-    return contents
+def _unpack(path: Path, folder: Path) -> None:
+    """Unpack the archive; another than the published one could be larger than the disk."""
+    _published(path, ARCHIVE_MD5)
+    with tarfile.open(path) as archive:
+        for name in FILE_MD5S:
+            member = archive.extractfile(f"{FOLDER}/{name}")
+            assert member is not None
+            write_atomically(folder / name, member.read(), "unpacking CIFAR-100")
 
 
-def _check_md5(what: str, found: Any, expected: str) -> None:
-    if found.hexdigest() != expected:
-        raise SourceError(f"{what} with md5 {expected}, found md5 {found.hexdigest()}")
+def _published(path: Path, expected: str) -> bytes:
+    """Return the content of a file if it is the published one."""
+    content = read_bytes(path)
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise SourceError(
+            f"{path}: expected the published file with md5 {expected}, found md5 {found}"
+        )
+    return content
 
 
 def _part(values: Mapping[bytes, Any]) -> Part:
     planes = values[b"data"].reshape(-1, 3, SIDE, SIDE)
-    return Part(
-        images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
-        labels=np.array(values[b"fine_labels"], dtype=np.int64),
-    )
+    images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return Part(images, np.array(values[b"fine_labels"], dtype=np.int64))

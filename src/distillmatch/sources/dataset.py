@@ -1,7 +1,7 @@
 """A data set: images, labels, class names, and the class tree if there is one."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -31,20 +31,20 @@ class Part:
     labels: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        for name, given in (("images", self.images), ("labels", self.labels)):
+        images, labels = self.images, self.labels
+        for name, given in (("images", images), ("labels", labels)):
             if not isinstance(given, np.ndarray):
                 raise SourceError(f"{name} must be a NumPy array, not {kind_of(given)}")
-        if self.images.dtype != np.uint8 or self.images.ndim != 4 or self.images.shape[3] != 3:
+        is_square = images.ndim == 4 and images.shape[1] == images.shape[2]
+        if images.dtype != np.uint8 or not is_square or images.shape[3] != 3:
             raise SourceError(
                 "images must be uint8 of shape (count, side, side, 3), "
-                f"not {self.images.dtype} of shape {self.images.shape}"
+                f"not {images.dtype} of shape {images.shape}"
             )
-        if self.images.shape[1] != self.images.shape[2]:
-            raise SourceError(f"images must be square, not {self.images.shape[1:3]}")
-        if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
+        if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
             raise SourceError(
-                f"labels must be int64, one for each of the {len(self.images)} images, "
-                f"not {self.labels.dtype} of shape {self.labels.shape}"
+                f"labels must be int64, one for each of the {len(images)} images, "
+                f"not {labels.dtype} of shape {labels.shape}"
             )
 
     def __len__(self) -> int:
@@ -63,6 +63,8 @@ class MappedRows:
     def __init__(self, images: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         self.images = images
         self.rows = rows
+        self.shape: tuple[int, ...] = (len(rows), *images.shape[1:])
+        self.nbytes = int(np.prod(self.shape))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,24 +72,11 @@ class MappedRows:
     def __repr__(self) -> str:
         return f"MappedRows({len(self):,} images of {self.images.shape[1]} px)"
 
-    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
-        return (self[place] for place in range(len(self)))
-
     def __getitem__(self, chosen: Any) -> NDArray[np.uint8]:
         return np.asarray(self.images[self.rows[chosen]])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(dtype or np.uint8, copy=False)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array that this replaces."""
-        return (len(self), *self.images.shape[1:])
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that the images take."""
-        return int(np.prod(self.shape))
 
 
 ImageRows = NDArray[np.uint8] | MappedRows
@@ -116,13 +105,13 @@ class ClassTree:
     super_class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        parents, super_classes = len(self.parent_names), len(self.super_class_names)
-        if set(self.parent_of_class) != set(range(parents)):
-            raise SourceError("the class tree must give every parent at least one class")
-        if len(self.super_class_of_parent) != parents:
-            raise SourceError("the class tree must give every parent one super-class")
-        if set(self.super_class_of_parent) != set(range(super_classes)):
-            raise SourceError("the class tree must give every super-class at least one parent")
+        parents, above = set(range(len(self.parent_names))), self.super_class_of_parent
+        whole = set(self.parent_of_class) == parents and len(above) == len(parents)
+        if not whole or set(above) != set(range(len(self.super_class_names))):
+            raise SourceError(
+                "the class tree must give every parent at least one class and one super-class, "
+                "and every super-class at least one parent"
+            )
         for key in ("parent_names", "super_class_names"):
             _check_texts(f"{key} of the class tree", getattr(self, key))
 
@@ -176,27 +165,26 @@ class Dataset:
     known_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        _check_texts("the name of a data set", (self.name,))
-        _check_texts(f"{self.name}: class_names", self.class_names)
-        _check_texts(f"{self.name}: problems", self.problems, written=False)
-        share = self.label_fraction
+        name, share, classes = self.name, self.label_fraction, len(self.class_names)
+        _check_texts("the name of a data set", (name,))
+        _check_texts(f"{name}: class_names", self.class_names)
+        _check_texts(f"{name}: problems", self.problems, written=False)
         if not isinstance(share, Real) or not 0 < share <= 1:
-            raise SourceError(
-                f"{self.name}: label_fraction must be a number above 0 and at most 1, not {share!r}"
-            )
-        classes = len(self.class_names)
-        if len(set(self.class_names)) != classes:
-            raise SourceError(f"{self.name}: two classes have the same name")
-        for part, lowest in ((self.train, UNKNOWN), (self.test, 0)):
-            if len(part) and not lowest <= part.labels.min() <= part.labels.max() < classes:
-                raise SourceError(f"{self.name}: a label is not one of the {classes} classes")
-        if len(self.test) and self.test.images.shape[1:] != self.train.images.shape[1:]:
-            raise SourceError(f"{self.name}: training and test images differ in size")
-        if self.tree is not None and len(self.tree.parent_of_class) != classes:
-            raise SourceError(
-                f"{self.name}: the tree has {len(self.tree.parent_of_class)} classes, "
-                f"the data {classes}"
-            )
+            problem = f"label_fraction must be a number above 0 and at most 1, not {share!r}"
+        elif len(set(self.class_names)) != classes:
+            problem = "two classes have the same name"
+        elif any(
+            len(part) and not lowest <= part.labels.min() <= part.labels.max() < classes
+            for part, lowest in ((self.train, UNKNOWN), (self.test, 0))
+        ):
+            problem = f"a label is not one of the {classes} classes"
+        elif len(self.test) and self.test.images.shape[1:] != self.train.images.shape[1:]:
+            problem = "training and test images differ in size"
+        elif self.tree is not None and len(self.tree.parent_of_class) != classes:
+            problem = f"the tree must have the {classes} classes of the data"
+        else:
+            return
+        raise SourceError(f"{name}: {problem}")
 
     def __repr__(self) -> str:
         return (

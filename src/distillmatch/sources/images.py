@@ -52,7 +52,7 @@ class ImageFile(NamedTuple):
     @classmethod
     def at(cls, path: str) -> "ImageFile":
         """Return the image in the file at `path`."""
-        return cls(shown(path), partial(_open, path), path)
+        return cls(shown(path), partial(open_file, Path(path)), path)
 
 
 def decode_image(file: BinaryIO, side: int) -> NDArray[np.uint8]:
@@ -114,22 +114,17 @@ def decode_files(files: Sequence[ImageFile | str], side: int) -> Generator[Resul
     Threads decode a limited number ahead, so that memory does not grow with the number of files.
     """
     most_ahead = 2 * min(1024, max(16, _PIECE_BYTES // (side * side * 3)))
-    size = max(1, most_ahead // 64)
-
-    def decode(first: int) -> list[Result]:
-        return [decode_file(file, side) for file in files[first : first + size]]
-
     pool = ThreadPoolExecutor(worker_count())
-    ahead: deque[Future[list[Result]]] = deque()
+    ahead: deque[Future[Result]] = deque()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the result says what is wrong with a file
-            for first in range(0, len(files), size):
-                if len(ahead) == most_ahead // size:
-                    yield from ahead.popleft().result()
-                ahead.append(pool.submit(decode, first))
-            for batch in ahead:
-                yield from batch.result()
+            for file in files:
+                if len(ahead) == most_ahead:
+                    yield ahead.popleft().result()
+                ahead.append(pool.submit(decode_file, file, side))
+            for result in ahead:
+                yield result.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -165,10 +160,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
     return image.convert("RGB")
-
-
-def _open(path: str) -> BinaryIO:
-    return open_file(Path(path))
 
 
 def _too_large() -> str:

@@ -242,47 +242,33 @@ class Kind(NamedTuple):
     turn: float
     classes: str
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the classes."""
-        return self.classes.split(", ")
-
 
 KINDS = {
-    "fish": Kind("sea", _fish, 0.2, "goldfish, clownfish, trout, angelfish, shark"),
-    "boats": Kind(
-        "sea", _boat, 0.12, "rowing boat, sailing boat, two-sail boat, steamer, pirate ship"
-    ),
-    "flowers": Kind("meadow", _flower, 1, "daisy, poppy, violet, sunflower, rose"),
-    "trees": Kind("meadow", _tree, 0.12, "round tree, apple tree, fir, poplar, palm"),
-    "planets": Kind(
-        "space",
-        _planet,
-        1,
-        "ringed planet, banded planet, cratered planet, crescent moon, eclipsed sun",
-    ),
-    "rockets": Kind(
-        "space",
-        _rocket,
-        0.35,
-        "plain rocket, striped rocket, porthole rocket, booster rocket, shuttle",
-    ),
-    "signs": Kind(
-        "street",
-        _sign,
-        0.12,
-        "warning sign, speed sign, no-entry sign, crossroads sign, one-way sign",
-    ),
-    "houses": Kind("street", _house, 0.12, "cottage, tower block, shop, factory, church"),
-    "cups": Kind("kitchen", _cup, 0.15, "plain mug, striped mug, dotted mug, tea cup, glass"),
-    "round food": Kind("kitchen", _round_food, 1, "fried egg, pizza, doughnut, biscuit, pie"),
-    "balls": Kind(
-        "playroom", _ball, 1, "football, striped ball, two-tone ball, beach ball, target ball"
-    ),
-    "blocks": Kind(
-        "playroom", _block, 1, "plain block, framed block, cross block, dice block, striped block"
-    ),
-}
+    "fish": Kind("sea", _fish, 0.2,
+        "goldfish, clownfish, trout, angelfish, shark"),
+    "boats": Kind("sea", _boat, 0.12,
+        "rowing boat, sailing boat, two-sail boat, steamer, pirate ship"),
+    "flowers": Kind("meadow", _flower, 1,
+        "daisy, poppy, violet, sunflower, rose"),
+    "trees": Kind("meadow", _tree, 0.12,
+        "round tree, apple tree, fir, poplar, palm"),
+    "planets": Kind("space", _planet, 1,
+        "ringed planet, banded planet, cratered planet, crescent moon, eclipsed sun"),
+    "rockets": Kind("space", _rocket, 0.35,
+        "plain rocket, striped rocket, porthole rocket, booster rocket, shuttle"),
+    "signs": Kind("street", _sign, 0.12,
+        "warning sign, speed sign, no-entry sign, crossroads sign, one-way sign"),
+    "houses": Kind("street", _house, 0.12,
+        "cottage, tower block, shop, factory, church"),
+    "cups": Kind("kitchen", _cup, 0.15,
+        "plain mug, striped mug, dotted mug, tea cup, glass"),
+    "round food": Kind("kitchen", _round_food, 1,
+        "fried egg, pizza, doughnut, biscuit, pie"),
+    "balls": Kind("playroom", _ball, 1,
+        "football, striped ball, two-tone ball, beach ball, target ball"),
+    "blocks": Kind("playroom", _block, 1,
+        "plain block, framed block, cross block, dice block, striped block"),
+}  # fmt: skip
 
 
 def load(config: StreamConfig) -> Dataset:
@@ -291,9 +277,9 @@ def load(config: StreamConfig) -> Dataset:
     if side not in SIDES:
         sides = " or ".join(map(str, SIDES))
         raise SourceError(f"image_size must be {sides} for the source 'shapes', not {side}")
-    classes = [(kind, name) for kind in KINDS.values() for name in kind.names]
+    classes = [(kind, name) for kind in KINDS.values() for name in kind.classes.split(", ")]
     pictures = np.stack([_draw(kind, name, side) for kind, name in classes])
-    parents = [parent for parent, kind in KINDS.items() for _ in kind.names]
+    parents = [parent for parent, kind in KINDS.items() for _ in kind.classes.split(", ")]
     worlds = {parent: kind.world for parent, kind in KINDS.items()}
     return Dataset(
         name="shapes",

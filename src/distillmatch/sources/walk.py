@@ -7,25 +7,10 @@ import unicodedata
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 OF_REVIEW = ".review"
 """The folder in which the review page keeps its own files."""
 _IGNORED = ("thumbs.db", "desktop.ini", "__macosx")
-
-
-class Folder(NamedTuple):
-    """A folder that was listed.
-
-    Attributes:
-        path: where it is.
-        files: the paths of the files in it, by name.
-        stamp: a hash of the names, sizes, times of change and modes of the files.
-    """
-
-    path: str
-    files: list[str]
-    stamp: str
 
 
 @dataclass
@@ -33,23 +18,22 @@ class Listing:
     """What lies below a folder.
 
     Attributes:
-        folders: the folders by name, the root first.
+        folders: the paths of the folders, the root first.
+        files: the paths of the files, folder after folder.
+        stamp: a hash of the names, sizes, modification times and modes of the files.
         problems: a sentence about each entry that cannot be used.
-        unlisted: those of the problems that are folders that could not be listed.
+        unlisted: the problems that are folders that could not be listed.
         special: paths of entries that are neither files nor folders.
         hidden: how many entries were ignored: hidden ones, and what desktops leave behind.
     """
 
-    folders: list[Folder] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    stamp: str = ""
     problems: list[str] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
     special: list[str] = field(default_factory=list)
     hidden: int = 0
-
-    @property
-    def files(self) -> list[str]:
-        """The paths of all files, folder after folder."""
-        return [file for folder in self.folders for file in folder.files]
 
 
 def list_files(root: Path) -> Listing:
@@ -60,6 +44,7 @@ def list_files(root: Path) -> Listing:
     """
     found = Listing()
     entered: dict[tuple[int, int], str] = {}
+    files_in: dict[str, list[tuple[str, str, int, int, int]]] = {}
     waiting = deque([str(root)])
     while waiting:
         path = waiting.popleft()
@@ -67,7 +52,8 @@ def list_files(root: Path) -> Listing:
             status = Path(path).stat()
             first = entered.setdefault((status.st_dev, status.st_ino), path)
             if first != path:
-                found.problems.append(f"{shown(path)}: {_second_way(path, first)}")
+                reason = f"the same folder as {shown(first)}, which is used already"
+                found.problems.append(f"{shown(path)}: {reason}")
                 continue
             with os.scandir(path) as entries:
                 everything = sorted(entries, key=lambda entry: (_normal(entry.name), entry.name))
@@ -75,7 +61,7 @@ def list_files(root: Path) -> Listing:
             found.unlisted.append(f"{shown(path)}: {error.strerror or error}")
             found.problems.append(found.unlisted[-1])
             continue
-        files, below = [], []
+        files, below = files_in.setdefault(path, []), []
         for entry in everything:
             if is_ignored(entry.name):
                 found.hidden += entry.name != OF_REVIEW
@@ -85,14 +71,15 @@ def list_files(root: Path) -> Listing:
             elif stat.S_ISDIR(kind.st_mode):
                 below.append(entry)
             else:
-                stamps = (kind.st_size, kind.st_mtime_ns, kind.st_mode)
-                files.append((_normal(entry.name), entry.path, *stamps))
-        content = repr((path, files)).encode(errors="surrogateescape")
-        stamp = hashlib.blake2b(content, digest_size=16).hexdigest()
-        found.folders.append(Folder(path, [file[1] for file in files], stamp))
+                stamp = (kind.st_size, kind.st_mtime_ns, kind.st_mode)
+                files.append((_normal(entry.name), entry.path, *stamp))
         waiting.extendleft(entry.path for entry in reversed(below) if not entry.is_symlink())
         waiting.extend(entry.path for entry in reversed(below) if entry.is_symlink())
-    found.folders.sort(key=lambda folder: (_normal(f"{folder.path}/"), folder.path))
+    found.folders = sorted(files_in, key=lambda path: (_normal(f"{path}/"), path))
+    content = [(path, files_in[path]) for path in found.folders]
+    found.files = [file[1] for _, files in content for file in files]
+    described = repr(content).encode(errors="surrogateescape")
+    found.stamp = hashlib.blake2b(described, digest_size=16).hexdigest()
     return found
 
 
@@ -122,12 +109,6 @@ def _kind_of(entry: os.DirEntry[str]) -> os.stat_result | str:
         return "a link to nothing" if dangling else error.strerror or str(error)
     usable = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
     return status if usable else "neither a file nor a folder"
-
-
-def _second_way(path: str, first: str) -> str:
-    if Path(first) in Path(path).parents:
-        return f"a link that loops back to {shown(first)}"
-    return f"the same folder as {shown(first)}, which is used already"
 
 
 def _normal(name: str) -> str:

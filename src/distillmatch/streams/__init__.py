@@ -6,13 +6,6 @@ from distillmatch.streams.stream import EvaluationPart, Experience, Stream, buil
 from distillmatch.streams.tasks import Task
 
 __all__ = [
-    "Coreset",
-    "EvaluationPart",
-    "Experience",
-    "SavedStream",
-    "Stream",
-    "Task",
-    "build_stream",
-    "quotas",
-    "stored_sizes",
-]
+    "Coreset", "EvaluationPart", "Experience", "SavedStream", "Stream", "Task", "build_stream",
+    "quotas", "stored_sizes",
+]  # fmt: skip

@@ -21,7 +21,14 @@ DEFAULT_RANDOM_CLASSES = 20
 def classes_of_tasks(dataset: Dataset, distractors: Collection[int], config: StreamConfig) -> Tasks:
     """Return the classes that are first learned in each task, in learning order."""
     if config.order == "parent":
-        tasks = _one_task_per_parent(dataset, config)
+        tree = _required_tree(dataset, config)
+        parents = len(tree.parent_names)
+        if config.tasks not in (None, parents):
+            raise StreamError(
+                f"tasks must be {parents} with order 'parent' (one for each parent class of source "
+                f"'{dataset.name}'), not {config.tasks}"
+            )
+        tasks = map(tree.classes_of_parent, learning_order("parent", parents, config))
         return [tuple(c for c in task if c not in distractors) for task in tasks]
     order = [c for c in _class_order(dataset, config) if c not in distractors]
     ends = itertools.accumulate(_task_sizes(len(order), config), initial=0)
@@ -78,45 +85,31 @@ def classes_of_unlabeled(dataset: Dataset, tasks: Tasks, own: Tasks, config: Str
         return own
     if config.unlabeled == "uniform":
         return [tuple(range(classes))] * len(tasks)
-    if config.unlabeled == "random":
-        drawn = config.random_classes or min(DEFAULT_RANDOM_CLASSES, classes)
-        if drawn > classes:
-            raise StreamError(
-                f"random_classes must be at most the {classes} classes of the source, not {drawn}"
-            )
-        return balanced_draws(classes, len(tasks), drawn, config.seed)
-    return _classes_by_super_class(dataset, tasks, config)
-
-
-def _one_task_per_parent(dataset: Dataset, config: StreamConfig) -> Tasks:
-    tree = _required_tree(dataset, config)
-    parents = len(tree.parent_names)
-    if config.tasks not in (None, parents):
+    if config.unlabeled != "random":
+        return _classes_by_super_class(dataset, tasks, config)
+    drawn = config.random_classes or min(DEFAULT_RANDOM_CLASSES, classes)
+    if drawn > classes:
         raise StreamError(
-            f"tasks must be {parents} with order 'parent' (one for each parent class of source "
-            f"'{dataset.name}'), not {config.tasks}"
+            f"random_classes must be at most the {classes} classes of the source, not {drawn}"
         )
-    order = learning_order("parent", parents, config)
-    return [tree.classes_of_parent(parent) for parent in order]
+    return balanced_draws(classes, len(tasks), drawn, config.seed)
 
 
 def _class_order(dataset: Dataset, config: StreamConfig) -> list[int]:
-    if config.class_order is None:
-        return learning_order("class", len(dataset.class_names), config)
-    names, named = dataset.class_names, set(config.class_order)
-    for name in config.class_order:
-        if name not in names:
-            raise StreamError(
-                f"class_order names '{name}', which is not a class of source '{dataset.name}'"
-            )
+    names, given = dataset.class_names, config.class_order
+    if given is None:
+        return learning_order("class", len(names), config)
+    if unknown := [name for name in given if name not in names]:
+        raise StreamError(
+            f"class_order names '{unknown[0]}', which is not a class of source '{dataset.name}'"
+        )
     wanted = len(names) - config.distractors
-    if not len(named) == len(config.class_order) == wanted:
+    if not len(set(given)) == len(given) == wanted:
         raise StreamError(
             f"class_order must name {wanted if config.distractors else 'each'} of the {len(names)} "
-            f"classes of source '{dataset.name}' once, not {len(config.class_order)} names "
-            f"({len(named)} different)"
+            f"classes of source '{dataset.name}' once, not {len(given)} names"
         )
-    return [names.index(name) for name in config.class_order]
+    return [names.index(name) for name in given]
 
 
 def _task_sizes(classes: int, config: StreamConfig) -> tuple[int, ...]:
@@ -124,10 +117,9 @@ def _task_sizes(classes: int, config: StreamConfig) -> tuple[int, ...]:
     if config.distractors:
         of_source += f" without {config.distractors} distractors"
     if config.task_sizes is not None:
-        if sum(config.task_sizes) != classes:
-            raise StreamError(
-                f"task_sizes must add up to {of_source}, not to {sum(config.task_sizes)}"
-            )
+        total = sum(config.task_sizes)
+        if total != classes:
+            raise StreamError(f"task_sizes must add up to {of_source}, not to {total}")
         return config.task_sizes
     tasks = config.tasks or min(DEFAULT_TASKS, classes)
     if tasks > classes:
@@ -161,8 +153,7 @@ def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig
     tree = _required_tree(dataset, config)
     groups: Sequence[int] = tree.super_class_of_parent
     shown = groups  # the group that a task of each parent shows
-    regrouped = RECIPES[config.recipe].negative_stream == "regrouped"
-    if config.unlabeled == "negative" and regrouped:
+    if config.unlabeled == "negative" and RECIPES[config.recipe].negative_stream == "regrouped":
         largest, held = Counter(groups).most_common(1)[0]
         if 2 * held > len(groups):
             raise StreamError(
@@ -183,8 +174,7 @@ def _classes_by_super_class(dataset: Dataset, tasks: Tasks, config: StreamConfig
 def derangement(count: int, seed: int) -> list[int]:
     """Return a random order of `range(count)` in which nothing stays in its place.
 
-    Shuffles are drawn until one qualifies, so every derangement is equally likely; about one
-    shuffle in three does.
+    Shuffles are drawn until one qualifies, as about one in three does: all are equally likely.
     """
     orders = (shuffled(range(count), seed, "derangement", attempt) for attempt in itertools.count())
     return next(order for order in orders if all(i != item for i, item in enumerate(order)))
@@ -194,8 +184,7 @@ def deal_again(groups: Sequence[int], seed: int) -> list[int]:
     """Return the groups of all members in a random order in which no member keeps its own.
 
     A member that would keep its group exchanges with one drawn among those where both then change.
-    There is one as long as no group has more than half of the members. To redraw until the whole
-    order qualifies would be uniform, but may never end with few large groups.
+    There is one as long as no group has more than half of the members.
     """
     dealt = shuffled(groups, seed, "regrouped parents")
     for place, own in enumerate(groups):

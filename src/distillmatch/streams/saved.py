@@ -66,11 +66,11 @@ class SavedStream(BaseModel):
         """Return the tasks; refuse them if they do not fit the data set."""
         tasks = tuple(
             Task(
-                classes=tuple(saved.classes),
-                labeled=np.array(saved.labeled, np.int64),
-                unlabeled=np.array(saved.unlabeled, np.int64),
-                unlabeled_classes=tuple(saved.unlabeled_classes),
-                test=np.array(saved.test, np.int64),
+                tuple(saved.classes),
+                np.array(saved.labeled, np.int64),
+                np.array(saved.unlabeled, np.int64),
+                tuple(saved.unlabeled_classes),
+                np.array(saved.test, np.int64),
             )
             for saved in self.tasks
         )
@@ -89,9 +89,6 @@ def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> It
     count = len(dataset.class_names)
     if _repeats_or_exceeds([c for task in tasks for c in task.classes], count):
         yield f"expected classes from 0 to {count - 1}, each in one task at most"
-    for number, task in enumerate(tasks, 1):
-        if _repeats_or_exceeds(task.unlabeled_classes, count):
-            yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
     train, tested = dataset.train.labels, getattr(dataset, saved.evaluated_on).labels
     used = {"training": [i for task in tasks for i in (task.labeled, task.unlabeled)], "test": []}
     used["training" if saved.evaluated_on == "train" else "test"] += [t.test for t in tasks]
@@ -103,6 +100,8 @@ def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> It
             yield f"a {name} image is used twice"
     seen: list[int] = []
     for number, task in enumerate(tasks, 1):
+        if _repeats_or_exceeds(task.unlabeled_classes, count):
+            yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
         seen += task.classes
         for problem in _label_problems(task, seen, dataset, tested):
             yield f"task {number}: {problem}"

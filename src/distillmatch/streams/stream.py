@@ -142,21 +142,18 @@ class Stream:
 
     def save(self, path: Path | str) -> None:
         """Write the index lists and the configuration to a JSON file, without any image."""
-        saved = SavedStream.model_validate(
-            {
-                "fingerprint": self.fingerprint,
-                "evaluated_on": self.evaluated_on,
-                # Of a run's configuration, what is about the stream.
-                "config": self.config.model_dump(
-                    mode="json", include=set(StreamConfig.model_fields)
-                ),
-                "tasks": [
-                    {name: np.asarray(numbers).tolist() for name, numbers in vars(task).items()}
-                    for task in self.tasks
-                ],
-            }
-        )
-        write_atomically(Path(path), saved.model_dump_json() + "\n", "saving the stream")
+        of_stream = set(StreamConfig.model_fields)  # of a run's configuration
+        record = {
+            "fingerprint": self.fingerprint,
+            "evaluated_on": self.evaluated_on,
+            "config": self.config.model_dump(mode="json", include=of_stream),
+            "tasks": [
+                {name: np.asarray(numbers).tolist() for name, numbers in vars(task).items()}
+                for task in self.tasks
+            ],
+        }
+        text = SavedStream.model_validate(record).model_dump_json()
+        write_atomically(Path(path), f"{text}\n", "saving the stream")
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -165,10 +162,8 @@ class Stream:
         return map(self.experience, range(len(self)))
 
     def __repr__(self) -> str:
-        labeled, unlabeled = (
-            sum(len(getattr(task, name)) for task in self.tasks)
-            for name in ("labeled", "unlabeled")
-        )
+        labeled = sum(len(task.labeled) for task in self.tasks)
+        unlabeled = sum(len(task.unlabeled) for task in self.tasks)
         return (
             f"Stream('{self.dataset.name}': {len(self)} tasks, {len(self.class_order)} classes, "
             f"{labeled:,} labeled and {unlabeled:,} unlabeled images, seed {self.config.seed})"
@@ -205,16 +200,13 @@ class Stream:
 
     def experience(self, task: int) -> Experience:
         """Return a task, numbered from 0, as a learner sees it; mapped images stay on disk."""
-        chosen, sizes = self.tasks[task], self.task_sizes[: task + 1]
-        train = self.dataset.train
-        return Experience(
-            task=task,
-            task_sizes=sizes,
-            images=choose_rows(train.images, chosen.labeled),
-            labels=self.slots(train.labels[chosen.labeled]),
-            unlabeled=choose_rows(train.images, chosen.unlabeled),
-            class_names=tuple(self.class_names[c] for c in self.class_order[: sum(sizes)]),
+        chosen, sizes, train = self.tasks[task], self.task_sizes[: task + 1], self.dataset.train
+        images, unlabeled = (
+            choose_rows(train.images, rows) for rows in (chosen.labeled, chosen.unlabeled)
         )
+        labels = self.slots(train.labels[chosen.labeled])
+        names = tuple(self.class_names[c] for c in self.class_order[: sum(sizes)])
+        return Experience(task, sizes, images, labels, unlabeled, names)
 
     def evaluation_part(self, task: int) -> EvaluationPart:
         """Return a task's test images."""
@@ -246,7 +238,7 @@ class Stream:
     def _held_out(self, task: Task, folds: int) -> list[Task]:
         """Return the task for each fold, with another part of its classes held out for tests."""
         labels = self.dataset.train.labels[task.labeled]
-        parts: list[list[Indices]] = [[] for _ in range(folds)]
+        held_out = [np.empty(0, np.int64)] * folds
         for c in task.classes:
             images, name = task.labeled[labels == c], self.class_names[c]
             if len(images) < folds:
@@ -254,9 +246,8 @@ class Stream:
                     f"class '{name}' has {len(images)} labeled images, too few for {folds} folds"
                 )
             order = permutation(len(images), self.config.seed, "folds", name)
-            for part, piece in zip(parts, np.array_split(images[order], folds), strict=True):
-                part.append(piece)
-        held_out = [np.sort(np.concatenate(part)) for part in parts]
+            pieces = zip(held_out, np.array_split(images[order], folds), strict=True)
+            held_out = [np.union1d(part, piece) for part, piece in pieces]
         return [replace(task, labeled=np.setdiff1d(task.labeled, h), test=h) for h in held_out]
 
     def check_fingerprint(self, dataset: Dataset) -> None:

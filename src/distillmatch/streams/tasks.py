@@ -117,7 +117,12 @@ def _unlabeled(
         order = permutation(len(without_class), config.seed, "unlabelled folders")
         for i, share in enumerate(_shares(without_class[order], len(shown))):
             received[i].append(share)
-    return [_limited(np.concatenate(images), i, config) for i, images in enumerate(received)]
+    whole, limit = [np.concatenate(images) for images in received], config.unlabeled_per_task
+    for i, images in enumerate(whole):
+        if limit is not None and len(images) > limit:
+            order = permutation(len(images), config.seed, "unlabelled limit", i)
+            whole[i] = images[order[:limit]]
+    return [np.sort(images) for images in whole]
 
 
 def _shares(images: Indices, holders: int, first: int = 0) -> list[Indices]:
@@ -129,11 +134,3 @@ def _shares(images: Indices, holders: int, first: int = 0) -> list[Indices]:
     if size == 0:
         return [images[(place := (i - first) % holders) : place + 1] for i in range(holders)]
     return [images[i * size : (i + 1) * size] for i in range(holders)]
-
-
-def _limited(images: Indices, task: int, config: StreamConfig) -> Indices:
-    limit = config.unlabeled_per_task
-    if limit is not None and len(images) > limit:
-        order = permutation(len(images), config.seed, "unlabelled limit", task)
-        images = images[order[:limit]]
-    return np.sort(images)

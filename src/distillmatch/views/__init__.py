@@ -6,11 +6,6 @@ from distillmatch.views.operations import OPERATIONS
 from distillmatch.views.views import plain_views, strong_views, weak_views
 
 __all__ = [
-    "OPERATIONS",
-    "Normalization",
-    "plain_views",
-    "strong_views",
-    "to_device",
-    "view_key",
+    "OPERATIONS", "Normalization", "plain_views", "strong_views", "to_device", "view_key",
     "weak_views",
-]
+]  # fmt: skip

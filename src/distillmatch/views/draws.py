@@ -13,19 +13,16 @@ from torch import Tensor
 
 from distillmatch.randomness import random_integers
 
-_WORD = 1 << 64
 _UNIFORM_BITS = 24  # as many as a float32 holds exactly
 
 
 def _signed(word: int) -> int:
     """Return the int64 with the same bits as an unsigned 64-bit word."""
-    return word - _WORD if word >= _WORD >> 1 else word
+    return word - (1 << 64) if word >= 1 << 63 else word
 
 
 _STEP = _signed(0x9E3779B97F4A7C15)
-_FIRST_FACTOR = _signed(0xBF58476D1CE4E5B9)
-_SECOND_FACTOR = _signed(0x94D049BB133111EB)
-
+_FACTORS = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 Draw = IntEnum(
     "Draw",
@@ -47,7 +44,9 @@ def random_words(key: int, numbers: Tensor, *draws: Draw) -> Tensor:
     # Mixing the number before adding the key keeps two keys from giving shifted sequences.
     image = _mix(_mix(numbers * _STEP) + key)
     # full() and not tensor(), whose copy to a GPU would wait.
-    steps = [torch.full((1,), _signed((d + 1) * _STEP % _WORD), device=image.device) for d in draws]
+    steps = [
+        torch.full((1,), _signed((d + 1) * _STEP % (1 << 64)), device=image.device) for d in draws
+    ]
     return _mix(image + torch.stack(steps))
 
 
@@ -79,6 +78,6 @@ def _shift_right(words: Tensor, bits: int) -> Tensor:
 
 
 def _mix(words: Tensor) -> Tensor:
-    words = (words ^ _shift_right(words, 30)).mul_(_FIRST_FACTOR)
-    words = (words ^ _shift_right(words, 27)).mul_(_SECOND_FACTOR)
+    words = (words ^ _shift_right(words, 30)).mul_(_FACTORS[0])
+    words = (words ^ _shift_right(words, 27)).mul_(_FACTORS[1])
     return words ^ _shift_right(words, 31)

@@ -136,7 +136,7 @@ def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
     center = pixels.shape[1] / 2
     c = center - cosine * center - sine * center
     f = center + sine * center - cosine * center
-    return _affine(pixels, a=cosine, b=sine, c=c, d=-sine, e=cosine, f=f)
+    return _affine(pixels, cosine, sine, c, -sine, cosine, f)
 
 
 def flip_and_crop(
@@ -225,21 +225,12 @@ def _steps(share: Tensor, pixels: Tensor) -> Tensor:
     return (share.to(torch.float64) * pixels.shape[1] + 0.5).floor_()
 
 
-def _affine(
-    pixels: Tensor,
-    a: Number = 1.0,
-    b: Number = 0.0,
-    c: Number = 0.0,
-    d: Number = 0.0,
-    e: Number = 1.0,
-    f: Number = 0.0,
-) -> Tensor:
+def _affine(pixels: Tensor, *matrix: Number) -> Tensor:
     """Read pixel (x, y) at (ax + by + c, dx + ey + f), by one number or one for each image."""
     side = pixels.shape[1]
     zero = torch.zeros(len(pixels), 1, 1, dtype=torch.float64, device=pixels.device)
     a, b, c, d, e, f = (
-        zero + (entry.view(-1, 1, 1) if isinstance(entry, Tensor) else entry)
-        for entry in (a, b, c, d, e, f)
+        zero + (entry.view(-1, 1, 1) if isinstance(entry, Tensor) else entry) for entry in matrix
     )
     steps = torch.arange(side, dtype=torch.int32, device=pixels.device)
     across, down = steps.view(1, 1, side), steps.view(1, side, 1)
@@ -268,10 +259,14 @@ def _per_image(numbers: Tensor) -> Tensor:
 OPERATIONS = MappingProxyType(
     {
         "identity": Operation(lambda pixels, _: pixels),
-        "shear_x": Operation(lambda p, slope: _affine(p, b=slope), 0.0, 0.3, signed=True),
-        "shear_y": Operation(lambda p, slope: _affine(p, d=slope), 0.0, 0.3, signed=True),
-        "translate_x": Operation(lambda p, x: _affine(p, c=_steps(x, p)), 0.0, 0.3, signed=True),
-        "translate_y": Operation(lambda p, x: _affine(p, f=_steps(x, p)), 0.0, 0.3, signed=True),
+        "shear_x": Operation(lambda p, s: _affine(p, 1, s, 0, 0, 1, 0), 0.0, 0.3, signed=True),
+        "shear_y": Operation(lambda p, s: _affine(p, 1, 0, 0, s, 1, 0), 0.0, 0.3, signed=True),
+        "translate_x": Operation(
+            lambda p, x: _affine(p, 1, 0, _steps(x, p), 0, 1, 0), 0.0, 0.3, signed=True
+        ),
+        "translate_y": Operation(
+            lambda p, y: _affine(p, 1, 0, 0, 0, 1, _steps(y, p)), 0.0, 0.3, signed=True
+        ),
         "rotate": Operation(rotate, 0.0, 30.0, signed=True),
         "mirror": Operation(lambda pixels, _: pixels.flip(2)),
         "autocontrast": Operation(autocontrast),

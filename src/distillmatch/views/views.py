@@ -15,14 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from distillmatch.views.draws import (
-    Draw,
-    coin,
-    random_words,
-    to_device,
-    uniform,
-    whole,
-)
+from distillmatch.views.draws import Draw, coin, random_words, to_device, uniform, whole
 from distillmatch.views.normalization import Normalization
 from distillmatch.views.operations import (
     OPERATIONS,
@@ -94,21 +87,16 @@ class StrongDraw(NamedTuple):
 
 def draw_weak(key: int, numbers: Tensor) -> WeakDraw:
     """Draw the weak views of the images of these numbers, on the numbers' device."""
-    brightness, contrast, order, flip, row, column = random_words(
-        key,
-        numbers,
-        *(Draw.WEAK_BRIGHTNESS, Draw.WEAK_CONTRAST, Draw.WEAK_ORDER),
-        *(Draw.FLIP, Draw.CROP_ROW, Draw.CROP_COLUMN),
-    )
-    jitter, places = Jitter.of(brightness, contrast, order), 2 * PADDING + 1
-    return WeakDraw(jitter, coin(flip), whole(row, places), whole(column, places))
+    *of_jitter, flip, row, column = random_words(key, numbers, *list(Draw)[: Draw.CROP_COLUMN + 1])
+    places = 2 * PADDING + 1
+    return WeakDraw(Jitter.of(*of_jitter), coin(flip), whole(row, places), whole(column, places))
 
 
 def draw_strong(
     key: int, numbers: Tensor, side: int, device: torch.device | None = None
 ) -> StrongDraw:
     """Draw the strong views of the images of these numbers (on the CPU), for a device."""
-    brightness, contrast, order, size, sign, size2, sign2, row, column = random_words(
+    *of_jitter, size, sign, size2, sign2, row, column = random_words(
         key,
         to_device(numbers, device or numbers.device),
         *(Draw.STRONG_BRIGHTNESS, Draw.STRONG_CONTRAST, Draw.STRONG_ORDER),
@@ -121,8 +109,7 @@ def draw_strong(
         OperationDraw(first, uniform(size), coin(sign)),
         OperationDraw(second, uniform(size2), coin(sign2)),
     )
-    jitter = Jitter.of(brightness, contrast, order)
-    return StrongDraw(jitter, operations, whole(row, side), whole(column, side))
+    return StrongDraw(Jitter.of(*of_jitter), operations, whole(row, side), whole(column, side))
 
 
 def plain_views(
@@ -151,9 +138,8 @@ def weak_views(
 
     def changed(piece: slice) -> Tensor:
         jittered = draw.jitter.apply(pixels[piece], piece)
-        return flip_and_crop(
-            jittered, draw.flip[piece], draw.row[piece], draw.column[piece], PADDING
-        )
+        places = draw.flip[piece], draw.row[piece], draw.column[piece]
+        return flip_and_crop(jittered, *places, PADDING)
 
     return _views(pixels, normalization, dtype, changed)
 
@@ -185,13 +171,12 @@ def _pixels(images: Tensor) -> Tensor:
 
     Images in channels-last memory are not copied.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+    side = images.shape[-1]
+    if images.dtype != torch.uint8 or images.shape != (len(images), 3, side, side):
         raise ValueError(
             "images must be uint8 of shape (count, 3, side, side), "
             f"not {images.dtype} of shape {tuple(images.shape)}"
         )
-    if images.shape[2] != images.shape[3]:
-        raise ValueError(f"images must be square, not {tuple(images.shape[2:])}")
     return images.permute(0, 2, 3, 1).contiguous()
 
 
