@@ -125,8 +125,6 @@ WRONG = [
     ("results --where tasks=[1", "'[1' is not a value"),
     ("results x.json --ledger y", "takes files or --ledger, not both"),
     ("results add", "results add needs result files or folders of runs"),
-    ("results add x --method dm", "--method goes with listing and check only, not with add"),
-    ("results check --archive", "--archive goes with listing only"),
     ("compere x", "did you mean 'compare'?"),
     ("", "required: COMMAND"),
 ]

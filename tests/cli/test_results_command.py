@@ -76,7 +76,7 @@ def test_omega_is_that_of_the_ledgers_bounds_whatever_is_left_out(
     of_all, alone = (
         row.findall(said([*words, *more], capsys))[-1] for more in ([], ["--method", "dm"])
     )
-    assert alone == of_all != "-"
+    assert alone == of_all != "–"
 
 
 def test_results_are_chosen_by_their_experiment_and_by_options_of_their_method(
@@ -167,8 +167,8 @@ def test_the_cells_of_an_experiment_are_listed_with_both_figures(
     Ledger(tmp_path).add(dm)
     words = ["suite", "list", "table-2a", "--seeds", "1", "--ledger", str(tmp_path)]
     shown = said(words, capsys)
-    assert f"37.5 ± 0.7 | {dm['metrics']['A_N']:.1f}" in shown and "1 of 1" in shown
-    assert "8.2 ± 0.1 | – " in shown and "0 of 1" in shown
+    assert f"37.5 ± 0.7 | {dm['metrics']['A_N']:.1f}" in shown
+    assert "8.2 ± 0.1 | – " in shown
     assert "17 of 18 runs are missing" in shown
     assert " cifar100-authors-random10-base-seed1" in shown
     assert " cifar100-authors-random10-uniform-dm-seed1" not in shown

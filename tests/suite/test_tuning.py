@@ -17,7 +17,7 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.methods import with_options
-from distillmatch.report.plots import draw_tuning
+from distillmatch.report.charts import draw_tuning
 from distillmatch.runs import read_result, run
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part

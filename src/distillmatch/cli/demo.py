@@ -17,7 +17,7 @@ from distillmatch.config.base import Place
 from distillmatch.errors import TrainingError, explain_disk_errors
 from distillmatch.files import write_atomically
 from distillmatch.randomness import permutation
-from distillmatch.report.pictures import draw_learner, draw_stream, draw_views_of
+from distillmatch.report.sheets import draw_learner, draw_stream, draw_views_of
 from distillmatch.sources import load_source
 from distillmatch.sources.walk import shown
 from distillmatch.streams import build_stream

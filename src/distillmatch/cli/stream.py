@@ -9,8 +9,7 @@ from distillmatch.cli.options import add_common, add_config_options, config_for_
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.config import StreamConfig
 from distillmatch.config.base import Place
-from distillmatch.report.pictures import draw_stream, draw_views_of
-from distillmatch.report.sheet import check_picture_name
+from distillmatch.report.sheets import check_picture_name, draw_stream, draw_views_of
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream, build_stream

@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2
     distillmatch tune --source cifar100 --search grid --runs-per-gpu 3
     """
-    from distillmatch.report.plots import draw_tuning, require_matplotlib
+    from distillmatch.report.charts import check_chart_name, draw_tuning
     from distillmatch.suite.space import paper_space, parse_space
     from distillmatch.suite.tuning import BEST, Selection, Tuning
 
-    require_matplotlib()
+    check_chart_name(Path(PICTURE))
     config = with_absolute_locations(config_from(arguments, RunConfig))
     check_engine_options(arguments, [config])
     space = paper_space(config)

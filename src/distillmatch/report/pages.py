@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from distillmatch.files import write_atomically
+from distillmatch.report import charts
 from distillmatch.report import learner_report as report
-from distillmatch.report.comparison import NAMES, Result, metrics_shown, stored_shown
+from distillmatch.report.comparison import (
+    FIGURES,
+    NAMES,
+    Result,
+    metric_of,
+    number_shown,
+    stored_shown,
+)
 from distillmatch.report.learner_report import Record
-from distillmatch.report.svg import Series, line_figure
 from distillmatch.sources import Dataset
 from distillmatch.sources.walk import shown
 
@@ -75,7 +82,10 @@ def write_demo_page(
     by_method = {result["method"]: result for result in results}
     reached = {method: result["metrics"]["A_N"] for method, result in by_method.items()}
     ahead, dm = reached["dm"] - reached["gd"], by_method["dm"]
-    curves = [Series(NAMES[r["method"]], r["method"], r["metrics"]["accuracies"]) for r in results]
+    curves = [
+        charts.Series(NAMES[method], method, [result["metrics"]["accuracies"]])
+        for method, result in by_method.items()
+    ]
     text = render(
         "demo.html",
         outcome=f"After the last task DM recognizes {reached['dm']:.1f} % of the test images of "
@@ -88,14 +98,14 @@ def write_demo_page(
         rows=[
             [
                 NAMES[result["method"]],
-                *(report.one_decimal(value) for value in metrics_shown(result).values()),
+                *(number_shown(metric_of(result, name)) for name in FIGURES),
                 stored_shown(result),
                 f"{result['config']['learning_rate']:g}",
                 f"{result['seconds']['total']:.0f}",
             ]
             for result in results
         ],
-        curves=Markup(line_figure("Accuracy over all classes so far", "test images", curves)),
+        curves=_chart("Accuracy over all classes so far", "tasks learned", curves),
         accepted=[
             {
                 "number": number,
@@ -138,7 +148,7 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
         counts=_counts(record),
         warnings=report.warnings_of(history),
         accuracy=report.accuracy_sentences(history),
-        chart=_chart(history),
+        chart=_accuracies(history),
         classes=[
             (label, (f"{one.now:.1f}", f"{one.best:.1f}", one.task), one.now / 100)
             for label, one in best
@@ -184,12 +194,18 @@ def _counts(record: Record) -> list[tuple[str, str]]:
     return [*counts, (f"{record['stored']:,}", "images stored")]
 
 
-def _chart(history: Sequence[Record]) -> Markup | None:
+def _accuracies(history: Sequence[Record]) -> Markup | None:
     looks = {"all": ("all classes", "dm"), "old": ("older classes", "gd"), "new": ("new", "e2e")}
     curves = [
-        Series(name, look, [(one["test"] or {}).get(figure) for one in history])
+        charts.Series(name, look, [[(one["test"] or {}).get(figure) for one in history]])
         for figure, (name, look) in looks.items()
     ]
-    curves = [one for one in curves if any(value is not None for value in one.values)]
-    tasks = " · ".join(f"{n} {shown(one['name'])}" for n, one in enumerate(history, 1))
-    return Markup(line_figure("Accuracy over tasks", tasks, curves)) if curves else None
+    curves = [one for one in curves if any(value is not None for value in one.runs[0])]
+    return _chart("Accuracy over tasks", "task", curves) if curves else None
+
+
+def _chart(title: str, below: str, curves: Sequence[charts.Series]) -> Markup | None:
+    """Return a chart for a page, or none without the extra `report`."""
+    if not charts.is_installed():
+        return None
+    return Markup(charts.svg_of(charts.line_chart(title, below, curves, (4.8, 4))))
