@@ -1,16 +1,13 @@
 """`distillmatch suite run` with real worker processes: shared, killed, interrupted, failing."""
 
-import contextlib
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,14 @@ from suite_sources import COMMON, nothing
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
-from distillmatch.errors import SourceError, TrainingError
+from distillmatch.errors import SourceError
 from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
 from distillmatch.runs.side_by_side import Job
 from distillmatch.runs.threads import SharedProgress
 from distillmatch.suite.ledger import Ledger
-from distillmatch.suite.local import LocalWorkers, on_gpus
-from distillmatch.suite.queue import Queue, work_off
+from distillmatch.suite.local import on_gpus
 from distillmatch.suite.worker import Event, ReportedProgress, work
 
 Result = dict[str, Any]
@@ -124,6 +120,23 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     assert listed.count("in the ledger") == 2 and "2 to run" in listed and "-dm" not in listed
 
 
+class Line:
+    """A connection over which jobs come, and events go, unless its other end is dead."""
+
+    def __init__(self, *jobs: Job, is_dead: bool = False) -> None:
+        self.jobs, self.is_dead, self.events = list(jobs), is_dead, list[Event]()
+
+    def recv(self) -> Job:
+        if not self.jobs:
+            raise EOFError
+        return self.jobs.pop(0)
+
+    def send(self, event: Event) -> None:
+        if self.is_dead:
+            raise BrokenPipeError
+        self.events.append(event)
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that_died(
     at_once: int, tmp_path: Path
@@ -134,26 +147,15 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
         Job("held", config, tmp_path / "held"),
         Job("good", config, tmp_path / "good"),
     ]
-    lock = FolderLock(tmp_path / "held", nothing)
-    target = BytesIO()
-    work(BytesIO(b"".join(map(pickle.dumps, jobs))), target, at_once, 60.0)
+    lock, line = FolderLock(tmp_path / "held", nothing), Line(*jobs)
+    work(line, at_once, 60.0)
     lock.release()
-    target.seek(0)
-    events = []
-    with contextlib.suppress(EOFError):
-        while True:
-            events.append(pickle.load(target))
-    ends = [(e.kind, e.name) for e in events if e.kind not in ("say", "progress")]
+    ends = [(e.kind, e.name) for e in line.events if e.kind not in ("say", "progress")]
     assert sorted(ends) == [("failed", "broken"), ("finished", "good"), ("locked", "held")]
-    shares = [event.details for event in events if event.kind == "progress"]
+    shares = [event.details for event in line.events if event.kind == "progress"]
     assert shares[0] == (0.0, 0.0) and shares == sorted(shares)
-
-    class Broken(BytesIO):
-        def write(self, data: Any) -> int:
-            raise BrokenPipeError
-
     (tmp_path / "good" / "result.json").unlink()
-    work(BytesIO(pickle.dumps(jobs[2])), Broken(), at_once, 60.0)
+    work(Line(jobs[2], is_dead=True), at_once, 60.0)
     assert read_result(tmp_path / "good")["complete"]
 
 
@@ -266,15 +268,6 @@ def test_wrong_input_is_one_sentence_before_any_run(
     assert main(words(tmp_path, *more)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line and not list(tmp_path.glob("work/*"))
-
-
-def test_a_worker_that_cannot_start_ends_the_call_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.suite.local.WORKER", "distillmatch.no_such_module")
-    job = Job("job", RunConfig(**COMMON, method="base"), tmp_path / "job")
-    with pytest.raises(TrainingError, match="before its first run; see"):
-        work_off(Queue([job], None, nothing), LocalWorkers([{}], tmp_path), lambda queue: None)
 
 
 @pytest.mark.parametrize(
