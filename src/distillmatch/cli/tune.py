@@ -57,21 +57,15 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch tune --source cifar100 --search grid --runs-per-gpu 3
     """
     from distillmatch.report.charts import check_chart_name, draw_tuning
-    from distillmatch.suite.space import paper_space, parse_space
-    from distillmatch.suite.tuning import BEST, Selection, Tuning
+    from distillmatch.suite.tuning import BEST, Selection, Tuning, paper_space, parse_space
 
     check_chart_name(Path(PICTURE))
     config = with_absolute_locations(config_from(arguments, RunConfig))
     check_engine_options(arguments, [config])
-    space = paper_space(config)
-    if arguments.space:
-        space = parse_space(arguments.space, config, allowed_imports(arguments))
-    selection = Selection(
-        search=arguments.search,
-        folds=arguments.folds,
-        tasks=arguments.validation_tasks,
-        metric=arguments.metric,
-    )
+    words, allowed = arguments.space, allowed_imports(arguments)
+    space = parse_space(words, config, allowed) if words else paper_space(config)
+    given = {key: getattr(arguments, key) for key in ("search", "folds", "metric")}
+    selection = Selection(**given, tasks=arguments.validation_tasks)
     out: Path = arguments.out.resolve()
 
     def work(jobs: "Sequence[Job]") -> dict[str, str]:
@@ -89,10 +83,9 @@ def _trial_table(record: dict[str, Any]) -> Table:
     """Return the table of the best trials, and of those that failed."""
     rows = []
     for place, trial in enumerate(record["trials"]):
-        if trial["failed"] or place < SHOWN:
-            figure = "failed"
-            if not trial["failed"]:
-                figure = f"{trial['mean']:.2f} ± {trial['deviation']:.2f}"
+        failed, mean, deviation = trial["failed"], trial["mean"], trial["deviation"]
+        if failed or place < SHOWN:
+            figure = "failed" if failed else f"{mean:.2f} ± {deviation:.2f}"
             rows.append((*trial["values"].values(), figure))
     names = [*record["space"], record["metric"]]
     heads = [f">{name.replace('_', ' ') if name != 'A_N' else name}" for name in names]

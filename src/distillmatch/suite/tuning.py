@@ -5,18 +5,24 @@ so what is finished is never run again, whichever search asks for it.
 """
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
+from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from distillmatch.config import PLACE_KEYS, Config, RunConfig, StreamConfig
+import yaml
+
+from distillmatch.config import PLACE_KEYS, Config, RunConfig, StreamConfig, parse_yaml, read_yaml
 from distillmatch.config.base import Count
 from distillmatch.errors import ConfigError, ResultError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
+from distillmatch.methods import find_method, with_options
+from distillmatch.methods.detector import true_positive_rate
+from distillmatch.methods.method import HIGH_RATE
 from distillmatch.metrics import mean_and_deviation
+from distillmatch.plugins import refuse_code
 from distillmatch.runs import read_result
 from distillmatch.runs.folder import RESULT, differences
 from distillmatch.runs.result import recorded_config
@@ -24,22 +30,134 @@ from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import build_stream
 from distillmatch.suite.names import run_name
-from distillmatch.suite.space import SEARCHES, Space, Values, check_space, start_values, with_values
 
 FORMAT, VERSION = "distillmatch tuning", 1
 RECORD, BEST = "trials.json", "best.yaml"
+Values = dict[str, Any]
+Space = dict[str, tuple[Any, ...]]
+TryPoints = Callable[[list[Values]], list[float | None]]
+"""Takes points, and returns scores, higher being better; `None` is that of a point that failed."""
 Work = Callable[[Sequence[Job]], dict[str, str]]
 """Does runs, and returns by name why some of them failed."""
 Trial = dict[str, Any]
 """One point of the space as it is recorded: the metric on each fold, or why there is none."""
 
+PAPER: Space = {
+    "learning_rate": (0.005, 0.01, 0.05, 0.1, 0.5),
+    "consistency_weight": (0.1, 0.5, 1.0, 5.0),
+    "true_positive_rate": (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.95),
+    "consistency_threshold": (0.7, 0.85, 0.9, 0.95),
+}
+"""The ranges of the paper's hyperparameter table, in its order."""
 
-class Fold(NamedTuple):
-    """A fold's stream, where it is saved, and what identifies its results."""
 
-    name: str
-    path: Path
-    fingerprint: str
+# What a search tries depends on the scores alone: one that was interrupted is simply begun again.
+
+
+def grid(space: Space, start: Values, try_points: TryPoints) -> None:
+    """Try every point, all at once."""
+    try_points([dict(zip(space, values, strict=True)) for values in product(*space.values())])
+
+
+def coordinate(space: Space, start: Values, try_points: TryPoints) -> None:
+    """Go through one hyperparameter after the other, the others being the best so far."""
+    best = start
+    for name, values in space.items():
+        points = [{**best, name: value} for value in values]
+        scores = try_points(points)
+        known = {place: score for place, score in enumerate(scores) if score is not None}
+        if known:
+            best = points[max(known, key=lambda place: known[place])]
+
+
+SEARCHES = {"coordinate": coordinate, "grid": grid}
+
+
+def paper_space(config: RunConfig) -> Space:
+    """Return what the paper searched for a method: DM's four, the learning rate for all others.
+
+    What an ablation takes away is left out.
+    """
+    chosen = find_method(config.method).Options(**config.options).model_dump()
+    keys = {"learning_rate", *chosen}
+    if chosen.get("consistency_weight") == 0:
+        keys -= {"consistency_weight", "consistency_threshold"}
+    if not chosen.get("pseudo_labels", True):
+        keys.remove("true_positive_rate")
+    return {key: values for key, values in PAPER.items() if key in keys}
+
+
+def parse_space(
+    words: Sequence[str], config: RunConfig, allow_import: Collection[str] = ()
+) -> Space:
+    """Return the space that words describe: `name=value,value` each, or one YAML file."""
+    where, lists = "--space", list[tuple[Any, Any]]()
+    if len(words) == 1 and "=" not in words[0]:
+        where, read = words[0], read_yaml(Path(words[0]))
+        if not isinstance(read, dict):
+            raise ConfigError(f"{where}: expected hyperparameters with lists of values")
+        refuse_code(read, where, allow_import)
+        lists, words = list(read.items()), ()
+    for name, _, values in (word.partition("=") for word in words):
+        if not name or not all(value.strip() for value in values.split(",")):
+            raise ConfigError(
+                "--space takes name=value,value without empty values, or one YAML file, not "
+                f"'{name}={values}'"
+            )
+        try:
+            lists.append((name, [parse_yaml(value) for value in values.split(",")]))
+        except yaml.YAMLError:
+            raise ConfigError(f"--space: '{values}' is no list of values") from None
+    space: Space = {}
+    for written, values in lists:
+        name = str(written).replace("-", "_")
+        if name in StreamConfig.model_fields or name in PLACE_KEYS:
+            raise ConfigError(f"{where}: {name} is part of the setting, not a hyperparameter")
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{where}: {name} must be given a list of values, not {values!r}")
+        if name in space:
+            raise ConfigError(f"{where}: {name} is given twice, with dashes and with underscores")
+        try:
+            checked = (_value(with_values(config, {name: value}), name) for value in values)
+            space[name] = tuple(dict.fromkeys(checked))  # 5 and 5.0 are one value
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    if not space:
+        raise ConfigError(f"{where}: there are no hyperparameters to choose")
+    return space
+
+
+def with_values(config: RunConfig, values: Values) -> RunConfig:
+    """Return the configuration with these hyperparameters, the method's options among them."""
+    of_run = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+    of_method = {key: value for key, value in values.items() if key not in of_run}
+    return with_options(config.replace(**of_run, options={**config.options, **of_method}))
+
+
+def start_values(config: RunConfig, space: Space) -> Values:
+    """Return where a search begins: the configuration's own values where they are in the lists.
+
+    What it leaves to the method is what the paper chose; for others the middle of the list.
+    """
+    method = find_method(config.method)
+    papers = {
+        "learning_rate": HIGH_RATE if config.coreset else method.learning_rate,
+        "consistency_threshold": method.recipe_of(config).consistency_threshold,
+        "true_positive_rate": true_positive_rate(config, None),
+    }
+    start: Values = {}
+    for name, values in space.items():
+        own = _value(config, name)
+        own = papers.get(name) if own is None else own
+        start[name] = own if own in values else values[len(values) // 2]
+    return start
+
+
+def _value(config: RunConfig, name: str) -> Any:
+    """Return a configuration's value of a field or of an option of its method."""
+    if name in RunConfig.model_fields:
+        return getattr(config, name)
+    return getattr(find_method(config.method).Options(**config.options), name)
 
 
 class Selection(Config):
@@ -81,12 +199,11 @@ class Tuning:
     ) -> None:
         self.config = config
         self.out = out
-        self.space = check_space(space, config)
+        self.space = space
         self.selection = selection
         self.total = selection.number_of_trials(self.space)
         self.trials: dict[str, Trial] = {}
         self._work, self._tell = work, tell
-        self._began, self._run_here = time.monotonic(), 0
         self._check_same_tuning()
         self._folds = self._saved_folds(dataset or load_source(config))
 
@@ -109,7 +226,7 @@ class Tuning:
             "config": recorded_config(self.config),
             "space": {name: list(values) for name, values in self.space.items()},
             **self.selection.model_dump(),
-            "streams": [fold.fingerprint for fold in self._folds],
+            "streams": list(self._folds.values()),
             "trials": ranked,
             "best": None if ranked[0]["failed"] else ranked[0]["values"],
         }
@@ -127,41 +244,37 @@ class Tuning:
                 f"{self.out} holds another tuning: {listed}; choose another folder"
             )
 
-    def _saved_folds(self, dataset: Dataset) -> list[Fold]:
-        """Save each fold's stream, under a name that no other stream has."""
+    def _saved_folds(self, dataset: Dataset) -> dict[Path, str]:
+        """Save each fold's stream under a name that no other stream has; return what they are."""
         verify(dataset)
+        chosen, folds = self.selection, {}
         values = self.config.model_dump(include=set(StreamConfig.model_fields))
         stream = build_stream(dataset, StreamConfig(**values))
-        chosen, folds = self.selection, list[Fold]()
         streams = stream.validation_folds(chosen.folds, chosen.tasks)
         if chosen.metric != "A_N" and len(streams[0]) < 2:
             raise ConfigError(f"metric '{chosen.metric}' needs at least two validation tasks")
         for number, fold in enumerate(streams, 1):
             identity = f"{fold.fingerprint}/{fold.digest}"
             digest = sha256(identity.encode()).hexdigest()[:12]
-            name = f"fold{number}of{chosen.folds}-{digest}"
-            path = self.out / "folds" / f"{name}.json"
+            path = self.out / "folds" / f"fold{number}of{chosen.folds}-{digest}.json"
             fold.save(path)
-            folds.append(Fold(name, path, identity))
+            folds[path] = identity
         return folds
 
     def _scores(self, points: list[Values]) -> list[float | None]:
         """Return how good the points are, running those of which something is missing."""
         configs = [with_values(self.config, values) for values in points]
         names = [run_name(config) for config in configs]
-        jobs = {
-            name: [
-                Job(
-                    f"{name}/{fold.name}", config, self.out / "trials" / name / fold.name, fold.path
-                )
-                for fold in self._folds
-            ]
-            for name, config in zip(names, configs, strict=True)
-            if name not in self.trials
-        }
+        jobs: dict[str, list[Job]] = {}
+        for name, config in zip(names, configs, strict=True):
+            folder = self.out / "trials" / name
+            if name not in self.trials:
+                jobs[name] = [
+                    Job(f"{name}/{path.stem}", config, folder / path.stem, path)
+                    for path in self._folds
+                ]
         missing = [job for runs in jobs.values() for job in runs if self._figure(job) is None]
         failures = self._work(missing) if missing else {}
-        self._run_here += len({job.name.partition("/")[0] for job in missing})
         for name, values in zip(names, points, strict=True):
             if name not in self.trials:
                 self.trials[name] = self._trial(name, values, jobs[name], failures)
@@ -176,14 +289,8 @@ class Tuning:
         else:
             reasons = (failures[job.name] for job in runs if job.name in failures)
             failed = next(reasons, "a run of it left no result")
-        return {
-            "name": name,
-            "values": values,
-            "figures": known,
-            "mean": mean,
-            "deviation": deviation,
-            "failed": failed,
-        }
+        figures = {"figures": known, "mean": mean, "deviation": deviation, "failed": failed}
+        return {"name": name, "values": values, **figures}
 
     def _figure(self, job: Job) -> float | None:
         """Return the metric of a finished run; a result of another stream is none."""
@@ -193,8 +300,8 @@ class Tuning:
             result = read_result(job.out)
         except ResultError:
             return None  # whoever runs it says what is wrong
-        learned = next(fold.fingerprint for fold in self._folds if fold.path == job.stream)
-        if not result["complete"] or result["stream"]["fingerprint"] != learned:
+        learned = result["stream"]["fingerprint"]
+        if not result["complete"] or job.stream is None or learned != self._folds[job.stream]:
             return None
         return float(result["metrics"][self.selection.metric])
 
@@ -216,7 +323,4 @@ class Tuning:
             write_atomically(self.out / BEST, chosen.to_yaml(), "writing the best configuration")
             values = ", ".join(f"{name} {value}" for name, value in best["values"].items())
             said += f", best so far {self.selection.metric} {best['mean']:.2f} by {values}"
-        if done < self.total and self._run_here:
-            pace = (time.monotonic() - self._began) / self._run_here
-            said += f", about {pace * (self.total - done) / 60:.1f} min left"
         self._tell(said)
