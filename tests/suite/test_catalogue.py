@@ -154,7 +154,7 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
     [
         ({"colums": {}}, r"own.yaml: unknown key 'colums' \(did you mean 'columns'\?\)"),
         ({"metrics": ["A_N", "accuracy"]}, "metrics must be one of 'A_N', .*, not 'accuracy'"),
-        ({"rows": {}}, "rows must not be empty"),
+        ({"rows": {}}, r"rows cannot be \{\}: .* at least 1 item"),
         (
             {"rows": {"DM": {"method": "dn"}}},
             "row 'DM', column 'few': method must be one of base, .*, or your own as "
@@ -174,7 +174,7 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
             "published must have figures such as 15.6 ± 0.9, not '1 [+] 2'",
         ),
         ({"only": {"DM": ["all"]}}, "names column 'all'; the columns are few, most"),
-        ({"seeds": []}, "seeds must not be empty"),
+        ({"seeds": []}, r"seeds cannot be \[\]: .* at least 1 item"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(

@@ -16,6 +16,7 @@ from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.queue import Queue, error_file
+from distillmatch.suite.worker import Event
 
 CONFIG = RunConfig(**{**COMMON, "tasks": 3})
 
@@ -58,14 +59,11 @@ def test_a_result_that_was_left_in_its_folder_is_gathered_if_it_is_this_runs(
     ledger = Ledger(tmp_path / "ledger")
     (job,) = jobs_in(tmp_path, "base")
     write_result({**result, "config": {**result["config"], "epochs": 7}}, job.out)
-    queue = Queue([job], ledger, nothing)
-    queue.gather()
-    assert queue.take() == job
+    assert Queue([job], ledger, nothing).take() == job
     write_result(result, job.out)
     queue = Queue([job], ledger, nothing)
     assert not ledger.results()  # asking what would be run changes nothing
-    queue.gather()
-    assert queue.over and ledger.results() == [result]
+    assert queue.take() is None and queue.over and ledger.results() == [result]
     assert Queue([job], ledger, nothing).names("done") == ["base1"]
 
 
@@ -101,7 +99,7 @@ def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_
     second = Queue([job], None, nothing)
     assert second.take() is None
     lock.release()
-    first.failed(job.name, "no luck", "where")
+    first.handle(Event("failed", job.name, ("no luck", "where")))
     second.look_elsewhere()
     assert second.over and second.entries[job.name].reason == "no luck (in another process)"
     assert error_file(job).read_text() == "no luck\n\nwhere"
@@ -114,9 +112,9 @@ def test_a_lost_run_is_handed_out_once_more(tmp_path: Path) -> None:
     (job,) = jobs_in(tmp_path, "base")
     queue = Queue([job], None, said.append)
     assert queue.take() == job
-    queue.lost("base1", "its worker died", retries=1)
+    queue.handle(Event("lost", "base1", ("its worker died", 1)))
     assert queue.take() == job
-    queue.lost("base1", "its worker died", retries=1)
+    queue.handle(Event("lost", "base1", ("its worker died", 1)))
     assert queue.take() is None and queue.over
     assert queue.entries["base1"].reason == "its worker died (2 times)"
     assert said[0] == "base1: its worker died; another worker goes on with it"
@@ -145,7 +143,7 @@ def test_processes_that_share_folders_run_everything_once(
             made = {**result, "config": recorded}
             write_result(made, job.out)
             lock.release()
-            queue.finished(job.name, made)
+            queue.handle(Event("finished", job.name, (made,)))
         elif (job_taken := queue.take()) is not None:
             under_way[turn] = job_taken, FolderLock(job_taken.out, nothing)
             begun.append(job_taken.name)
@@ -180,9 +178,9 @@ def test_the_time_left_is_by_the_pace_of_workers_here(
     ):
         now[0] += seconds
         for name, (share, found) in shares.items():
-            queue.progress(name, share, found)
+            queue.handle(Event("progress", name, (share, found)))
         progress.show(queue)
-    queue.finished("base1", result)
+    queue.handle(Event("finished", "base1", (result,)))
     progress.show(queue)
     progress.stop()
     assert capsys.readouterr().err.splitlines() == [

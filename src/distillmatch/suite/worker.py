@@ -19,7 +19,7 @@ PROGRESS_SECONDS = 0.5
 
 
 class Event(NamedTuple):
-    """A report on a run: the method of `Queue` that handles it, and its arguments."""
+    """A report on a run: its kind, the run's name, and what `Queue.handle` needs to know."""
 
     kind: Literal["progress", "finished", "failed", "locked", "put_back", "lost", "say"]
     name: str
