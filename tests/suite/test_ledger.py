@@ -15,7 +15,6 @@ from small_runs import ROOT, TESTS, tiny
 from distillmatch.config import RECIPES, RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.methods import with_options
-from distillmatch.runs import read_result
 from distillmatch.runs.result import config_of
 from distillmatch.suite.catalogue import at_all_scales, experiment_names, load_experiment
 from distillmatch.suite.checks import Check, Report
@@ -118,18 +117,18 @@ def test_the_archive_stands_in_for_runs_by_the_results_that_are_nearest(tmp_path
     ledger = archive_of(tmp_path, runs)
     config = RunConfig(source="cifar100", method="gd", splits="authors", seed=0)
     found = ledger.archive.nearest(config)
-    assert [(one.path.stem, one.preset, one.seed) for one in found] == [
-        ("old-release-1", "release", 1),
-        ("old-release-2", "release", 2),
-    ], "all by the preset of the first"
-    assert all(read_result(one.path)["version"] == 1 for one in found)
-    assert ledger.archive.nearest(config.replace(coreset=400)) == []
-    assert ledger.archive.nearest(config.replace(recipe="as-written")) == []
+    assert {seed: (one.file, one.preset) for seed, one in found.items()} == {
+        1: ("old-release-1", "release"),
+        2: ("old-release-2", "release"),
+    }, "all by the preset of the first"
+    assert all(ledger.archive.read(one)["version"] == 1 for one in found.values())
+    assert not ledger.archive.nearest(config.replace(coreset=400))
+    assert not ledger.archive.nearest(config.replace(recipe="as-written"))
     assert len(ledger.archive.paths()) == 5 and ledger.paths() == []
 
 
 def test_a_ledger_without_an_archive_has_nothing_to_stand_in(tmp_path: Path) -> None:
-    assert Ledger(tmp_path).archive.nearest(BASE) == []
+    assert not Ledger(tmp_path).archive.nearest(BASE)
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "index.json").write_text('{"format": "other"}')
     with pytest.raises(ResultError, match="index of an archive"):
@@ -149,8 +148,8 @@ def test_the_real_archives_index_names_runs_and_files_that_are_there() -> None:
     planned = plan([load_experiment(name) for name in experiment_names()], [0])
     stood_for = [run for run in planned if archive.nearest(run.config)]
     assert stood_for, "runs of today that an archived one stands in for"
-    result = read_result(archive.nearest(stood_for[0].config)[0].path)
-    assert result["method"] == stood_for[0].config.method
+    (nearest, *_) = archive.nearest(stood_for[0].config).values()
+    assert archive.read(nearest)["method"] == stood_for[0].config.method
 
 
 # The check

@@ -24,7 +24,6 @@ from distillmatch.metrics import (
     omega_curve,
     stages_of,
 )
-from distillmatch.runs import read_result
 from distillmatch.runs.result import VERSION, complete_record
 from distillmatch.suite.catalogue import Cell, Experiment, Published
 from distillmatch.suite.ledger import Ledger
@@ -225,7 +224,7 @@ class Results:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._found: dict[Path, Result | None] = {}
-        self._read = cache(read_result)
+        self._read = cache(ledger.archive.read)
 
     def find(self, config: RunConfig) -> Result | None:
         """Return the result of a run, if the ledger has it."""
@@ -243,14 +242,14 @@ class Results:
     def archived(self, config: RunConfig) -> tuple[list[Result], str | None]:
         """Return the archived runs nearest to a cell, each by its nearest bound; and the preset."""
         archive, runs = self.ledger.archive, []
-        bounds = {one.seed: self._read(one.path) for one in archive.nearest(bound_config(config))}
-        nearest = archive.nearest(config)
-        for one in nearest:
-            result, bound = self._read(one.path), bounds.get(one.seed)
-            offline = bound["metrics"]["accuracies"] if bound else []
+        bounds, nearest = archive.nearest(bound_config(config)), archive.nearest(config)
+        for seed, one in nearest.items():
+            result, offline = self._read(one), list[float]()
+            if seed in bounds:
+                offline = self._read(bounds[seed])["metrics"]["accuracies"]
             fits = len(offline) == len(result["metrics"]["accuracies"])
             runs.append(with_bound(result, offline if fits else None))
-        return runs, nearest[0].preset if nearest else None
+        return runs, next((one.preset for one in nearest.values()), None)
 
     def _bound(self, config: RunConfig, run: Result) -> list[float] | None:
         """Return the bound's accuracy after each task of a run, if the bound was run.

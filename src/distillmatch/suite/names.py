@@ -46,12 +46,10 @@ def run_name(config: RunConfig) -> str:
     It can name a file anywhere, and two different runs never share one: what words cannot say
     briefly or without doubt is said by a digest of the configuration.
     """
-    values = config.identity()
-    said, options = {key: values[key] for key in _SAID}, dict(sorted(values["options"].items()))
+    values, usual = config.identity(), _defaults(config.source)
+    said, options = {key: values[key] for key in _SAID}, dict(sorted(values.pop("options").items()))
     differing = {
-        key: value
-        for key, value in values.items()
-        if key not in (*_SAID, "options") and value != _defaults(config.source)[key]
+        key: value for key, value in values.items() if key not in said and value != usual[key]
     }
     setting = [
         said["source"],
@@ -79,11 +77,8 @@ def run_name(config: RunConfig) -> str:
 
 def _is_plain(text: str) -> bool:
     """Return whether a source or method cannot be taken for another part of a run's name."""
-    return (
-        bool(re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text))
-        and "as-written" not in text
-        and not any(_RESERVED.fullmatch(word) for word in text.split("-"))
-    )
+    is_word = re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text) and "as-written" not in text
+    return bool(is_word) and not any(map(_RESERVED.fullmatch, text.split("-")))
 
 
 @cache
