@@ -49,39 +49,6 @@ def test_experiments_that_share_a_run_agree_on_what_was_published() -> None:
     assert differing == [{Published(21.0, 1.0), Published(21.1, 1.0)}]
 
 
-@pytest.mark.parametrize("name", ["table-3a", "ablation-random", "ablation-parent"])
-def test_an_ablation_takes_away_one_part(name: str) -> None:
-    experiment = load_experiment(name)
-    (full,) = [cell.config for cell in experiment.cells if cell.row == "full method"]
-    assert full.options == {}
-    taken = [cell.config.options for cell in experiment.cells if cell.config != full]
-    assert all(cell.config.replace(options={}) == full for cell in experiment.cells)
-    assert [[*one] for one in taken] == [
-        ["pseudo_labels"], ["class_balancing"], ["consistency_weight"], ["distillation_weight"]
-    ]  # fmt: skip
-    assert not any(value for one in taken for value in one.values())
-
-
-def test_the_settings_are_the_protocols() -> None:
-    for experiment in EVERYTHING:
-        if experiment.beyond_paper:
-            continue
-        assert experiment.seeds == (0, 1, 2)
-        for cell in experiment.cells:
-            config = cell.config
-            assert config.splits == "authors" and config.recipe == "paper"
-            assert config.network == "wrn-28-2" and config.learning_rate is None
-            tiny = config.source == "tiny-imagenet"
-            sizes = {"batch": 32, "unlabeled_batch": 64} if tiny else {}
-            usual = RunConfig(
-                source=config.source, splits="authors", method=config.method, order=config.order,
-                tasks=config.tasks, unlabeled=config.unlabeled, coreset=config.coreset,
-                options=config.options, **sizes,
-            )  # fmt: skip
-            assert config == usual, "nothing else differs from the defaults"
-            assert (config.unlabeled == "none") == (config.method in ("base", "offline"))
-
-
 def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
     for experiment in EVERYTHING:
         small = at_scale(experiment, "quick")

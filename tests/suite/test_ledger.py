@@ -3,16 +3,15 @@
 import copy
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import made_up_ledger, made_up_result
+from made_up import made_up_result
 from small_runs import ROOT, TESTS, tiny
 
-from distillmatch.config import RECIPES, RunConfig
+from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.methods import with_options
 from distillmatch.runs.result import config_of
@@ -162,18 +161,6 @@ def checked(result: Result, name: str | None, planned: Any = None, bound: Any = 
         check.add(bound, None)
     check.finish()
     return report
-
-
-def test_a_check_of_many_results_is_quick() -> None:
-    """Planning every experiment for every seed, and reading what is installed, took minutes."""
-    experiments = [load_experiment("table-2a", recipe) for recipe in RECIPES]
-    results = made_up_ledger(experiments, range(10))
-    start, check = time.process_time(), Check()
-    reports = [check.add(one, run_name(config_of(one))) for one in results]
-    check.finish()
-    assert len(reports) > 300 and not any(report.problems for report in reports)
-    assert not any("no experiment has this run" in report.remarks for report in reports)
-    assert time.process_time() - start < 5
 
 
 def test_cells_are_as_their_methods_see_them() -> None:

@@ -23,10 +23,9 @@ from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
 from distillmatch.runs.side_by_side import Job
-from distillmatch.runs.threads import SharedProgress
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.local import on_gpus
-from distillmatch.suite.worker import Event, ReportedProgress, work
+from distillmatch.suite.worker import Event, work
 
 Result = dict[str, Any]
 SHAPES: dict[str, Any] = {
@@ -157,16 +156,6 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
     (tmp_path / "good" / "result.json").unlink()
     work(Line(jobs[2], is_dead=True), at_once, 60.0)
     assert read_result(tmp_path / "good")["complete"]
-
-
-def test_work_that_was_found_done_is_told_apart() -> None:
-    events: list[Event] = []
-    whole = ReportedProgress("bound", events.append, seconds=0.0)
-    whole.start(100.0, 20.0)
-    progress = SharedProgress(whole)
-    progress.start(80.0, 30.0)
-    progress.advance(5.0, "stage 2")
-    assert [event.details for event in events] == [(0.2, 0.2), (0.5, 0.5), (0.55, 0.5)]
 
 
 def test_killed_workers_and_signals_to_the_command_change_nothing(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_dataset
+from learner_folders import content_of
 from small_runs import PYTHONPATH
 
 from distillmatch.cli import main
@@ -56,17 +57,13 @@ class Guarded(np.ndarray[Any, np.dtype[np.uint8]]):
 
     def __getitem__(self, key: Any) -> Any:
         if sys._getframe(1).f_code.co_name != "fingerprint":
-            raise AssertionError("a test image was looked at")
+            self.refuse()
         return self.view(np.ndarray)[key]
 
-    def __array__(self, *given: Any, **options: Any) -> Any:
-        raise AssertionError("the test images were looked at")
+    def refuse(self, *given: Any, **options: Any) -> Any:
+        raise AssertionError("a test image was looked at")
 
-    def __array_ufunc__(self, *given: Any, **options: Any) -> Any:
-        raise AssertionError("the test images were looked at")
-
-    def __array_function__(self, *given: Any, **options: Any) -> Any:
-        raise AssertionError("the test images were looked at")
+    __array__ = __array_ufunc__ = __array_function__ = refuse
 
 
 def guarded(config: StreamConfig | None = None) -> Dataset:
@@ -135,65 +132,45 @@ def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path)
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_interrupted_search_goes_on_and_ends_the_same(tmp_path: Path) -> None:
-    dataset = make_dataset(classes=8, noise=True)
+def test_an_interrupted_search_goes_on_and_only_results_of_its_own_folds_count(
+    tmp_path: Path,
+) -> None:
+    dataset, out = make_dataset(classes=8, noise=True), tmp_path / "out"
     space: Space = {"learning_rate": (0.01, 0.1), "weight_decay": (0.0, 0.001)}
-    never = Here(dataset)
-    expected = tune(tmp_path / "never", never, space)
-    assert len(never.done) == 9
+
+    def runs_of(given: Dataset = dataset, **options: Any) -> int:
+        work = Here(given)
+        assert tune(out, work, space, **options)["trials"]
+        return len(work.done)
+
+    expected = tune(tmp_path / "never", Here(dataset), space)
     with pytest.raises(KeyboardInterrupt):
-        tune(tmp_path / "out", Here(dataset, stop_after=7), space)
-    again = Here(dataset)
-    assert tune(tmp_path / "out", again, space) == expected
-    assert len(again.done) == 2
-    damaged = next((tmp_path / "out" / "trials").glob("*/*/result.json"))
-    damaged.write_bytes(b"")
-    assert tune(tmp_path / "out", again, space) == expected
-    assert len(again.done) == 3
-    once_more = Here(dataset)
-    tune(tmp_path / "out", once_more, space, search="grid")
-    assert len(once_more.done) == 3, "what another search has run is not run again"
-
-
-def test_results_of_other_folds_are_not_taken_for_these(tmp_path: Path) -> None:
-    space: Space = {"learning_rate": (0.1,)}
-    first = Here(make_dataset(classes=8, noise=True))
-    tune(tmp_path, first, space)
-    others: list[tuple[Here, dict[str, Any]]] = [
-        (Here(first.dataset), {"folds": 2}),
-        (Here(first.dataset), {"tasks": 3}),
-        (Here(make_dataset(classes=8, noise=False)), {}),
-    ]
-    for work, options in others:
-        before = set((tmp_path / "trials").glob("*/*/result.json"))
-        tune(tmp_path, work, space, **options)
-        after = set((tmp_path / "trials").glob("*/*/result.json"))
-        assert len(work.done) == len(after - before) == options.get("folds", 3)
+        tune(out, Here(dataset, stop_after=7), space)
+    assert runs_of() == 2 and json.loads((out / "trials.json").read_text()) == expected
+    next((out / "trials").glob("*/*/result.json")).write_bytes(b"")
+    assert runs_of() == 1, "what is damaged is run again"
+    assert runs_of(search="grid") == 3, "what another search has run is not"
+    assert runs_of(folds=2) == 6 and runs_of(tasks=3) == 9
+    assert runs_of(make_dataset(classes=8, noise=False)) == 9
 
 
 def test_the_folder_of_another_tuning_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    space: Space = {"learning_rate": (0.1,)}
+    space: Space = {"learning_rate": (0.001, 0.1)}
     work = Here(make_dataset(classes=8, noise=True))
-    tune(tmp_path, work, space)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    means = [trial["mean"] for trial in tune(tmp_path, work, space, metric="fgt")["trials"]]
+    assert means[0] <= means[1], "less forgetting is better"
+    with pytest.raises(ConfigError, match="needs at least two validation tasks"):
+        tune(tmp_path, work, space, metric="fgt", tasks=1)
+    before = content_of(tmp_path)
     sentence = "holds another tuning: seed is 1 there and 2 here; choose another folder"
     with pytest.raises(RunFolderError, match=sentence):
         tune(tmp_path, work, space, TINY.replace(seed=2))
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert content_of(tmp_path) == before
     tune(tmp_path, work, space, TINY.replace(device="auto"))
-    assert len(work.done) == 3, "the machine does not make it another tuning"
+    assert len(work.done) == 6, "the machine does not make it another tuning"
     (tmp_path / "trials.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"trials.json: expected a record of a tuning"):
         tune(tmp_path, work, space)
-
-
-def test_forgetting_is_better_when_it_is_lower(tmp_path: Path) -> None:
-    work = Here(make_dataset(classes=8, noise=True))
-    space: Space = {"learning_rate": (0.001, 0.1)}
-    means = [trial["mean"] for trial in tune(tmp_path, work, space, metric="fgt")["trials"]]
-    assert means[0] <= means[1]
-    with pytest.raises(ConfigError, match="needs at least two validation tasks"):
-        tune(tmp_path, work, space, metric="fgt", tasks=1)
 
 
 def test_a_whole_tuning_looks_at_no_test_image(
