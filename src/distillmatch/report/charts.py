@@ -45,6 +45,8 @@ STYLES = {
 }
 FALLBACK = ("#999933", "h", "-")
 METRICS = {"A_N": "accuracy A_N, %", "bwt": "backward transfer, %", "fgt": "forgetting, %"}
+METADATA = ("Creator", "Date", "Format", "Type")
+"""What SVG is written without."""
 ENDINGS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 VERDICTS: dict[Verdict | None, str] = {"agrees": BLUE, "higher": VERMILION, "lower": VERMILION}
 RANGE = 4.303 * sqrt(1.5) * sqrt(1 + 1 / 3)
@@ -162,7 +164,7 @@ def svg_of(figure: Any) -> str:
 
     buffer = BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "distillmatch", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(METADATA))
     text = buffer.getvalue().decode()
     names = {color: f"var(--{name}, {color})" for name, color in COLORS.items()}
     text = re.sub("|".join(COLORS.values()), lambda found: names[found[0]], text)
