@@ -83,23 +83,14 @@ def test_names_at_quick_scale_say_how_many_tasks_and_images_there_are() -> None:
 def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> None:
     options: Any = {"consistency_weight": 2.0, "distillation_weight": 2.0}
     common = {"source": "shapes", "tasks": 2, "epochs": 2, "batch": 2, "options": options}
-    few: Any = {
-        "tasks": 3,
-        "epochs": 3,
-        "options": {"distillation_weight": 3.0, "pseudo_labels": False},
-    }
+    changed: Any = {"distillation_weight": 3.0, "pseudo_labels": False}
+    columns = {"few": {"tasks": 3, "epochs": 3, "options": changed}, "most": {}}
     row: Any = {"method": "dm", "tasks": 4, "options": {"class_balancing": False}}
-    columns = {"few": few, "most": {}}
     experiment = load_experiment(write(tmp_path, common=common, columns=columns, rows={"DM": row}))
     assert experiment.name == "own" and experiment.metrics == ("A_N", "omega")
     first, second = experiment.cells
-    assert first.config == RunConfig(
-        source="shapes",
-        tasks=4,
-        epochs=3,
-        batch=2,
-        options={**options, **few["options"], **row["options"]},
-    )
+    merged = {**options, **changed, **row["options"]}
+    assert first.config == RunConfig(source="shapes", tasks=4, epochs=3, batch=2, options=merged)
     assert first.published == {"A_N": Published(40.0, 2.0)} and second.published == {}
     # An option at its default makes no other run: by another name it would never be found.
     usual = {"DM": {"options": {"consistency_weight": 1.0}}}
@@ -122,16 +113,8 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
         ({"colums": {}}, r"own.yaml: unknown key 'colums' \(did you mean 'columns'\?\)"),
         ({"metrics": ["A_N", "accuracy"]}, "metrics must be one of 'A_N', .*, not 'accuracy'"),
         ({"rows": {}}, r"rows cannot be \{\}: .* at least 1 item"),
-        (
-            {"rows": {"DM": {"method": "dn"}}},
-            "row 'DM', column 'few': method must be one of base, .*, or your own as "
-            "module:name, not 'dn'",
-        ),
+        ({"rows": {"DM": {"method": "dn"}}}, "row 'DM', column 'few': method must be one of base"),
         ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'few': seed 4 is given"),
-        (
-            {"rows": {"DM": {"weight-decay": 0.1, "weight_decay": 0.2}}},
-            "row 'DM', column 'few': weight_decay is given twice, with dashes and with",
-        ),
         ({"rows": {"DM": {"options": {"pseudo_label": 0}}}}, "mean 'pseudo_labels'"),
         ({"published": {"GD": {}}}, "published names row 'GD'; the rows are DM"),
         ({"published": {"DM": {"bwt": [1, 2]}}}, "row 'DM', names metric 'bwt'"),

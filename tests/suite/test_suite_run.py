@@ -1,13 +1,7 @@
 """`distillmatch suite run` with real worker processes: shared, killed, interrupted, failing."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +22,7 @@ from distillmatch.suite.local import on_gpus
 from distillmatch.suite.worker import Event, work
 
 Result = dict[str, Any]
-SHAPES: dict[str, Any] = {
-    "source": "shapes",
-    "labels_per_class": 4,
-    "unlabeled_per_task": 60,
-    "batch": 32,
-}
+SHAPES = {"source": "shapes", "labels_per_class": 4, "unlabeled_per_task": 60, "batch": 32}
 ROWS: dict[str, dict[str, Any]] = {"Base": {"method": "base"}, "DM": {"method": "dm"}}
 
 
@@ -43,17 +32,10 @@ def _sources_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: Any) -> Path:
-    path = folder / "tiny.yaml"
-    content = {
-        "title": "tiny",
-        "metrics": ["A_N"],
-        "common": {**COMMON, **options},
-        "rows": rows,
-        "columns": {"uniform": {"unlabeled": "uniform"}},
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
+def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: Any) -> None:
+    content = {"title": "tiny", "metrics": ["A_N"], "common": {**COMMON, **options}, "rows": rows}
+    content["columns"] = {"uniform": {"unlabeled": "uniform"}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(content))
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -67,23 +49,11 @@ def ledger_of(folder: Path) -> list[Result]:
     return Ledger(folder / "ledger").results()
 
 
-def alone(result: Result) -> Result:
-    """The same run by itself."""
-    return without_times(run(config_of(result, Path())))
-
-
 def begun(folder: Path) -> list[str]:
     """The runs that were begun, each as often as that happened."""
     logs = sorted((folder / "work").glob("*/log.jsonl"))
     lines = [(log.parent.name, json.loads(s)) for log in logs for s in log.read_text().splitlines()]
     return [name for name, line in lines if line["event"] == "begun"]
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
 
 
 def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_end(
@@ -96,7 +66,6 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     assert not (tmp_path / "work").exists()
     assert main(words(tmp_path, "--seeds", "1")) == 1
     captured = capsys.readouterr()
-    assert "3 of 5 runs done, 2 failed: 100 %" in captured.err
     assert "3 of 5 runs done, 2 failed; results are in" in captured.out
     (line,) = [line for line in captured.out.splitlines() if line.startswith("failed: ")]
     assert "SourceError: there are no images here (see error.txt in each one's folder" in line
@@ -108,8 +77,7 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     results = ledger_of(tmp_path)
     assert sorted(result["method"] for result in results) == ["base", "dm", "offline"]
     for result in results:
-        assert without_times(result) == alone(result)
-
+        assert without_times(result) == without_times(run(config_of(result)))
     before = begun(tmp_path)
     experiment(tmp_path, **SHAPES)
     assert main(words(tmp_path, "--seeds", "1")) == 0
@@ -180,40 +148,7 @@ def test_killed_workers_and_signals_to_the_command_change_nothing(
     assert "continuing in task" in later and "lock is taken over" not in later
     assert len(begun(tmp_path)) == 2
     for result in ledger_of(tmp_path):
-        assert without_times(result) == alone(result)
-
-
-def test_a_second_process_joins_and_the_two_share_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first process's worker stops in its first run until the second has done the others."""
-    experiment(tmp_path, {"Base": {"method": "base"}})
-    command = words(tmp_path, "--seeds", "1,2", "--jobs", "1")
-    monkeypatch.setenv(SIGNALS, str(tmp_path / "signals"))
-    plan_signals(tmp_path / "signals", 2, signal.SIGSTOP)
-    other = subprocess.Popen(
-        [sys.executable, "-m", "distillmatch", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until(lambda: list(tmp_path.glob("signals/*.taken")))
-
-    def wake() -> None:
-        until(lambda: len(ledger_of(tmp_path)) == 3)
-        (lock,) = tmp_path.glob("work/*/run.lock")
-        os.kill(int(lock.read_text().split()[0]), signal.SIGCONT)
-
-    waking = threading.Thread(target=wake)
-    waking.start()
-    assert main(command) == 0
-    waking.join()
-    here = capsys.readouterr()
-    out, err = other.communicate(timeout=300)
-    assert other.returncode == 0, err
-    assert "4 of 4 runs done" in here.out and "4 of 4 runs done" in out
-    assert "1 elsewhere" in here.err and "waiting for runs of other processes" in here.err
-    assert len(begun(tmp_path)) == len(set(begun(tmp_path))) == 4
+        assert without_times(result) == without_times(run(config_of(result)))
 
 
 def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(

@@ -38,16 +38,9 @@ from distillmatch.suite.tuning import (
 )
 
 SETTINGS: dict[str, Any] = {
-    "method": "base",
-    "network": "wrn-10-1",
-    "epochs": 1,
-    "tasks": 4,
-    "labels_per_class": 6,
-    "unlabeled_per_task": 8,
-    "batch": 16,
-    "unlabeled_batch": 8,
-    "device": "cpu",
-}
+    "method": "base", "network": "wrn-10-1", "epochs": 1, "tasks": 4, "labels_per_class": 6,
+    "unlabeled_per_task": 8, "batch": 16, "unlabeled_batch": 8, "device": "cpu",
+}  # fmt: skip
 TINY = RunConfig(**SETTINGS)
 SPACE: Space = {"learning_rate": (0.01, 0.1, 1e30), "weight_decay": (0.0, 0.001)}
 
@@ -211,11 +204,9 @@ def test_a_search_begins_where_the_paper_ended() -> None:
         for coreset, rate, baseline in ((400, 0.05, 0.1), (0, 0.5, 0.005)):
             dm = RunConfig(coreset=coreset, recipe=recipe)
             assert start_values(dm, PAPER) == {
-                "learning_rate": 0.1,
-                "consistency_weight": 1.0,
-                "consistency_threshold": threshold,
-                "true_positive_rate": rate,
-            }
+                "learning_rate": 0.1, "consistency_weight": 1.0,
+                "consistency_threshold": threshold, "true_positive_rate": rate,
+            }  # fmt: skip
             gd = dm.replace(method="gd")
             assert start_values(gd, paper_space(gd)) == {"learning_rate": baseline}
     other = RunConfig(method="base", learning_rate=0.7)

@@ -84,11 +84,12 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if paths and arguments.ledger:
         raise ConfigError("results takes files or --ledger, not both")
+    is_chosen = _choice(arguments)
     folder = ledger.archive if arguments.archive else ledger
     paths = paths or folder.paths()
     if not paths:
         raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
-    (_check if action == "check" else _list)(paths, _choice(arguments))
+    (_check if action == "check" else _list)(paths, is_chosen)
 
 
 def _add(paths: list[Path], ledger: "Ledger", replace: bool) -> None:
