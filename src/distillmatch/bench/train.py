@@ -88,8 +88,8 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> dict[str
     all_labeled, all_unlabeled, labels = labeled.pixels, unlabeled.pixels, labeled.labels
     assert labels is not None
     rate, parameters = training.schedule.learning_rate, [*training.network.parameters()]
-    kept = {"momentum": config.momentum, "weight_decay": config.weight_decay}
-    optimizer, numbers = torch.optim.SGD(parameters, lr=rate, **kept), itertools.count()
+    optimizer, numbers = torch.optim.SGD(parameters, rate, config.momentum), itertools.count()
+    optimizer.param_groups[0]["weight_decay"] = config.weight_decay
 
     def outputs(frozen: Frozen | None, images: torch.Tensor) -> Any:
         with torch.no_grad():

@@ -170,8 +170,10 @@ class Figure:
     @property
     def published_text(self) -> str:
         """What was published."""
-        one, decimals = self.published, DECIMALS.get(self.metric, 1)
-        return number_shown(one and one.mean, one and one.deviation, decimals)
+        if self.published is None:
+            return number_shown(None)
+        mean, deviation = self.published.mean, self.published.deviation
+        return number_shown(mean, deviation, DECIMALS.get(self.metric, 1))
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ def _made_small(config: RunConfig, quick: Options) -> RunConfig:
 
 
 def _small_tasks(tasks: int, quick: Options) -> int:
-    return max(1, round(quick["tasks"] * tasks))
+    return max(1, round(float(quick["tasks"]) * tasks))
 
 
 def _with_small_counts(text: str, quick: Options) -> str:
