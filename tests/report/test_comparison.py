@@ -28,7 +28,6 @@ from distillmatch.report.comparison import (
 )
 from distillmatch.report.renderers import headline
 from distillmatch.runs import read_result
-from distillmatch.runs.result import STREAM_KEYS
 from distillmatch.sources import load_source
 from distillmatch.streams import build_stream
 from distillmatch.suite.catalogue import Experiment, Published, load_experiment
@@ -131,7 +130,6 @@ def test_a_table_has_the_seeds_that_were_run_and_says_whether_they_agree(tmp_pat
 
 
 def test_omega_comes_from_the_bound_of_the_same_recipe_and_seed_alone(tmp_path: Path) -> None:
-    """A bound that cuts the classes finer serves where none cuts them alike."""
     ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
     accuracies = [
         added(ledger, config_of("dm", seed=seed))["metrics"]["accuracies"] for seed in (0, 1)
@@ -148,14 +146,6 @@ def test_omega_comes_from_the_bound_of_the_same_recipe_and_seed_alone(tmp_path: 
     ]
     values = figure(table_of(experiment, Results(ledger)), "DM", "omega").values
     assert values == pytest.approx(expected)
-
-
-def test_a_bound_has_no_transfer_and_no_forgetting(tmp_path: Path) -> None:
-    ledger, experiment = Ledger(tmp_path / "ledger"), own(tmp_path)
-    added(ledger, config_of("offline", seed=0))
-    row = table_of(experiment, Results(ledger)).row("UB", "all")
-    assert row is not None and row.figures["bwt"].values == ()
-    assert row.figures["omega"].values == pytest.approx((100,))
 
 
 def archive(ledger: Ledger, preset: str, runs: dict[int, float]) -> None:
@@ -322,19 +312,6 @@ def test_the_table_gives_mean_and_deviation_over_seeds_of_finished_runs(tmp_path
     assert (tmp_path / "all.png").read_bytes() != (tmp_path / "one.png").read_bytes()
 
 
-def test_omega_comes_from_the_bound_of_the_same_stream_whatever_is_unlabeled() -> None:
-    bound = run("offline", order="parent", tasks=None)
-    learner = run("dm", unlabeled="positive", coreset=400, tasks=None)
-    elsewhere = run("dm", seed=2, unlabeled="positive", coreset=400, tasks=None)
-    assert "unlabeled" not in STREAM_KEYS
-    _, filled, without = with_omega([bound, learner, elsewhere])
-    both = zip(learner["metrics"]["accuracies"], bound["metrics"]["accuracies"], strict=True)
-    shares = [100 * a / b for a, b in both]
-    assert filled["metrics"]["omega"] == pytest.approx(fmean(shares))
-    assert filled["metrics"]["omega_curve"][3] == pytest.approx(fmean(shares[:4]))
-    assert without["metrics"]["omega"] is None, "seed 2 has no bound here"
-
-
 def test_a_bound_that_was_trained_otherwise_does_not_serve() -> None:
     others: list[dict[str, Any]] = [
         {"epochs": 20}, {"recipe": "as-written"}, {"network": "wrn-16-2"}
@@ -351,25 +328,25 @@ def test_a_bound_that_was_trained_otherwise_does_not_serve() -> None:
         assert with_omega([strong, learner])[1]["metrics"]["omega"] is None
 
 
-def test_a_bound_that_cuts_the_classes_finer_serves_where_none_cuts_them_alike() -> None:
+def test_a_bound_serves_where_it_learned_the_same_labels() -> None:
+    """It may have seen another unlabeled stream, and cut the classes into more tasks."""
     fine, finer, learner = run("offline", tasks=10), run("offline", tasks=20), run("dm")
-    after = {tasks: one["metrics"]["accuracies"] for tasks, one in ((10, fine), (20, finer))}
-    for bounds, offline in (
-        ([fine], after[10][1::2]),
-        ([finer], after[20][3::4]),
-        ([finer, fine], after[10][1::2]),
-    ):
-        filled = with_omega([*bounds, learner])[-1]
-        pairs = zip(learner["metrics"]["accuracies"], offline, strict=True)
-        assert filled["metrics"]["omega"] == pytest.approx(fmean(100 * a / b for a, b in pairs))
-    assert with_omega([learner, run("offline"), run("dm", tasks=10)])[2]["metrics"]["omega"] is None
+    _, filled = with_omega([fine, run("dm", unlabeled="task", coreset=400)])
+    assert filled["metrics"]["omega"] is not None
+    pairs = zip(learner["metrics"]["accuracies"], fine["metrics"]["accuracies"][1::2], strict=True)
+    expected = fmean(100 * a / b for a, b in pairs)
+    metrics = with_omega([finer, fine, learner])[-1]["metrics"]
+    assert metrics["omega"] == metrics["omega_curve"][-1] == pytest.approx(expected)
     again = [run(name, tasks=n, repetition=0.5) for name, n in (("offline", 10), ("dm", 5))]
-    assert with_omega(again)[1]["metrics"]["omega"] is None, "labels are divided over the tasks"
-    again[0] = run("offline", tasks=5, repetition=0.5)
-    assert with_omega([*again, learner])[1]["metrics"]["omega"] is not None
-    assert with_omega([again[0], learner])[1]["metrics"]["omega"] is None, "without repetition"
-    learner["classes"] = learner["classes"][::-1]
-    assert with_omega([fine, learner])[1]["metrics"]["omega"] is None, "other classes"
+    without = [
+        [run("offline"), run("dm", tasks=10)],
+        [run("offline"), run("dm", seed=2)],
+        again,  # labels are divided over the tasks
+        [run("offline", repetition=0.5), learner],
+        [fine, {**learner, "classes": learner["classes"][::-1]}],
+    ]
+    for results in without:
+        assert with_omega(results)[-1]["metrics"]["omega"] is None
 
 
 def test_a_stage_of_a_bound_learns_the_same_images_however_its_classes_are_cut() -> None:

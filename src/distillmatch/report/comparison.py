@@ -237,9 +237,14 @@ class Results:
 
     def runs(self, config: RunConfig, seeds: Iterable[int]) -> list[Result]:
         """Return the runs of a cell with these seeds that the ledger has."""
-        wanted = [config.replace(seed=seed) for seed in seeds]
-        found = [(one, self.find(one)) for one in wanted]
-        return [with_bound(run, self._bound(one, run)) for one, run in found if run is not None]
+        found = []
+        for one in (config.replace(seed=seed) for seed in seeds):
+            if (result := self.find(one)) is not None:
+                bounds, tasks = [bound_config(one)], len(result["task_sizes"])
+                if one.order == "random" and one.task_sizes is None:  # also those with more tasks
+                    bounds += [bounds[0].replace(tasks=count) for count in (2 * tasks, 20)]
+                found.append(with_omega([*filter(None, map(self.find, bounds)), result])[-1])
+        return found
 
     def archived(self, config: RunConfig) -> tuple[list[Result], str | None]:
         """Return the archived runs nearest to a cell, each by its nearest bound; and the preset."""
@@ -252,17 +257,6 @@ class Results:
             fits = len(offline) == len(result["metrics"]["accuracies"])
             runs.append(with_bound(result, offline if fits else None))
         return runs, next((one.preset for one in nearest.values()), None)
-
-    def _bound(self, config: RunConfig, run: Result) -> list[float] | None:
-        """Return the bound's accuracy after each task of a run, if the bound was run.
-
-        One of more tasks serves where its stages end where the tasks do.
-        """
-        bounds, sizes = [bound_config(config)], run["task_sizes"]
-        if config.order == "random" and config.task_sizes is None and not config.repetition:
-            bounds += [bounds[0].replace(tasks=count) for count in (2 * len(sizes), 20)]
-        found = [_stages(one, sizes) for one in map(self.find, bounds) if one is not None]
-        return next(filter(None, found), None)
 
 
 def table_of(experiment: Experiment, results: Results, seeds: Iterable[int] = ()) -> TableModel:
@@ -311,10 +305,6 @@ def _memory_figure(
 
 def _known(values: Iterable[float | None]) -> tuple[float, ...]:
     return tuple(value for value in values if value is not None)
-
-
-def _stages(bound: Result, sizes: Sequence[int]) -> list[float] | None:
-    return stages_of(bound["metrics"]["accuracies"], bound["task_sizes"], sizes)
 
 
 # Results side by side
@@ -402,8 +392,9 @@ def with_omega(results: Sequence[Result]) -> list[Result]:
     for result in results:
         if result["complete"] and result["metrics"]["omega"] is None:
             alike = [b for b in bounds[_bound_key(result)] if b["classes"] == result["classes"]]
-            found = filter(None, (_stages(bound, result["task_sizes"]) for bound in alike))
-            result = with_bound(result, next(found, None))  # noqa: PLW2901
+            sizes = result["task_sizes"]
+            stages = (stages_of(b["metrics"]["accuracies"], b["task_sizes"], sizes) for b in alike)
+            result = with_bound(result, next(filter(None, stages), None))  # noqa: PLW2901
         filled.append(result)
     return filled
 
