@@ -29,11 +29,11 @@ from distillmatch.suite.tuning import (
     SEARCHES,
     Selection,
     Space,
-    Tuning,
     Values,
     paper_space,
     parse_space,
     start_values,
+    tune,
     with_values,
 )
 
@@ -89,19 +89,19 @@ class Here:
         return failures
 
 
-def tune(
+def tuned(
     out: Path, work: Here, space: Space = SPACE, config: RunConfig = TINY, **selection: Any
 ) -> dict[str, Any]:
     chosen = Selection(**selection)
-    return Tuning(config, out, space, chosen, work, lambda sentence: None, work.dataset).run()
+    return tune(config, out, space, chosen, work, lambda sentence: None, work.dataset)
 
 
 def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path) -> None:
     dataset = make_dataset(classes=8, noise=True)
     with pytest.raises(TrainingError, match="all trials failed, the first for: in task 1"):
-        tune(tmp_path, Here(dataset), {"learning_rate": (1e30,)})
+        tuned(tmp_path, Here(dataset), {"learning_rate": (1e30,)})
     assert not (tmp_path / "best.yaml").exists()
-    record = tune(tmp_path, Here(dataset), search="grid")
+    record = tuned(tmp_path, Here(dataset), search="grid")
     trials = record["trials"]
     assert len(trials) == 6
     folds = build_stream(dataset, TINY).validation_folds()
@@ -133,12 +133,12 @@ def test_an_interrupted_search_goes_on_and_only_results_of_its_own_folds_count(
 
     def runs_of(given: Dataset = dataset, **options: Any) -> int:
         work = Here(given)
-        assert tune(out, work, space, **options)["trials"]
+        assert tuned(out, work, space, **options)["trials"]
         return len(work.done)
 
-    expected = tune(tmp_path / "never", Here(dataset), space)
+    expected = tuned(tmp_path / "never", Here(dataset), space)
     with pytest.raises(KeyboardInterrupt):
-        tune(out, Here(dataset, stop_after=7), space)
+        tuned(out, Here(dataset, stop_after=7), space)
     assert runs_of() == 2 and json.loads((out / "trials.json").read_text()) == expected
     next((out / "trials").glob("*/*/result.json")).write_bytes(b"")
     assert runs_of() == 1, "what is damaged is run again"
@@ -150,20 +150,20 @@ def test_an_interrupted_search_goes_on_and_only_results_of_its_own_folds_count(
 def test_the_folder_of_another_tuning_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     space: Space = {"learning_rate": (0.001, 0.1)}
     work = Here(make_dataset(classes=8, noise=True))
-    means = [trial["mean"] for trial in tune(tmp_path, work, space, metric="fgt")["trials"]]
+    means = [trial["mean"] for trial in tuned(tmp_path, work, space, metric="fgt")["trials"]]
     assert means[0] <= means[1], "less forgetting is better"
     with pytest.raises(ConfigError, match="needs at least two validation tasks"):
-        tune(tmp_path, work, space, metric="fgt", tasks=1)
+        tuned(tmp_path, work, space, metric="fgt", tasks=1)
     before = content_of(tmp_path)
     sentence = "holds another tuning: seed is 1 there and 2 here; choose another folder"
     with pytest.raises(RunFolderError, match=sentence):
-        tune(tmp_path, work, space, TINY.replace(seed=2))
+        tuned(tmp_path, work, space, TINY.replace(seed=2))
     assert content_of(tmp_path) == before
-    tune(tmp_path, work, space, TINY.replace(device="auto"))
+    tuned(tmp_path, work, space, TINY.replace(device="auto"))
     assert len(work.done) == 6, "the machine does not make it another tuning"
     (tmp_path / "trials.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"trials.json: expected a record of a tuning"):
-        tune(tmp_path, work, space)
+        tuned(tmp_path, work, space)
 
 
 def test_a_whole_tuning_looks_at_no_test_image(

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch tune --source cifar100 --search grid --runs-per-gpu 3
     """
     from distillmatch.report.charts import check_chart_name, draw_tuning
-    from distillmatch.suite.tuning import BEST, Selection, Tuning, paper_space, parse_space
+    from distillmatch.suite.tuning import BEST, Selection, paper_space, parse_space, tune
 
     check_chart_name(Path(PICTURE))
     config = with_absolute_locations(config_from(arguments, RunConfig))
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         queue = do_runs(jobs, out, arguments)
         return {name: queue.entries[name].reason for name in queue.names("failed")}
 
-    record = Tuning(config, out, space, selection, work, tell).run()
+    record = tune(config, out, space, selection, work, tell)
     draw_tuning(record, out / PICTURE)
     show(_trial_table(record))
     for what, name in (("best configuration", BEST), ("picture", PICTURE)):

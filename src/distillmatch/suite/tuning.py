@@ -179,120 +179,35 @@ class Selection(Config):
         return prod(sizes) if self.search == "grid" else 1 + sum(sizes) - len(sizes)
 
 
-class Tuning:
-    """One choice of hyperparameters, in a folder of its own.
+def tune(
+    config: RunConfig,
+    out: Path,
+    space: Space,
+    selection: Selection,
+    work: Work,
+    tell: Callable[[str], None],
+    dataset: Dataset | None = None,
+) -> dict[str, Any]:
+    """Try what the search proposes until it is over, and return the record of all trials.
 
-    `work` does the runs; `tell` is given a sentence on how far it is. `record` describes all trials
-    so far, best first, and is written to `trials.json` after each batch; the best configuration
-    stands in `best.yaml`.
+    `work` does the runs; `tell` is given a sentence on how far it is. The record has the trials so
+    far, best first, and is written to `trials.json` after each batch; the best configuration stands
+    in `best.yaml`.
     """
+    _check_same_tuning(config, out)
+    folds = _saved_folds(config, out, selection, dataset or load_source(config))
+    total, trials = selection.number_of_trials(space), dict[str, Trial]()
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "config": recorded_config(config),
+        "space": {name: list(values) for name, values in space.items()},
+        **selection.model_dump(),
+        "streams": list(folds.values()),
+    }
+    tell(f"{total} trials, on {len(folds)} folds each: {total * len(folds)} runs")
 
-    def __init__(
-        self,
-        config: RunConfig,
-        out: Path,
-        space: Space,
-        selection: Selection,
-        work: Work,
-        tell: Callable[[str], None],
-        dataset: Dataset | None = None,
-    ) -> None:
-        self.config = config
-        self.out = out
-        self.space = space
-        self.selection = selection
-        self.total = selection.number_of_trials(self.space)
-        self.trials: dict[str, Trial] = {}
-        self._work, self._tell = work, tell
-        self._check_same_tuning()
-        self._folds = self._saved_folds(dataset or load_source(config))
-
-    def run(self) -> dict[str, Any]:
-        """Try what the search proposes until it is over, and return the record of all trials."""
-        folds = self.selection.folds
-        self._tell(f"{self.total} trials, on {folds} folds each: {self.total * folds} runs")
-        start = start_values(self.config, self.space)
-        SEARCHES[self.selection.search](self.space, start, self._scores)
-        if failed := self._ranked()[0]["failed"]:
-            raise TrainingError(f"all trials failed, the first for: {failed}")
-        return self.record()
-
-    def record(self) -> dict[str, Any]:
-        """Return all that was tried, best first, as JSON can hold it."""
-        ranked = self._ranked()
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "config": recorded_config(self.config),
-            "space": {name: list(values) for name, values in self.space.items()},
-            **self.selection.model_dump(),
-            "streams": list(self._folds.values()),
-            "trials": ranked,
-            "best": None if ranked[0]["failed"] else ranked[0]["values"],
-        }
-
-    def _check_same_tuning(self) -> None:
-        """Refuse a folder in which another configuration was tuned: its choice would be lost."""
-        path = self.out / RECORD
-        if not path.exists():
-            return
-        record = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)
-        if not isinstance(recorded := record.get("config"), dict):
-            raise RunFolderError(f"{path}: config: expected names with values")
-        if listed := differences(recorded, self.config, PLACE_KEYS):
-            raise RunFolderError(
-                f"{self.out} holds another tuning: {listed}; choose another folder"
-            )
-
-    def _saved_folds(self, dataset: Dataset) -> dict[Path, str]:
-        """Save each fold's stream under a name that no other stream has; return what they are."""
-        verify(dataset)
-        chosen, folds = self.selection, {}
-        values = self.config.model_dump(include=set(StreamConfig.model_fields))
-        stream = build_stream(dataset, StreamConfig(**values))
-        streams = stream.validation_folds(chosen.folds, chosen.tasks)
-        if chosen.metric != "A_N" and len(streams[0]) < 2:
-            raise ConfigError(f"metric '{chosen.metric}' needs at least two validation tasks")
-        for number, fold in enumerate(streams, 1):
-            identity = f"{fold.fingerprint}/{fold.digest}"
-            digest = sha256(identity.encode()).hexdigest()[:12]
-            path = self.out / "folds" / f"fold{number}of{chosen.folds}-{digest}.json"
-            fold.save(path)
-            folds[path] = identity
-        return folds
-
-    def _scores(self, points: list[Values]) -> list[float | None]:
-        """Return how good the points are, running those of which something is missing."""
-        configs = [with_values(self.config, values) for values in points]
-        names = [run_name(config) for config in configs]
-        jobs: dict[str, list[Job]] = {}
-        for name, config in zip(names, configs, strict=True):
-            folder = self.out / "trials" / name
-            if name not in self.trials:
-                jobs[name] = [
-                    Job(f"{name}/{path.stem}", config, folder / path.stem, path)
-                    for path in self._folds
-                ]
-        missing = [job for runs in jobs.values() for job in runs if self._figure(job) is None]
-        failures = self._work(missing) if missing else {}
-        for name, values in zip(names, points, strict=True):
-            if name not in self.trials:
-                self.trials[name] = self._trial(name, values, jobs[name], failures)
-        self._write()
-        return [self.selection.score(self.trials[name]) for name in names]
-
-    def _trial(self, name: str, values: Values, runs: list[Job], failures: dict[str, str]) -> Trial:
-        known = [figure for job in runs if (figure := self._figure(job)) is not None]
-        mean = deviation = failed = None
-        if len(known) == len(runs):
-            mean, deviation = mean_and_deviation(known)
-        else:
-            reasons = (failures[job.name] for job in runs if job.name in failures)
-            failed = next(reasons, "a run of it left no result")
-        figures = {"figures": known, "mean": mean, "deviation": deviation, "failed": failed}
-        return {"name": name, "values": values, **figures}
-
-    def _figure(self, job: Job) -> float | None:
+    def figure(job: Job) -> float | None:
         """Return the metric of a finished run; a result of another stream is none."""
         if not (job.out / RESULT).exists():
             return None
@@ -301,26 +216,84 @@ class Tuning:
         except ResultError:
             return None  # whoever runs it says what is wrong
         learned = result["stream"]["fingerprint"]
-        if not result["complete"] or job.stream is None or learned != self._folds[job.stream]:
+        if not result["complete"] or job.stream is None or learned != folds[job.stream]:
             return None
-        return float(result["metrics"][self.selection.metric])
+        return float(result["metrics"][selection.metric])
 
-    def _ranked(self) -> list[Trial]:
-        def key(trial: Trial) -> tuple[bool, float]:
-            score = self.selection.score(trial)
-            return score is None, -(score or 0.0)
+    def try_points(points: list[Values]) -> list[float | None]:
+        """Return how good the points are, running those of which something is missing."""
+        tried, jobs = [], dict[str, list[Job]]()
+        for values in points:
+            chosen = with_values(config, values)
+            name = run_name(chosen)
+            folder = out / "trials" / name
+            tried.append((name, values))
+            places = [(f"{name}/{path.stem}", folder / path.stem, path) for path in folds]
+            jobs[name] = [Job(run, chosen, place, path) for run, place, path in places]
+        new = {name: values for name, values in tried if name not in trials}
+        missing = [job for name in new for job in jobs[name] if figure(job) is None]
+        failures = work(missing) if missing else {}
+        for name, values in new.items():
+            known = [one for job in jobs[name] if (one := figure(job)) is not None]
+            reasons = [failures[job.name] for job in jobs[name] if job.name in failures]
+            mean = deviation = failed = None
+            if len(known) == len(folds):
+                mean, deviation = mean_and_deviation(known)
+            else:
+                failed = [*reasons, "a run of it left no result"][0]
+            trial = {"name": name, "values": values, "figures": known}
+            trials[name] = {**trial, "mean": mean, "deviation": deviation, "failed": failed}
+        ranked = sorted(trials.values(), key=lambda one: _rank(selection.score(one)))
+        best = None if ranked[0]["failed"] else ranked[0]["values"]
+        record.update({"trials": ranked, "best": best})
+        text = json.dumps(record, indent=1, allow_nan=False)
+        write_atomically(out / RECORD, text + "\n", "writing the trials")
+        said = f"{len(ranked)} of {total} trials"
+        if best is not None:
+            chosen = with_values(config, best)
+            write_atomically(out / BEST, chosen.to_yaml(), "writing the best configuration")
+            said_best = ", ".join(f"{name} {value}" for name, value in best.items())
+            said += f", best so far {selection.metric} {ranked[0]['mean']:.2f} by {said_best}"
+        tell(said)
+        return [selection.score(trials[name]) for name, _ in tried]
 
-        return sorted(self.trials.values(), key=key)
+    SEARCHES[selection.search](space, start_values(config, space), try_points)
+    if failed := record["trials"][0]["failed"]:
+        raise TrainingError(f"all trials failed, the first for: {failed}")
+    return record
 
-    def _write(self) -> None:
-        """Write the record and the best configuration, and say how far it is."""
-        text = json.dumps(self.record(), indent=1, allow_nan=False)
-        write_atomically(self.out / RECORD, text + "\n", "writing the trials")
-        best, done = self._ranked()[0], len(self.trials)
-        said = f"{done} of {self.total} trials"
-        if not best["failed"]:
-            chosen = with_values(self.config, best["values"])
-            write_atomically(self.out / BEST, chosen.to_yaml(), "writing the best configuration")
-            values = ", ".join(f"{name} {value}" for name, value in best["values"].items())
-            said += f", best so far {self.selection.metric} {best['mean']:.2f} by {values}"
-        self._tell(said)
+
+def _rank(score: float | None) -> tuple[bool, float]:
+    return score is None, -(score or 0.0)
+
+
+def _check_same_tuning(config: RunConfig, out: Path) -> None:
+    """Refuse a folder in which another configuration was tuned: its choice would be lost."""
+    path = out / RECORD
+    if not path.exists():
+        return
+    record = read_record(path, "record of a tuning", FORMAT, VERSION, RunFolderError)
+    if not isinstance(recorded := record.get("config"), dict):
+        raise RunFolderError(f"{path}: config: expected names with values")
+    if listed := differences(recorded, config, PLACE_KEYS):
+        raise RunFolderError(f"{out} holds another tuning: {listed}; choose another folder")
+
+
+def _saved_folds(
+    config: RunConfig, out: Path, selection: Selection, dataset: Dataset
+) -> dict[Path, str]:
+    """Save each fold's stream under a name that no other stream has; return what they are."""
+    verify(dataset)
+    values = config.model_dump(include=set(StreamConfig.model_fields))
+    stream = build_stream(dataset, StreamConfig(**values))
+    streams = stream.validation_folds(selection.folds, selection.tasks)
+    if selection.metric != "A_N" and len(streams[0]) < 2:
+        raise ConfigError(f"metric '{selection.metric}' needs at least two validation tasks")
+    folds = {}
+    for number, fold in enumerate(streams, 1):
+        identity = f"{fold.fingerprint}/{fold.digest}"
+        digest = sha256(identity.encode()).hexdigest()[:12]
+        path = out / "folds" / f"fold{number}of{selection.folds}-{digest}.json"
+        fold.save(path)
+        folds[path] = identity
+    return folds
