@@ -80,19 +80,14 @@ def write_demo_page(
     them.
     """
     by_method = {result["method"]: result for result in results}
-    reached = {method: result["metrics"]["A_N"] for method, result in by_method.items()}
-    ahead, dm = reached["dm"] - reached["gd"], by_method["dm"]
+    dm = by_method["dm"]
     curves = [
         charts.Series(NAMES[method], method, [result["metrics"]["accuracies"]])
         for method, result in by_method.items()
     ]
     text = render(
         "demo.html",
-        outcome=f"After the last task DM recognizes {reached['dm']:.1f} % of the test images of "
-        f"all classes, {abs(ahead):.1f} points {'ahead of' if ahead >= 0 else 'behind'} GD "
-        f"({reached['gd']:.1f} %). Base has {reached['base']:.1f} %, the upper bound "
-        f"{reached['offline']:.1f} %, and WorldMatch, our own method, "
-        f"{reached['worldmatch']:.1f} %.",
+        reached={method: result["metrics"]["A_N"] for method, result in by_method.items()},
         tasks=len(dm["task_sizes"]),
         config=dm["config"],
         rows=[
@@ -143,11 +138,11 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
     best = sorted(report.best_by_class(history).items(), key=lambda pair: pair[1].now)
     text = render(
         "learner.html",
+        report=report,
+        summary=summary,
+        record=record,
         name=state.absolute().name,
-        lead=report.lead_sentence(summary),
         counts=_counts(record),
-        warnings=report.warnings_of(history),
-        accuracy=report.accuracy_sentences(history),
         chart=_accuracies(history),
         classes=[
             (label, (f"{one.now:.1f}", f"{one.best:.1f}", one.task), one.now / 100)
@@ -159,14 +154,8 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
             (f"{label} → {answer}", [f"{100 * count / total:.1f}"], count / total)
             for label, answer, count, total in report.confusions(record)[:MOST_CONFUSIONS]
         ],
-        environment=report.environment_sentences(record),
         taken=[(label, [f"{count:,}"], count / max(1, taken[0][1])) for label, count in taken],
         examples=explanation.examples,
-        figures=report.FIGURES,
-        history=[
-            (one["name"], report.classes_added(one), report.figures_of(one)) for one in history
-        ],
-        state=report.state_rows(summary),
         place=shown(shlex.quote(str(state))),
         version=version("distillmatch"),
     )
