@@ -59,25 +59,6 @@ class Cell:
         return f"{self.row}/{self.column}"
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A table or figure: its cells, row by row, and where in the paper it is.
-
-    One that is `beyond_paper` asks a question of its own; its first row is what the others are
-    compared with.
-    """
-
-    name: str
-    cells: tuple[Cell, ...]
-    title: str
-    kind: Literal["table", "figure"]
-    source: str
-    note: str
-    beyond_paper: bool
-    metrics: tuple[str, ...]
-    seeds: tuple[int, ...]
-
-
 def _figure(value: object) -> Published | None:
     """Read `15.6 ± 0.9`, or a mean alone; null where the paper has no figure."""
     if value is None:
@@ -134,7 +115,7 @@ class _File(Config):
                     raise impossible(f"published, row '{row}', {metric}", said)
         return self
 
-    def cells(self, where: str, recipe: RecipeName, allow: Collection[str]) -> Iterable[Cell]:
+    def made_cells(self, where: str, recipe: RecipeName, allow: Collection[str]) -> Iterable[Cell]:
         """Yield the cells, row by row; a recipe that a row or column names is that of its cells."""
         methods = plugin_names(METHODS)
         for row in self.rows:
@@ -148,6 +129,17 @@ class _File(Config):
                 lines = self.published.get(row, {}).items()
                 figures = {metric: one for metric, line in lines if (one := line[number])}
                 yield Cell(row, column, config, figures)
+
+
+class Experiment(_File):
+    """A table or figure: its cells, row by row, and where in the paper it is.
+
+    One that is `beyond_paper` asks a question of its own; its first row is what the others are
+    compared with.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
 
 
 def _merged(parts: Iterable[Options], place: str) -> Options:
@@ -205,18 +197,16 @@ def load_experiment(
             "numbers of tables and figures, and your own as a YAML file"
         )
     experiment = _experiment(path.stem, read_yaml(path), str(path), recipe, allow_import)
-    return replace(experiment, cells=tuple(_with_options(cell, path) for cell in experiment.cells))
+    cells = tuple(_with_options(cell, path) for cell in experiment.cells)
+    return experiment.model_copy(update={"cells": cells})
 
 
 def _experiment(
     name: str, content: object, where: str, recipe: RecipeName, allow: Collection[str]
 ) -> Experiment:
     file = _File.from_mapping(content, where)
-    about = {key: getattr(file, key) for key in _File.model_fields.keys() & _ABOUT}
-    return Experiment(name, tuple(file.cells(where, recipe, allow)), **about)
-
-
-_ABOUT = {*Experiment.__annotations__}
+    cells = tuple(file.made_cells(where, recipe, allow))
+    return Experiment.model_construct(**dict(file), name=name, cells=cells)
 
 
 def _with_options(cell: Cell, path: Path) -> Cell:
@@ -248,8 +238,8 @@ def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
         Cell(cell.row, columns[cell.column], _made_small(cell.config, quick), {})
         for cell in experiment.cells
     )
-    title = _with_small_counts(experiment.title, quick)
-    return replace(experiment, title=title, note=" ".join(quick["note"].split()), cells=cells)
+    title, note = _with_small_counts(experiment.title, quick), " ".join(quick["note"].split())
+    return experiment.model_copy(update={"title": title, "note": note, "cells": cells})
 
 
 def at_all_scales(experiment: Experiment) -> list[Experiment]:
