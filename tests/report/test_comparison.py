@@ -179,9 +179,7 @@ def test_an_archived_run_is_shown_where_there_is_no_other_and_is_never_judged(
     assert now.values == (30.0,) and now.archived is None and now.verdict == "agrees"
 
 
-def test_memory_is_measured_by_the_coresets_with_which_base_reaches_as_much(
-    tmp_path: Path,
-) -> None:
+def test_memory_is_measured_by_the_coresets_with_which_base_reaches_as_much(tmp_path: Path) -> None:
     experiment = own(
         tmp_path,
         metrics=["equivalent_coreset", "memory_saving"],

@@ -8,12 +8,7 @@ import yaml
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
-from distillmatch.suite.catalogue import (
-    Published,
-    at_scale,
-    experiment_names,
-    load_experiment,
-)
+from distillmatch.suite.catalogue import Published, at_scale, experiment_names, load_experiment
 from distillmatch.suite.names import run_name
 
 OWN: dict[str, Any] = {

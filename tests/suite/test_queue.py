@@ -109,9 +109,7 @@ def test_a_lost_run_is_handed_out_once_more(tmp_path: Path) -> None:
 @settings(max_examples=20, deadline=None)
 @given(turns=st.lists(st.integers(0, 2), min_size=12, max_size=30))
 def test_processes_that_share_folders_run_everything_once(
-    turns: list[int],
-    result: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
+    turns: list[int], result: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Three queues take and finish runs in any order of events; a run under way is locked."""
     jobs = jobs_in(tmp_path_factory.mktemp("work"), "base", seeds=4)

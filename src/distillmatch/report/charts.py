@@ -96,7 +96,7 @@ def draw_comparison(results: Sequence[Result], path: Path) -> None:
         reached = np.mean([run["metrics"]["A_N"] for run in runs])
         curves = [run["metrics"]["accuracies"] for run in runs]
         series.append(Series(f"{name}: {reached:.1f}", method, curves))
-    figure = line_chart("Accuracy over all classes seen", "tasks learned", series, (7, 6))
+    figure = line_chart("Accuracy over all classes seen", "tasks learned", series, (5.4, 5))
     _save(figure, path, "drawing the results")
 
 
@@ -104,7 +104,7 @@ def draw_tuning(record: dict[str, Any], path: Path) -> None:
     """Draw a panel for each hyperparameter: all trials but failed ones, and the best."""
     space, config = record["space"], record["config"]
     done = [trial for trial in record["trials"] if trial["failed"] is None]
-    figure = _figure(max(5.0, 3.6 * len(space)), 4)
+    figure = _figure(max(5.0, 3 * len(space)), 4)
     panels = figure.subplots(1, len(space), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(panels, space.items(), strict=True):
         points = [(values.index(trial["values"][name]), trial["mean"]) for trial in done]

@@ -272,7 +272,7 @@ def table_of(experiment: Experiment, results: Results, seeds: Iterable[int] = ()
         own, preset, archived = runs[cell.name], None, list[Result]()
         if not own:
             archived, preset = results.archived(cell.config)
-        figures = {}
+        figures: dict[str, Figure] = {}
         for metric in experiment.metrics:
             published = cell.published.get(metric)
             if metric in MEMORY:

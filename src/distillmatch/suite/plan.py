@@ -63,9 +63,7 @@ def _names(cell: Cell) -> tuple[str, str, str]:
 
 
 def _refuse_absent(
-    experiments: Sequence[Experiment],
-    methods: Collection[str] | None,
-    names: Sequence[str] | None,
+    experiments: Sequence[Experiment], methods: Collection[str] | None, names: Sequence[str] | None
 ) -> None:
     """Refuse methods and names of cells that no experiment has."""
     cells = [cell for one in experiments for cell in one.cells]
