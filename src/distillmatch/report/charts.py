@@ -179,13 +179,16 @@ def is_installed() -> bool:
 def check_chart_name(path: Path) -> None:
     """Refuse a chart that cannot be drawn, before any work is done that would need it."""
     check_picture_name(path, ENDINGS)
+    _require_matplotlib()
+
+
+def _require_matplotlib() -> None:
     if not is_installed():
         raise ConfigError("charts need matplotlib: pip install 'distillmatch[report]'")
 
 
 def _figure(width: float, height: float) -> Any:
-    if not is_installed():
-        raise ConfigError("charts need matplotlib: pip install 'distillmatch[report]'")
+    _require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -112,7 +112,8 @@ def code_shown(result: Result) -> str:
     if commit["id"] == "unknown":
         return "unknown commit"
     copied = f", tree {commit['tree'][:8]}" if "tree" in commit else ", changes unknown"
-    return f"{commit['id'][:8]}{({True: ' with changes', False: ''}).get(commit['dirty'], copied)}"
+    beside = {True: " with changes", False: "", None: copied}[commit["dirty"]]
+    return f"{commit['id'][:8]}{beside}"
 
 
 def with_bound(result: Result, offline: Sequence[float] | None) -> Result:
@@ -165,7 +166,8 @@ class Figure:
     def text(self) -> str:
         """Mean ± deviation, and a mark if a run is archived."""
         said = number_shown(self.mean, self.deviation, DECIMALS.get(self.metric, 1))
-        return "> " * self.at_least + said + " †" * bool(self.archived and self.values)
+        said = f"> {said}" if self.at_least else said
+        return f"{said} †" if self.archived and self.values else said
 
     @property
     def published_text(self) -> str:
