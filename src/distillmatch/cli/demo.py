@@ -82,10 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def compare_methods(out: Path) -> None:
-    """Draw the stream and its views, train the methods, and write the page.
-
-    An interrupted demo is resumed by the same command.
-    """
+    """Draw the stream and its views, train the methods, and write the page."""
     from distillmatch.report.comparison import comparison_table, with_omega
     from distillmatch.report.pages import write_demo_page
     from distillmatch.runs import read_result

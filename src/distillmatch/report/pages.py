@@ -74,11 +74,7 @@ def png(image: NDArray[np.uint8]) -> str:
 def write_demo_page(
     results: Sequence[Result], dataset: Dataset, accepted: Mapping[int, Sequence[Any]], folder: Path
 ) -> Path:
-    """Write `index.html` beside the pictures and results of a demo, and return its path.
-
-    `accepted` are the accepted images of DM's tasks, by the number of the task, as its log has
-    them.
-    """
+    """Write a demo's `index.html`; `accepted` are images that DM accepted, by task, as logged."""
     by_method = {result["method"]: result for result in results}
     dm = by_method["dm"]
     curves = [

@@ -174,10 +174,7 @@ def draw_stream(dataset: Dataset, stream: Stream, path: Path) -> None:
 
 
 def color_of_class(place: int, first: int, last: int, learned: int) -> Color:
-    """Return the color of a class by its place in the learning order: past, present or future.
-
-    Places from `learned` on are of classes that are never learned.
-    """
+    """Return the color of a class by its place in the learning order of so many classes."""
     if place == UNKNOWN:
         return INK
     if place >= learned:
@@ -230,10 +227,7 @@ def draw_views_of(dataset: Dataset, seed: int, path: Path) -> None:
 def draw_learner(
     tasks: Sequence[tuple[Mapping[str, Any], Sequence[Pixels], Sequence[Pixels]]], path: Path
 ) -> None:
-    """Draw tasks side by side: what was given, what was recognized, and how well it went.
-
-    Each is a record, an image of each new class, and some that the environment contributed.
-    """
+    """Draw tasks side by side, each a record, images of new classes, and some of the camera's."""
     sheet = Sheet(IN_A_ROW * (SIDE + GAP), len(tasks))
     for record, labeled, examples in tasks:
         test, added = record["test"] or {}, len(record["added"])

@@ -55,11 +55,7 @@ class Check:
         self._waiting: list[tuple[Report, str, dict[str, Any], Tally]] = []
 
     def add(self, result: Result, name: str | None) -> Report:
-        """Check a result that `read_result` returned and that the ledger has under a name.
-
-        Without a name it is of no ledger, and may be any run. The report is whole once `finish` was
-        called.
-        """
+        """Check a result that the ledger has under a name, if it is in one, but for Ω."""
         try:
             config = config_of(result)
             options = [*_options(config, result)]

@@ -89,11 +89,7 @@ class Archived(BaseModel, frozen=True):
 
 
 class Archive:
-    """Results of options that are gone: a folder whose `index.json` says what stands in for what.
-
-    Its files are never written. A run that no result is of yet may be shown by the archived one
-    that is nearest to it, marked as such.
-    """
+    """A folder of results of options that are gone; `index.json` says what stands in for what."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,10 +99,7 @@ class Archive:
         return sorted(path for path in self.folder.glob("*.json") if path.name != INDEX)
 
     def nearest(self, config: RunConfig) -> dict[int, Archived]:
-        """Return the archived results that are nearest to a run, by seed, those of one preset.
-
-        They are on class orders of our own.
-        """
+        """Return the archived results nearest to a run, by seed; they are of one preset."""
         found: dict[int, Archived] = {}
         for seed in ARCHIVED_SEEDS:
             name = run_name(config.replace(splits="hashed", seed=seed))

@@ -21,10 +21,7 @@ _RESERVED = re.compile(
 
 
 def bound_config(config: RunConfig) -> RunConfig:
-    """Return the upper bound that Ω of a run is measured by: same labels, recipe and training.
-
-    It sees labeled images alone, all of them, so that it is one run for every unlabeled stream.
-    """
+    """Return the upper bound of a run: all labeled images alone, same recipe and training."""
     return config.replace(
         method=BOUND,
         options={},

@@ -25,11 +25,10 @@ def plan(
     *,
     bounds: bool = True,
 ) -> list[PlannedRun]:
-    """Return the runs of some experiments, bounds first, so that others find theirs in the ledger.
+    """Return the runs of some experiments, those of bounds first.
 
-    Without `seeds`, each experiment's own. `methods` and `cells` choose as in `chosen_cells`, in
-    the order of the names. The bound of every run is in the plan too, because Ω needs it, unless
-    there are to be no `bounds` but those asked for.
+    Without `seeds`, each experiment's own. `methods` and `cells` choose as in `chosen_cells`. With
+    `bounds`, the bound of every run is in the plan too, because Ω needs it.
     """
     _refuse_absent(experiments, methods, cells)
     found: dict[str, PlannedRun] = {}
