@@ -240,7 +240,6 @@ def make_corpus(root: Path) -> None:
     config = recorded_config(RunConfig.from_yaml(root / "tune.yaml"))
     record = {"format": "distillmatch tuning", "version": 1, "config": config}
     (root / "tuned" / "trials.json").write_text(json.dumps(record))
-    (root / "space.yaml").write_text("learning_rate: [0.1, 0.2]\nweight_decay: [0.0005]\n")
     save_file(make_weights(), root / "weights.safetensors")
     torch.save(make_weights(), root / "weights.pt")
     must("stream --config stream.yaml --save stream.json")
@@ -322,7 +321,6 @@ CASES: tuple[tuple[str, str, tuple[Damage, ...]], ...] = (
     ("suite list suite.yaml --ledger out", "suite.yaml", (TEXT, BYTES)),
     ("suite run suite.yaml --dry-run --ledger out --work out", "suite.yaml", (TEXT,)),
     (TUNE, "tuned/trials.json", (TEXT, BYTES)),
-    (f"{TUNE} --space space.yaml", "space.yaml", (TEXT, BYTES)),
     (LEARN_ON, "unfinished/checkpoints/*.safetensors", (damage_checkpoint, BYTES)),
     ("inspect state", "state/learner.json", (TEXT, TEXT, BYTES)),
     (f"{PREDICT} data/ant", "state/learner.json", (TEXT,)),

@@ -44,7 +44,6 @@ STYLES = {
     "offline-unlabeled": ("#56b4e9", "P", "--"),
 }
 FALLBACK = ("#999933", "h", "-")
-METRICS = {"A_N": "accuracy A_N, %", "bwt": "backward transfer, %", "fgt": "forgetting, %"}
 METADATA = ("Creator", "Date", "Format", "Type")
 """What SVG is written without."""
 ENDINGS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
@@ -108,14 +107,14 @@ def draw_tuning(record: dict[str, Any], path: Path) -> None:
     panels = figure.subplots(1, len(space), sharey=True, squeeze=False)[0]
     for axes, (name, values) in zip(panels, space.items(), strict=True):
         points = [(values.index(trial["values"][name]), trial["mean"]) for trial in done]
-        best = dict(sorted(points, reverse=record["metric"] == "fgt"))  # the last of a value counts
+        best = dict(sorted(points))  # the last of a value counts
         axes.plot(*zip(*points, strict=True), "o", color=GRAY, alpha=0.4, label="a trial")
         axes.plot(best.keys(), best.values(), "s-", color=BLUE, label="best of a value")
         axes.plot(*points[0], "*", color=VERMILION, ms=16, label="best of all")
         axes.set_xticks(range(len(values)), [str(value) for value in values])
         axes.set_xlabel(name.replace("_", " "))
         axes.grid(color=RULE)
-    panels[0].set_ylabel(METRICS[record["metric"]])
+    panels[0].set_ylabel("accuracy A_N, %")
     panels[0].legend(frameon=False)
     figure.suptitle(
         f"{config['method']} on {config['source']}, unlabeled {config['unlabeled']}: "

@@ -5,7 +5,7 @@ so what is finished is never run again, whichever search asks for it.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
 from math import prod
@@ -14,15 +14,13 @@ from typing import Any, Literal
 
 import yaml
 
-from distillmatch.config import PLACE_KEYS, Config, RunConfig, StreamConfig, parse_yaml, read_yaml
-from distillmatch.config.base import Count
+from distillmatch.config import PLACE_KEYS, RunConfig, StreamConfig, parse_yaml
 from distillmatch.errors import ConfigError, ResultError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.methods import find_method, with_options
 from distillmatch.methods.detector import true_positive_rate
 from distillmatch.methods.method import HIGH_RATE
 from distillmatch.metrics import mean_and_deviation
-from distillmatch.plugins import refuse_code
 from distillmatch.runs import read_result
 from distillmatch.runs.folder import RESULT, differences
 from distillmatch.runs.result import recorded_config
@@ -32,7 +30,7 @@ from distillmatch.streams import build_stream
 from distillmatch.suite.names import run_name
 
 FORMAT, VERSION = "distillmatch tuning", 1
-RECORD, BEST = "trials.json", "best.yaml"
+RECORD, BEST, METRIC = "trials.json", "best.yaml", "A_N"
 Values = dict[str, Any]
 Space = dict[str, tuple[Any, ...]]
 TryPoints = Callable[[list[Values]], list[float | None]]
@@ -40,7 +38,7 @@ TryPoints = Callable[[list[Values]], list[float | None]]
 Work = Callable[[Sequence[Job]], dict[str, str]]
 """Does runs, and returns by name why some of them failed."""
 Trial = dict[str, Any]
-"""One point of the space as it is recorded: the metric on each fold, or why there is none."""
+"""One point of the space as it is recorded: A_N on each fold, or why there is none."""
 
 PAPER: Space = {
     "learning_rate": (0.005, 0.01, 0.05, 0.1, 0.5),
@@ -87,43 +85,27 @@ def paper_space(config: RunConfig) -> Space:
     return {key: values for key, values in PAPER.items() if key in keys}
 
 
-def parse_space(
-    words: Sequence[str], config: RunConfig, allow_import: Collection[str] = ()
-) -> Space:
-    """Return the space that words describe: `name=value,value` each, or one YAML file."""
-    where, lists = "--space", list[tuple[Any, Any]]()
-    if len(words) == 1 and "=" not in words[0]:
-        where, read = words[0], read_yaml(Path(words[0]))
-        if not isinstance(read, dict):
-            raise ConfigError(f"{where}: expected hyperparameters with lists of values")
-        refuse_code(read, where, allow_import)
-        lists, words = list(read.items()), ()
-    for name, _, values in (word.partition("=") for word in words):
-        if not name or not all(value.strip() for value in values.split(",")):
-            raise ConfigError(
-                "--space takes name=value,value without empty values, or one YAML file, not "
-                f"'{name}={values}'"
-            )
-        try:
-            lists.append((name, [parse_yaml(value) for value in values.split(",")]))
-        except yaml.YAMLError:
-            raise ConfigError(f"--space: '{values}' is no list of values") from None
+def parse_space(words: Sequence[str], config: RunConfig) -> Space:
+    """Return the space that words describe: `name=value,value` each."""
     space: Space = {}
-    for written, values in lists:
-        name = str(written).replace("-", "_")
+    for written, _, listed in (word.partition("=") for word in words):
+        name, values = written.replace("-", "_"), listed.split(",")
+        if not name or not all(value.strip() for value in values):
+            raise ConfigError(
+                f"--space takes name=value,value without empty values, not '{written}={listed}'"
+            )
         if name in StreamConfig.model_fields or name in PLACE_KEYS:
-            raise ConfigError(f"{where}: {name} is part of the setting, not a hyperparameter")
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"{where}: {name} must be given a list of values, not {values!r}")
+            raise ConfigError(f"--space: {name} is part of the setting, not a hyperparameter")
         if name in space:
-            raise ConfigError(f"{where}: {name} is given twice, with dashes and with underscores")
+            raise ConfigError(f"--space: {name} is given twice")
         try:
-            checked = (_value(with_values(config, {name: value}), name) for value in values)
+            given = [{name: parse_yaml(value)} for value in values]
+            checked = (_value(with_values(config, one), name) for one in given)
             space[name] = tuple(dict.fromkeys(checked))  # 5 and 5.0 are one value
+        except yaml.YAMLError:
+            raise ConfigError(f"--space: '{listed}' is no list of values") from None
         except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    if not space:
-        raise ConfigError(f"{where}: there are no hyperparameters to choose")
+            raise ConfigError(f"--space: {error}") from None
     return space
 
 
@@ -160,32 +142,16 @@ def _value(config: RunConfig, name: str) -> Any:
     return getattr(find_method(config.method).Options(**config.options), name)
 
 
-class Selection(Config):
-    """How hyperparameters are chosen: the search, the folds and the metric."""
-
-    search: Literal["coordinate", "grid"] = "coordinate"
-    folds: Count = 3
-    tasks: Count | None = None
-    metric: Literal["A_N", "bwt", "fgt"] = "A_N"
-
-    def score(self, trial: Trial) -> float | None:
-        """Return how good a trial is, higher being better."""
-        mean: float | None = trial["mean"]
-        return -mean if mean is not None and self.metric == "fgt" else mean
-
-    def number_of_trials(self, space: Space) -> int:
-        """Return how many points the search tries."""
-        sizes = [len(values) for values in space.values()]
-        return prod(sizes) if self.search == "grid" else 1 + sum(sizes) - len(sizes)
-
-
 def tune(
     config: RunConfig,
     out: Path,
     space: Space,
-    selection: Selection,
     work: Work,
     tell: Callable[[str], None],
+    *,
+    search: Literal["coordinate", "grid"] = "coordinate",
+    folds: int = 3,
+    tasks: int | None = None,
     dataset: Dataset | None = None,
 ) -> dict[str, Any]:
     """Try what the search proposes until it is over, and return the record of all trials.
@@ -195,30 +161,19 @@ def tune(
     in `best.yaml`.
     """
     _check_same_tuning(config, out)
-    folds = _saved_folds(config, out, selection, dataset or load_source(config))
-    total, trials = selection.number_of_trials(space), dict[str, Trial]()
+    streams = _saved_folds(config, out, folds, tasks, dataset or load_source(config))
+    trials: dict[str, Trial] = {}
     record: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "config": recorded_config(config),
         "space": {name: list(values) for name, values in space.items()},
-        **selection.model_dump(),
-        "streams": list(folds.values()),
+        **{"search": search, "folds": folds, "tasks": tasks, "metric": METRIC},
+        "streams": list(streams.values()),
     }
-    tell(f"{total} trials, on {len(folds)} folds each: {total * len(folds)} runs")
-
-    def figure(job: Job) -> float | None:
-        """Return the metric of a finished run; a result of another stream is none."""
-        if not (job.out / RESULT).exists():
-            return None
-        try:
-            result = read_result(job.out)
-        except ResultError:
-            return None  # whoever runs it says what is wrong
-        learned = result["stream"]["fingerprint"]
-        if not result["complete"] or job.stream is None or learned != folds[job.stream]:
-            return None
-        return float(result["metrics"][selection.metric])
+    sizes = [len(values) for values in space.values()]
+    total = prod(sizes) if search == "grid" else 1 + sum(sizes) - len(sizes)
+    tell(f"{total} trials, on {folds} folds each: {total * folds} runs")
 
     def try_points(points: list[Values]) -> list[float | None]:
         """Return how good the points are, running those of which something is missing."""
@@ -228,22 +183,23 @@ def tune(
             name = run_name(chosen)
             folder = out / "trials" / name
             tried.append((name, values))
-            places = [(f"{name}/{path.stem}", folder / path.stem, path) for path in folds]
+            places = [(f"{name}/{path.stem}", folder / path.stem, path) for path in streams]
             jobs[name] = [Job(run, chosen, place, path) for run, place, path in places]
         new = {name: values for name, values in tried if name not in trials}
-        missing = [job for name in new for job in jobs[name] if figure(job) is None]
+        missing = [job for name in new for job in jobs[name] if _figure(job, streams) is None]
         failures = work(missing) if missing else {}
         for name, values in new.items():
-            known = [one for job in jobs[name] if (one := figure(job)) is not None]
+            known = [one for job in jobs[name] if (one := _figure(job, streams)) is not None]
             reasons = [failures[job.name] for job in jobs[name] if job.name in failures]
             mean = deviation = failed = None
-            if len(known) == len(folds):
+            if len(known) == folds:
                 mean, deviation = mean_and_deviation(known)
             else:
                 failed = [*reasons, "a run of it left no result"][0]
             trial = {"name": name, "values": values, "figures": known}
             trials[name] = {**trial, "mean": mean, "deviation": deviation, "failed": failed}
-        ranked = sorted(trials.values(), key=lambda one: _rank(selection.score(one)))
+        ranked = sorted(trials.values(), key=lambda one: -(one["mean"] or 0.0))
+        ranked.sort(key=lambda one: one["mean"] is None)
         best = None if ranked[0]["failed"] else ranked[0]["values"]
         record.update({"trials": ranked, "best": best})
         text = json.dumps(record, indent=1, allow_nan=False)
@@ -253,18 +209,28 @@ def tune(
             chosen = with_values(config, best)
             write_atomically(out / BEST, chosen.to_yaml(), "writing the best configuration")
             said_best = ", ".join(f"{name} {value}" for name, value in best.items())
-            said += f", best so far {selection.metric} {ranked[0]['mean']:.2f} by {said_best}"
+            said += f", best so far {METRIC} {ranked[0]['mean']:.2f} by {said_best}"
         tell(said)
-        return [selection.score(trials[name]) for name, _ in tried]
+        return [trials[name]["mean"] for name, _ in tried]
 
-    SEARCHES[selection.search](space, start_values(config, space), try_points)
+    SEARCHES[search](space, start_values(config, space), try_points)
     if failed := record["trials"][0]["failed"]:
         raise TrainingError(f"all trials failed, the first for: {failed}")
     return record
 
 
-def _rank(score: float | None) -> tuple[bool, float]:
-    return score is None, -(score or 0.0)
+def _figure(job: Job, streams: Mapping[Path, str]) -> float | None:
+    """Return the metric of a finished run; a result of another stream is none."""
+    if not (job.out / RESULT).exists():
+        return None
+    try:
+        result = read_result(job.out)
+    except ResultError:
+        return None  # whoever runs it says what is wrong
+    learned = result["stream"]["fingerprint"]
+    if not result["complete"] or job.stream is None or learned != streams[job.stream]:
+        return None
+    return float(result["metrics"][METRIC])
 
 
 def _check_same_tuning(config: RunConfig, out: Path) -> None:
@@ -280,20 +246,17 @@ def _check_same_tuning(config: RunConfig, out: Path) -> None:
 
 
 def _saved_folds(
-    config: RunConfig, out: Path, selection: Selection, dataset: Dataset
+    config: RunConfig, out: Path, count: int, tasks: int | None, dataset: Dataset
 ) -> dict[Path, str]:
     """Save each fold's stream under a name that no other stream has; return what they are."""
     verify(dataset)
     values = config.model_dump(include=set(StreamConfig.model_fields))
     stream = build_stream(dataset, StreamConfig(**values))
-    streams = stream.validation_folds(selection.folds, selection.tasks)
-    if selection.metric != "A_N" and len(streams[0]) < 2:
-        raise ConfigError(f"metric '{selection.metric}' needs at least two validation tasks")
     folds = {}
-    for number, fold in enumerate(streams, 1):
+    for number, fold in enumerate(stream.validation_folds(count, tasks), 1):
         identity = f"{fold.fingerprint}/{fold.digest}"
         digest = sha256(identity.encode()).hexdigest()[:12]
-        path = out / "folds" / f"fold{number}of{selection.folds}-{digest}.json"
+        path = out / "folds" / f"fold{number}of{count}-{digest}.json"
         fold.save(path)
         folds[path] = identity
     return folds
