@@ -21,6 +21,7 @@ from distillmatch.cli.queue import (
 from distillmatch.config import LOCATION_KEYS, PLACE_KEYS, RunConfig
 from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
+from distillmatch.files import check_writable
 from distillmatch.suite.catalogue import (
     Experiment,
     Scale,
@@ -201,7 +202,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(Queue(jobs, ledger, tell, in_order=arguments.in_order))
         return 0
-    ledger.check_writable()
+    check_writable(ledger.folder, "writing to the ledger")
     queue = do_runs(jobs, work, arguments, ledger, arguments.in_order)
     print_tables(experiments, ledger, seeds, methods, cells)
     say(f"{describe(queue)}; results are in {ledger.folder}")

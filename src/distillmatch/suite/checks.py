@@ -86,7 +86,7 @@ class Check:
                 keys = ("omega", "omega_double_sum", "omega_curve")
                 facts = [(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys]
                 found.append(_wrong(facts))
-            report.problems += min(found, key=len) if found else []
+            report.problems += sorted(found, key=len)[0] if found else []
 
     def _problems_of_name(self, config: RunConfig, name: str | None) -> Iterator[str]:
         """Compare the configuration with that of the experiment's run, and with the file's name."""

@@ -10,13 +10,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
-from distillmatch.files import check_writable, read_record, write_atomically
+from distillmatch.files import read_record, write_atomically
 from distillmatch.runs import read_result
 from distillmatch.runs.result import config_of
 from distillmatch.suite.names import run_name
 
 Result = dict[str, Any]
-WRITING = "writing to the ledger"
 INDEX = "index.json"
 ARCHIVED_SEEDS = (1, 2, 3)
 
@@ -55,10 +54,6 @@ class Ledger:
         same = config_of(result, path).identity() == config.identity()
         return result if same and result["complete"] and not _of_saved_stream(result) else None
 
-    def check_writable(self) -> None:
-        """Refuse to begin where no result could be added."""
-        check_writable(self.folder, WRITING)
-
     def add(self, result: Result) -> Path:
         """Write a complete result under its name, atomically."""
         if not result.get("complete"):
@@ -77,7 +72,9 @@ class Ledger:
         if ":" not in config.method:  # a result does not decide which module is imported
             config = with_options(config)
         path = self.path_of(config)
-        write_atomically(path, json.dumps(result, indent=1, allow_nan=False) + "\n", WRITING)
+        write_atomically(
+            path, json.dumps(result, indent=1, allow_nan=False) + "\n", "writing to the ledger"
+        )
         return path
 
 
