@@ -244,7 +244,6 @@ def make_corpus(root: Path) -> None:
         "bound.yaml": {**run, "method": "offline", "options": {}},
         "suite.yaml": suite,
         "tune.yaml": tune,
-        "space.yaml": {"learning_rate": [0.1, 0.2], "weight_decay": [0.0005]},
         "tuned/trials.json": {**trials, "config": config},
         "ledger/archive/index.json": {
             "format": "distillmatch archive", "version": 1, "runs": {"folder-dm": [entry]}
@@ -313,7 +312,6 @@ CASES: tuple[tuple[str, str, tuple[Damage, ...]], ...] = (
     ("suite list suite.yaml --ledger out", "suite.yaml", (TEXT, BYTES)),
     ("suite run suite.yaml --dry-run --ledger out --work out", "suite.yaml", (TEXT,)),
     (TUNE, "tuned/trials.json", (TEXT, BYTES)),
-    (f"{TUNE} --space space.yaml", "space.yaml", (TEXT, BYTES)),
     (LEARN_ON, "unfinished/checkpoints/*.safetensors", (CHECKPOINT, BYTES)),
     ("inspect state", "state/learner.json", (TEXT, TEXT, BYTES)),
     (f"{PREDICT} data/ant", "state/learner.json", (TEXT,)),

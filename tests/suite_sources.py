@@ -1,6 +1,5 @@
 """What runs in worker processes need: a small configuration, a source that fails."""
 
-import os
 from typing import Any
 
 from small_runs import SOURCE
@@ -23,16 +22,6 @@ COMMON: dict[str, Any] = {
 
 def broken(config: StreamConfig) -> Dataset:
     raise SourceError("there are no images here")
-
-
-class LostBoard:
-    """Goes down with its node when it is first asked for events."""
-
-    def put(self, event: dict[str, Any]) -> None:
-        """Take an event, and lose it."""
-
-    def take(self) -> None:
-        os._exit(1)
 
 
 def nothing(sentence: str) -> None:

@@ -193,15 +193,14 @@ def test_pseudo_label_quality_agrees_with_counting(
     images: list[tuple[bool, int, int]], past: int
 ) -> None:
     gate, guesses, truth = (np.array(column) for column in zip(*images, strict=True))
-    found = pseudo_label_quality(gate, guesses, truth, past)
+    accepted, of_past, right = pseudo_label_quality(gate, guesses, truth, past)
     judged = [(guess, true) for taken, guess, true in images if taken and true >= 0]
-    assert found.accepted == pytest.approx(100 * sum(taken for taken, _, _ in images) / len(images))
+    assert accepted == pytest.approx(100 * sum(taken for taken, _, _ in images) / len(images))
     if not judged:
-        assert found.past is None
-        assert found.right is None
+        assert of_past is None and right is None
         return
-    assert found.past == pytest.approx(100 * sum(true < past for _, true in judged) / len(judged))
-    assert found.right == pytest.approx(100 * sum(g == true for g, true in judged) / len(judged))
+    assert of_past == pytest.approx(100 * sum(true < past for _, true in judged) / len(judged))
+    assert right == pytest.approx(100 * sum(g == true for g, true in judged) / len(judged))
 
 
 def test_nothing_accepted_leaves_quality_unmeasured() -> None:

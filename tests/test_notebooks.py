@@ -10,7 +10,7 @@ from small_runs import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL: dict[str, dict[str, Any]] = {
     "reproduce-a-cell": {
-        "CHANGES": {"tasks": 2, "epochs": 2, "labels_per_class": 2, "unlabeled_per_task": 32},
+        "CHANGES": {"tasks": 2, "epochs": 2, "labels_per_class": 2, "unlabeled_per_task": 32}
     },
     "your-own-images": {"EPOCHS": 2, "LABELS": 6},
 }

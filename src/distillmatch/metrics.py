@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import atan, exp, lgamma, pi, sqrt
 from statistics import fmean, stdev
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,11 +34,12 @@ def task_accuracies(
     each class in learning order, as `labels` number them; images of later tasks are left out.
     """
     ends = list(accumulate(task_sizes[:task], initial=0))
-    among_seen, among_task = np.empty(task), np.empty(task)
-    for n, (first, end) in enumerate(pairwise(ends)):
-        tested, where = (labels >= first) & (labels < end), f"task {n + 1}"
-        among_seen[n] = _accuracy(logits, labels, tested, 0, ends[-1], where)
-        among_task[n] = _accuracy(logits, labels, tested, first, end, where)
+    rows = []
+    for n, (first, end) in enumerate(pairwise(ends), 1):
+        tested = (labels >= first) & (labels < end)
+        among = ((0, ends[-1]), (first, end))
+        rows.append([_accuracy(logits, labels, tested, *one, f"task {n}") for one in among])
+    among_seen, among_task = np.array(rows).T
     return among_seen, among_task
 
 
@@ -79,16 +80,14 @@ def accuracy_matrix(rows: Sequence[ArrayLike]) -> Floats:
     return matrix
 
 
-def overall_accuracies(seen: Floats, test_counts: Sequence[int]) -> Floats:
+def overall_accuracies(seen: Floats, test_counts: ArrayLike) -> Floats:
     """Return acc(1..i), the accuracy over all test images of the tasks learned, after each task i.
 
     `seen` is R, so it is the mean of R[i,1] … R[i,i] weighted by the tasks' test images. The last
     is A_N.
     """
     counts = np.asarray(test_counts, dtype=np.float64)
-    return np.array(
-        [np.average(row[: i + 1], weights=counts[: i + 1]) for i, row in enumerate(seen)]
-    )
+    return np.array([np.average(row[:i], weights=counts[:i]) for i, row in enumerate(seen, 1)])
 
 
 def omega_curve(accuracies: ArrayLike, offline_accuracies: ArrayLike) -> Floats | None:
@@ -121,11 +120,7 @@ def omega_double_sum(
     offline, sizes = np.asarray(offline_accuracies, float), np.asarray(task_sizes, float)
     if not offline.all():
         return None
-    per_task = [
-        np.average(row[: i + 1] / offline[: i + 1], weights=sizes[: i + 1])
-        for i, row in enumerate(prefix)
-    ]
-    return float(100 * np.mean(per_task))
+    return float(100 * np.mean(overall_accuracies(prefix / offline, sizes)))
 
 
 def stages_of(
@@ -190,24 +185,12 @@ def share_at(scores: ArrayLike, threshold: float) -> float | None:
     return _share(np.ravel(scores) >= threshold)
 
 
-class PseudoLabelQuality(NamedTuple):
-    """What the gate let through in one task; shares in percent, `None` where there is no image.
-
-    `accepted` is of all unlabeled images; of the accepted ones, `past` are truly of a past class,
-    and `right` have their class as pseudo-label.
-    """
-
-    accepted: float | None
-    past: float | None
-    right: float | None
-
-
 def pseudo_label_quality(
     accepted: NDArray[np.bool_],
     pseudo_labels: NDArray[np.integer],
     true_labels: NDArray[np.integer],
     past: int,
-) -> PseudoLabelQuality:
+) -> tuple[float | None, float | None, float | None]:
     """Return the share accepted and, of these, those of past classes and those labeled right.
 
     Labels are in learning order, so the past classes are those below `past`. The truth is for
@@ -216,7 +199,7 @@ def pseudo_label_quality(
     judged = accepted & (true_labels >= 0)
     truth = true_labels[judged]
     right = truth == pseudo_labels[judged]
-    return PseudoLabelQuality(_share(accepted), _share(truth < past), _share(right))
+    return _share(accepted), _share(truth < past), _share(right)
 
 
 def _share(chosen: NDArray[np.bool_]) -> float | None:

@@ -8,12 +8,7 @@ import yaml
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ConfigError
-from distillmatch.suite.catalogue import (
-    Published,
-    at_scale,
-    experiment_names,
-    load_experiment,
-)
+from distillmatch.suite.catalogue import Published, at_scale, experiment_names, load_experiment
 from distillmatch.suite.names import run_name
 
 OWN: dict[str, Any] = {
@@ -47,39 +42,6 @@ def test_experiments_that_share_a_run_agree_on_what_was_published() -> None:
     # The paper disagrees with itself once: A_N of DM with 20 tasks.
     differing = [figures for figures in found.values() if len(figures) > 1]
     assert differing == [{Published(21.0, 1.0), Published(21.1, 1.0)}]
-
-
-@pytest.mark.parametrize("name", ["table-3a", "ablation-random", "ablation-parent"])
-def test_an_ablation_takes_away_one_part(name: str) -> None:
-    experiment = load_experiment(name)
-    (full,) = [cell.config for cell in experiment.cells if cell.row == "full method"]
-    assert full.options == {}
-    taken = [cell.config.options for cell in experiment.cells if cell.config != full]
-    assert all(cell.config.replace(options={}) == full for cell in experiment.cells)
-    assert [[*one] for one in taken] == [
-        ["pseudo_labels"], ["class_balancing"], ["consistency_weight"], ["distillation_weight"]
-    ]  # fmt: skip
-    assert not any(value for one in taken for value in one.values())
-
-
-def test_the_settings_are_the_protocols() -> None:
-    for experiment in EVERYTHING:
-        if experiment.beyond_paper:
-            continue
-        assert experiment.seeds == (0, 1, 2)
-        for cell in experiment.cells:
-            config = cell.config
-            assert config.splits == "authors" and config.recipe == "paper"
-            assert config.network == "wrn-28-2" and config.learning_rate is None
-            tiny = config.source == "tiny-imagenet"
-            sizes = {"batch": 32, "unlabeled_batch": 64} if tiny else {}
-            usual = RunConfig(
-                source=config.source, splits="authors", method=config.method, order=config.order,
-                tasks=config.tasks, unlabeled=config.unlabeled, coreset=config.coreset,
-                options=config.options, **sizes,
-            )  # fmt: skip
-            assert config == usual, "nothing else differs from the defaults"
-            assert (config.unlabeled == "none") == (config.method in ("base", "offline"))
 
 
 def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
@@ -116,23 +78,14 @@ def test_names_at_quick_scale_say_how_many_tasks_and_images_there_are() -> None:
 def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> None:
     options: Any = {"consistency_weight": 2.0, "distillation_weight": 2.0}
     common = {"source": "shapes", "tasks": 2, "epochs": 2, "batch": 2, "options": options}
-    few: Any = {
-        "tasks": 3,
-        "epochs": 3,
-        "options": {"distillation_weight": 3.0, "pseudo_labels": False},
-    }
+    changed: Any = {"distillation_weight": 3.0, "pseudo_labels": False}
+    columns = {"few": {"tasks": 3, "epochs": 3, "options": changed}, "most": {}}
     row: Any = {"method": "dm", "tasks": 4, "options": {"class_balancing": False}}
-    columns = {"few": few, "most": {}}
     experiment = load_experiment(write(tmp_path, common=common, columns=columns, rows={"DM": row}))
     assert experiment.name == "own" and experiment.metrics == ("A_N", "omega")
     first, second = experiment.cells
-    assert first.config == RunConfig(
-        source="shapes",
-        tasks=4,
-        epochs=3,
-        batch=2,
-        options={**options, **few["options"], **row["options"]},
-    )
+    merged = {**options, **changed, **row["options"]}
+    assert first.config == RunConfig(source="shapes", tasks=4, epochs=3, batch=2, options=merged)
     assert first.published == {"A_N": Published(40.0, 2.0)} and second.published == {}
     # An option at its default makes no other run: by another name it would never be found.
     usual = {"DM": {"options": {"consistency_weight": 1.0}}}
@@ -154,17 +107,9 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
     [
         ({"colums": {}}, r"own.yaml: unknown key 'colums' \(did you mean 'columns'\?\)"),
         ({"metrics": ["A_N", "accuracy"]}, "metrics must be one of 'A_N', .*, not 'accuracy'"),
-        ({"rows": {}}, "rows must not be empty"),
-        (
-            {"rows": {"DM": {"method": "dn"}}},
-            "row 'DM', column 'few': method must be one of base, .*, or your own as "
-            "module:name, not 'dn'",
-        ),
+        ({"rows": {}}, r"rows cannot be \{\}: .* at least 1 item"),
+        ({"rows": {"DM": {"method": "dn"}}}, "row 'DM', column 'few': method must be one of base"),
         ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'few': seed 4 is given"),
-        (
-            {"rows": {"DM": {"weight-decay": 0.1, "weight_decay": 0.2}}},
-            "row 'DM', column 'few': weight_decay is given twice, with dashes and with",
-        ),
         ({"rows": {"DM": {"options": {"pseudo_label": 0}}}}, "mean 'pseudo_labels'"),
         ({"published": {"GD": {}}}, "published names row 'GD'; the rows are DM"),
         ({"published": {"DM": {"bwt": [1, 2]}}}, "row 'DM', names metric 'bwt'"),
@@ -174,7 +119,7 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
             "published must have figures such as 15.6 ± 0.9, not '1 [+] 2'",
         ),
         ({"only": {"DM": ["all"]}}, "names column 'all'; the columns are few, most"),
-        ({"seeds": []}, "seeds must not be empty"),
+        ({"seeds": []}, r"seeds cannot be \[\]: .* at least 1 item"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(

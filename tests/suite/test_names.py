@@ -11,32 +11,23 @@ from distillmatch.config import RunConfig, allowed_values
 from distillmatch.errors import ConfigError
 from distillmatch.suite.names import bound_config, run_name
 
+CIFAR = {"source": "cifar100"}
+GD = {"source": "tiny-imagenet", "method": "gd", "options": {"calibration": False}}
+WORDS = {"recipe": "as-written", "method": "offline", "unlabeled": "none", "epochs": 5}
+
 
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        (
-            {"source": "cifar100", "splits": "authors", "seed": 0},
-            "cifar100-authors-random10-uniform-dm-seed0",
-        ),
-        (
-            {"source": "cifar100", "unlabeled": "positive", "coreset": 400, "seed": 3},
-            "cifar100-parent-positive-coreset400-dm-seed3",
-        ),
-        (
-            {"source": "tiny-imagenet", "method": "gd", "options": {"calibration": False}},
-            "tiny-imagenet-random10-uniform-gd-calibration=false-seed1",
-        ),
-        (
-            {"recipe": "as-written", "method": "offline", "unlabeled": "none", "epochs": 5},
-            "shapes-random10-offline-as-written-epochs=5-seed1",
-        ),
-        (
-            {"source": "cifar100", "class_order": ("a", "b"), "seed": 7, "data_dir": "x"},
-            "cifar100-random10-uniform-dm-config=65b30f6209b8e5d5-seed7",
-        ),
+        ({**CIFAR, "splits": "authors"}, "cifar100-authors-random10-uniform-dm-seed1"),
+        ({**CIFAR, "unlabeled": "positive", "coreset": 400, "seed": 3},
+         "cifar100-parent-positive-coreset400-dm-seed3"),
+        (GD, "tiny-imagenet-random10-uniform-gd-calibration=false-seed1"),
+        (WORDS, "shapes-random10-offline-as-written-epochs=5-seed1"),
+        ({**CIFAR, "class_order": ("a", "b"), "seed": 7, "data_dir": "x"},
+         "cifar100-random10-uniform-dm-config=65b30f6209b8e5d5-seed7"),
     ],
-)
+)  # fmt: skip
 def test_a_name_says_what_was_run_by_a_digest_where_words_are_too_many_or_in_doubt(
     options: dict[str, Any], name: str
 ) -> None:

@@ -1,10 +1,8 @@
 """Plans: every run that experiments need, and none twice; what is shared is truly the same run."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from small_runs import six_classes, tiny
 
 from distillmatch.config import RunConfig
@@ -13,13 +11,6 @@ from distillmatch.runs import run
 from distillmatch.suite.catalogue import load_experiment
 from distillmatch.suite.names import bound_config
 from distillmatch.suite.plan import plan
-
-
-def methods_of(tmp_path: Path, rows: dict[str, Any]) -> list[str]:
-    """Return the methods of the runs of an experiment with these rows."""
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump({"title": "own", "columns": {"one": {}}, "rows": rows}))
-    return [run.config.method for run in plan([load_experiment(str(path))], [1])]
 
 
 def test_a_run_is_shared_between_experiments_and_names_them() -> None:
@@ -50,25 +41,6 @@ def test_what_no_experiment_has_is_refused() -> None:
             plan([load_experiment("table-2a")], [1], cells=["DM", name])
     with pytest.raises(ConfigError, match=r"no chosen experiment has method 'e2e'.*; they have dm"):
         plan([load_experiment("auroc")], [1], methods=["dm", "e2e"])
-
-
-def test_a_bound_serves_all_runs_but_those_that_learn_labels_otherwise(tmp_path: Path) -> None:
-    same = {
-        "rate": {"learning_rate": 0.05},
-        "options": {"options": {"class_balancing": False}, "unlabeled_per_task": 5},
-        "coreset": {"coreset": 20, "stored_share": 0.5},
-        "strong": {"strong_labels": True, "weight_averaging": 0.9},
-        "batch": {"unlabeled_batch": 64},
-        "bound": {"method": "offline", "unlabeled": "none"},
-    }
-    assert methods_of(tmp_path, same) == ["offline"] + ["dm"] * 5
-    others = {
-        "longer": {"epochs": 300}, "larger": {"network": "wrn-28-4"}, "tasks": {"tasks": 5},
-        "labels": {"labels_per_class": 5}, "parents": {"order": "parent"}, "plain": {},
-        "words": {"recipe": "as-written"}, "authors": {"splits": "authors"},
-        "cosine": {"schedule": "cosine"},
-    }  # fmt: skip
-    assert methods_of(tmp_path, others).count("offline") == len(others)
 
 
 def test_base_and_the_bound_learn_the_same_whatever_the_unlabeled_stream() -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from small_runs import six_classes
 from suite_sources import COMMON, nothing
 
-from distillmatch.cli.queue import QueueProgress
 from distillmatch.config import RunConfig
 from distillmatch.runs import run, write_result
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
 from distillmatch.suite.queue import Queue, error_file
+from distillmatch.suite.worker import Event
 
 CONFIG = RunConfig(**{**COMMON, "tasks": 3})
 
@@ -35,11 +35,6 @@ def result_of_base() -> dict[str, Any]:
     return run(config, dataset=six_classes(config))
 
 
-def part_of(result: dict[str, Any], tasks: int) -> dict[str, Any]:
-    matrices = {name: [row[:tasks] for row in result[name][:tasks]] for name in "RAP"}
-    return {**result, **matrices, "complete": False, "tasks": result["tasks"][:tasks]}
-
-
 def test_the_longest_runs_come_first_unless_they_are_to_come_in_order(tmp_path: Path) -> None:
     methods = ("base", "offline", "e2e", "dm")
     jobs = jobs_in(tmp_path, *methods)
@@ -52,42 +47,31 @@ def test_the_longest_runs_come_first_unless_they_are_to_come_in_order(tmp_path: 
     assert list(iter(queue.take, None)) == jobs
 
 
-def test_a_result_that_was_left_in_its_folder_is_gathered_if_it_is_this_runs(
-    tmp_path: Path, result: dict[str, Any]
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    (job,) = jobs_in(tmp_path, "base")
-    write_result({**result, "config": {**result["config"], "epochs": 7}}, job.out)
-    queue = Queue([job], ledger, nothing)
-    queue.gather()
-    assert queue.take() == job
-    write_result(result, job.out)
-    queue = Queue([job], ledger, nothing)
-    assert not ledger.results()  # asking what would be run changes nothing
-    queue.gather()
-    assert queue.over and ledger.results() == [result]
-    assert Queue([job], ledger, nothing).names("done") == ["base1"]
-
-
-def test_a_run_of_another_process_is_left_to_it_and_its_result_gathered(
+def test_a_result_in_its_folder_is_gathered_if_it_is_this_runs_and_no_other_process_has_it(
     tmp_path: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distillmatch.suite.queue.LOOK_SECONDS", 0.0)
     ledger, said = Ledger(tmp_path / "ledger"), list[str]()
     (job,) = jobs_in(tmp_path, "base")
+    write_result({**result, "config": {**result["config"], "epochs": 7}}, job.out)
+    assert Queue([job], ledger, nothing).take() == job, "the result is of another run"
     lock = FolderLock(job.out)
     queue = Queue([job], ledger, said.append)
     assert queue.names("elsewhere") == ["base1"] and queue.take() is None
     for _ in range(2):
         queue.look_elsewhere()
     assert said == ["waiting for runs of other processes: base1"]
-    write_result(part_of(result, 1), job.out)
+    matrices = {name: [row[:1] for row in result[name][:1]] for name in "RAP"}
+    begun = {**result, **matrices, "complete": False, "tasks": result["tasks"][:1]}
+    write_result(begun, job.out)
     queue.look_elsewhere()
     assert queue.entries["base1"].share == pytest.approx(1 / 3) and not queue.over
     write_result(result, job.out)
     lock.release()
+    assert not ledger.results()
     queue.look_elsewhere()
     assert queue.over and ledger.results() == [result]
+    assert Queue([job], ledger, nothing).names("done") == ["base1"]
 
 
 def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_failure_is(
@@ -101,7 +85,7 @@ def test_a_run_that_failed_in_another_process_is_not_tried_again_but_an_earlier_
     second = Queue([job], None, nothing)
     assert second.take() is None
     lock.release()
-    first.failed(job.name, "no luck", "where")
+    first.handle(Event("failed", job.name, ("no luck", "where")))
     second.look_elsewhere()
     assert second.over and second.entries[job.name].reason == "no luck (in another process)"
     assert error_file(job).read_text() == "no luck\n\nwhere"
@@ -114,9 +98,9 @@ def test_a_lost_run_is_handed_out_once_more(tmp_path: Path) -> None:
     (job,) = jobs_in(tmp_path, "base")
     queue = Queue([job], None, said.append)
     assert queue.take() == job
-    queue.lost("base1", "its worker died", retries=1)
+    queue.handle(Event("lost", "base1", ("its worker died", 1)))
     assert queue.take() == job
-    queue.lost("base1", "its worker died", retries=1)
+    queue.handle(Event("lost", "base1", ("its worker died", 1)))
     assert queue.take() is None and queue.over
     assert queue.entries["base1"].reason == "its worker died (2 times)"
     assert said[0] == "base1: its worker died; another worker goes on with it"
@@ -125,9 +109,7 @@ def test_a_lost_run_is_handed_out_once_more(tmp_path: Path) -> None:
 @settings(max_examples=20, deadline=None)
 @given(turns=st.lists(st.integers(0, 2), min_size=12, max_size=30))
 def test_processes_that_share_folders_run_everything_once(
-    turns: list[int],
-    result: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
+    turns: list[int], result: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Three queues take and finish runs in any order of events; a run under way is locked."""
     jobs = jobs_in(tmp_path_factory.mktemp("work"), "base", seeds=4)
@@ -145,7 +127,7 @@ def test_processes_that_share_folders_run_everything_once(
             made = {**result, "config": recorded}
             write_result(made, job.out)
             lock.release()
-            queue.finished(job.name, made)
+            queue.handle(Event("finished", job.name, (made,)))
         elif (job_taken := queue.take()) is not None:
             under_way[turn] = job_taken, FolderLock(job_taken.out)
             begun.append(job_taken.name)
@@ -157,39 +139,3 @@ def test_processes_that_share_folders_run_everything_once(
             step(turn)
     assert sorted(begun) == [job.name for job in jobs]
     assert all(queue.over for queue in queues)
-
-
-def test_the_time_left_is_by_the_pace_of_workers_here(
-    tmp_path: Path,
-    result: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What an earlier call, a folder or another worker did says nothing of the pace."""
-    now = [1000.0]
-    monkeypatch.setattr("distillmatch.terminal.time.monotonic", lambda: now[0])
-    jobs = jobs_in(tmp_path, "base", seeds=2)
-    write_result(part_of(result, 2), jobs[0].out)
-    queue, progress = Queue(jobs, None, nothing), QueueProgress()
-    for job in jobs:
-        assert queue.take() == job
-    for seconds, shares in (
-        (0, {"base1": (2 / 3, 2 / 3)}),
-        (10, {"base1": (0.75, 0.7), "base2": (0.25, 0.2)}),
-        (60, {"base1": (1.0, 0.7), "base2": (0.5, 0.2)}),
-    ):
-        now[0] += seconds
-        for name, (share, found) in shares.items():
-            queue.progress(name, share, found)
-        progress.show(queue)
-    queue.finished("base1", result)
-    progress.show(queue)
-    progress.stop()
-    assert capsys.readouterr().err.splitlines() == [
-        "distillmatch: 0 of 2 runs done, 1 running: 33 % done",
-        # In 10 s, 0.05 + 0.05 of the 1.0 that is left then.
-        "distillmatch: 0 of 2 runs done, 2 running: 50 % done, about 100 s left",
-        # In 70 s, 0.3 + 0.3; 0.5 are left.
-        "distillmatch: 0 of 2 runs done, 2 running: 75 % done, about 58 s left",
-        "distillmatch: 1 of 2 runs done, 1 running: 75 % done, about 58 s left",
-    ]

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 from small_runs import PYTHONPATH, without_times
-from suite_sources import COMMON, LostBoard, checkpoints, nothing
+from suite_sources import COMMON, checkpoints
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import TrainingError
 from distillmatch.runs import Interrupted, read_result, run
 from distillmatch.runs.lock import NAME as LOCK
 from distillmatch.runs.side_by_side import Job
@@ -108,15 +107,6 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     assert len(ledger.results()) == 3
     for job in jobs[:3]:
         assert without_times(read_result(job.out)) == without_times(run(job.config))
-
-
-def test_a_lost_cluster_is_a_sentence(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.suite.ray_engine.Board", LostBoard)
-    queue = Queue([job_of(tmp_path, "base", 1)], None, nothing)
-    with pytest.raises(TrainingError, match=r"Ray cluster was lost .* the same command"):
-        work_off(queue, RayWorkers(), lambda queue: None)
 
 
 LISTENING = """

@@ -1,35 +1,25 @@
 """`distillmatch suite run` with real worker processes: shared, killed, interrupted, failing."""
 
-import contextlib
 import json
-import os
-import pickle
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from small_runs import PYTHONPATH, SIGNALS, SOURCE, plan_signals, without_times
-from suite_sources import COMMON, nothing
+from suite_sources import COMMON
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
-from distillmatch.errors import SourceError, TrainingError
+from distillmatch.errors import SourceError
 from distillmatch.runs import read_result, run
 from distillmatch.runs.lock import FolderLock
 from distillmatch.runs.result import config_of
-from distillmatch.runs.side_by_side import Job, SharedProgress
+from distillmatch.runs.side_by_side import Job
 from distillmatch.suite.ledger import Ledger
-from distillmatch.suite.local import LocalWorkers, on_gpus
-from distillmatch.suite.queue import Queue, work_off
-from distillmatch.suite.worker import Event, ReportedProgress, work
+from distillmatch.suite.local import on_gpus
+from distillmatch.suite.worker import Event, work
 
 Result = dict[str, Any]
 SHAPES: dict[str, Any] = {
@@ -47,17 +37,10 @@ def _sources_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: Any) -> Path:
-    path = folder / "tiny.yaml"
-    content = {
-        "title": "tiny",
-        "metrics": ["A_N"],
-        "common": {**COMMON, **options},
-        "rows": rows,
-        "columns": {"uniform": {"unlabeled": "uniform"}},
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
+def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: Any) -> None:
+    content = {"title": "tiny", "metrics": ["A_N"], "common": {**COMMON, **options}, "rows": rows}
+    content["columns"] = {"uniform": {"unlabeled": "uniform"}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(content))
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -71,23 +54,11 @@ def ledger_of(folder: Path) -> list[Result]:
     return Ledger(folder / "ledger").results()
 
 
-def alone(result: Result) -> Result:
-    """The same run by itself."""
-    return without_times(run(config_of(result, Path())))
-
-
 def begun(folder: Path) -> list[str]:
     """The runs that were begun, each as often as that happened."""
     logs = sorted((folder / "work").glob("*/log.jsonl"))
     lines = [(log.parent.name, json.loads(s)) for log in logs for s in log.read_text().splitlines()]
     return [name for name, line in lines if line["event"] == "begun"]
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
 
 
 def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_end(
@@ -100,7 +71,6 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     assert not (tmp_path / "work").exists()
     assert main(words(tmp_path, "--seeds", "1")) == 1
     captured = capsys.readouterr()
-    assert "3 of 5 runs done, 2 failed: 100 %" in captured.err
     assert "3 of 5 runs done, 2 failed; results are in" in captured.out
     (line,) = [line for line in captured.out.splitlines() if line.startswith("failed: ")]
     assert "SourceError: there are no images here (see error.txt in each one's folder" in line
@@ -112,8 +82,7 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     results = ledger_of(tmp_path)
     assert sorted(result["method"] for result in results) == ["base", "dm", "offline"]
     for result in results:
-        assert without_times(result) == alone(result)
-
+        assert without_times(result) == without_times(run(config_of(result)))
     before = begun(tmp_path)
     experiment(tmp_path, **SHAPES)
     assert main(words(tmp_path, "--seeds", "1")) == 0
@@ -121,6 +90,23 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     assert main(words(tmp_path, "--seeds", "1,2", "--dry-run", "--methods", "base")) == 0
     listed = capsys.readouterr().out
     assert listed.count("in the ledger") == 2 and "2 to run" in listed and "-dm" not in listed
+
+
+class Line:
+    """A connection over which jobs come, and events go, unless its other end is dead."""
+
+    def __init__(self, *jobs: Job, is_dead: bool = False) -> None:
+        self.jobs, self.is_dead, self.events = list(jobs), is_dead, list[Event]()
+
+    def recv(self) -> Job:
+        if not self.jobs:
+            raise EOFError
+        return self.jobs.pop(0)
+
+    def send(self, event: Event) -> None:
+        if self.is_dead:
+            raise BrokenPipeError
+        self.events.append(event)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -133,37 +119,16 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
         Job("held", config, tmp_path / "held"),
         Job("good", config, tmp_path / "good"),
     ]
-    lock = FolderLock(tmp_path / "held")
-    target = BytesIO()
-    work(BytesIO(b"".join(map(pickle.dumps, jobs))), target, at_once, 60.0)
+    lock, line = FolderLock(tmp_path / "held"), Line(*jobs)
+    work(line, at_once, 60.0)
     lock.release()
-    target.seek(0)
-    events = []
-    with contextlib.suppress(EOFError):
-        while True:
-            events.append(pickle.load(target))
-    ends = [(e.kind, e.name) for e in events if e.kind not in ("say", "progress")]
+    ends = [(e.kind, e.name) for e in line.events if e.kind not in ("say", "progress")]
     assert sorted(ends) == [("failed", "broken"), ("finished", "good"), ("locked", "held")]
-    shares = [event.details for event in events if event.kind == "progress"]
+    shares = [event.details for event in line.events if event.kind == "progress"]
     assert shares[0] == (0.0, 0.0) and shares == sorted(shares)
-
-    class Broken(BytesIO):
-        def write(self, data: Any) -> int:
-            raise BrokenPipeError
-
     (tmp_path / "good" / "result.json").unlink()
-    work(BytesIO(pickle.dumps(jobs[2])), Broken(), at_once, 60.0)
+    work(Line(jobs[2], is_dead=True), at_once, 60.0)
     assert read_result(tmp_path / "good")["complete"]
-
-
-def test_work_that_was_found_done_is_told_apart() -> None:
-    events: list[Event] = []
-    whole = ReportedProgress("bound", events.append, seconds=0.0)
-    whole.start(100.0, 20.0)
-    progress = SharedProgress(whole)
-    progress.start(80.0, 30.0)
-    progress.advance(5.0, "stage 2")
-    assert [event.details for event in events] == [(0.2, 0.2), (0.5, 0.5), (0.55, 0.5)]
 
 
 def test_killed_workers_and_signals_to_the_command_change_nothing(
@@ -187,40 +152,7 @@ def test_killed_workers_and_signals_to_the_command_change_nothing(
     assert "continuing in task" in later
     assert len(begun(tmp_path)) == 2
     for result in ledger_of(tmp_path):
-        assert without_times(result) == alone(result)
-
-
-def test_a_second_process_joins_and_the_two_share_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first process's worker stops in its first run until the second has done the others."""
-    experiment(tmp_path, {"Base": {"method": "base"}})
-    command = words(tmp_path, "--seeds", "1,2", "--jobs", "1")
-    monkeypatch.setenv(SIGNALS, str(tmp_path / "signals"))
-    plan_signals(tmp_path / "signals", 2, signal.SIGSTOP)
-    other = subprocess.Popen(
-        [sys.executable, "-m", "distillmatch", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until(lambda: list(tmp_path.glob("signals/*.taken")))
-
-    def wake() -> None:
-        until(lambda: len(ledger_of(tmp_path)) == 3)
-        (lock,) = tmp_path.glob("work/*/run.lock")
-        os.kill(int(lock.read_text().split()[0]), signal.SIGCONT)
-
-    waking = threading.Thread(target=wake)
-    waking.start()
-    assert main(command) == 0
-    waking.join()
-    here = capsys.readouterr()
-    out, err = other.communicate(timeout=300)
-    assert other.returncode == 0, err
-    assert "4 of 4 runs done" in here.out and "4 of 4 runs done" in out
-    assert "1 elsewhere" in here.err and "waiting for runs of other processes" in here.err
-    assert len(begun(tmp_path)) == len(set(begun(tmp_path))) == 4
+        assert without_times(result) == without_times(run(config_of(result)))
 
 
 def test_data_that_cannot_be_had_are_asked_for_once_before_any_run(
@@ -264,15 +196,6 @@ def test_wrong_input_is_one_sentence_before_any_run(
     assert main(words(tmp_path, *more)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line and not list(tmp_path.glob("work/*"))
-
-
-def test_a_worker_that_cannot_start_ends_the_call_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distillmatch.suite.local.WORKER", "distillmatch.no_such_module")
-    job = Job("job", RunConfig(**COMMON, method="base"), tmp_path / "job")
-    with pytest.raises(TrainingError, match="before its first run; see"):
-        work_off(Queue([job], None, nothing), LocalWorkers([{}], tmp_path), lambda queue: None)
 
 
 @pytest.mark.parametrize(

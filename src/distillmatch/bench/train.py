@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Engine
 from distillmatch.engine.epochs import Epochs
 from distillmatch.engine.steps import training_mode
-from distillmatch.methods import Batch, Frozen, TaskInfo, Training
+from distillmatch.methods import Batch, Frozen, Training
 from distillmatch.methods.contract import terms_of, trainings_of
 from distillmatch.methods.schedule import Schedule
 from distillmatch.sources import Dataset
@@ -20,35 +20,7 @@ from distillmatch.streams import build_stream
 from distillmatch.views import strong_views, view_key, weak_views
 
 
-@dataclass(frozen=True)
-class Speed:
-    """What one way of training costs."""
-
-    milliseconds_per_step: float
-    images_per_second: float
-    peak_device_bytes: int | None
-
-
-@dataclass(frozen=True)
-class TrainBenchmark:
-    """The plain float32 loop beside the engine."""
-
-    method: str
-    network: str
-    device: str
-    precision: str
-    threads: int
-    images_per_step: int
-    plain: Speed
-    engine: Speed
-
-    @property
-    def ratio(self) -> float:
-        """How many times faster the engine is than the plain loop."""
-        return self.plain.milliseconds_per_step / self.engine.milliseconds_per_step
-
-
-def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> TrainBenchmark:
+def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> dict[str, Any]:
     """Time the classifier's training in the second task, about `seconds` for each way.
 
     The first task is learned for one epoch, so that there are past models to ask.
@@ -64,19 +36,21 @@ def measure_training(config: RunConfig, dataset: Dataset, seconds: float) -> Tra
     def take_epoch() -> None:
         with training_mode(training):
             torch.cat([taker.run(part) for part in epochs.parts(next(numbers))]).sum().item()
+        placement.wait()
 
     take_epoch()  # captures the step, and lets libraries choose their kernels
-    spent = mean_seconds(placement.wait, take_epoch, seconds)
-    return TrainBenchmark(
-        method=config.method,
-        network=config.network,
-        device=placement.name,
-        precision=str(placement.dtype).removeprefix("torch."),
-        threads=torch.get_num_threads(),
-        images_per_step=prepared.images_per_step,
-        plain=plain,
-        engine=prepared.speed(spent / prepared.data.steps(training)),
-    )
+    engine = prepared.speed(mean_seconds(take_epoch, seconds) / prepared.data.steps(training))
+    return {
+        "method": config.method,
+        "network": config.network,
+        "device": placement.name,
+        "precision": str(placement.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "images_per_step": prepared.images_per_step,
+        "plain": plain,
+        "engine": engine,
+        "ratio": plain["milliseconds_per_step"] / engine["milliseconds_per_step"],
+    }
 
 
 class _Prepared:
@@ -87,41 +61,35 @@ class _Prepared:
         number = min(1, len(self.engine.stream) - 1)
         if number:
             next(self.engine.run())
-        self.task: TaskInfo = self.engine.task_info(number)
+        self.task = self.engine.task_info(number)
         self.data = self.engine.task_data(number)
         trainings = trainings_of(self.engine.method, self.task)
         self.training: Training = next(t for t in trainings if t.name == "classifier")
         for training in trainings[: trainings.index(self.training) + 1]:
             if training.before is not None:
                 training.before(self.data, self.task)
-        config = self.engine.config
-        self.images_per_step = self.training.views_in_step(
-            config.batch, config.unlabeled_batch, self.task
-        )
+        sizes = self.engine.config.batch, self.engine.config.unlabeled_batch
+        self.images_per_step = self.training.views_in_step(*sizes, self.task)
 
-    def speed(self, seconds_per_step: float) -> Speed:
+    def speed(self, seconds_per_step: float) -> dict[str, Any]:
         """Return a step's time as the figures that are reported."""
-        return Speed(
-            1000 * seconds_per_step,
-            self.images_per_step / seconds_per_step,
-            self.engine.placement.peak_memory(),
-        )
+        return {
+            "milliseconds_per_step": 1000 * seconds_per_step,
+            "images_per_second": self.images_per_step / seconds_per_step,
+            "peak_device_bytes": self.engine.placement.peak_memory(),
+        }
 
 
-def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
+def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> dict[str, Any]:
     """Time the loop that one would write first: views and frozen outputs in each step."""
     prepared = _Prepared(config, dataset)
     training, data, placement = prepared.training, prepared.data, prepared.engine.placement
     labeled, unlabeled = data.sets[training.labeled], data.sets["unlabeled"]
     all_labeled, all_unlabeled, labels = labeled.pixels, unlabeled.pixels, labeled.labels
     assert labels is not None
-    optimizer = torch.optim.SGD(
-        training.network.parameters(),
-        lr=training.schedule.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )
-    numbers = itertools.count()
+    rate, parameters = training.schedule.learning_rate, [*training.network.parameters()]
+    optimizer, numbers = torch.optim.SGD(parameters, rate, config.momentum), itertools.count()
+    optimizer.param_groups[0]["weight_decay"] = config.weight_decay
 
     def outputs(frozen: Frozen | None, images: torch.Tensor) -> Any:
         with torch.no_grad():
@@ -149,11 +117,12 @@ def _plain_loop(config: RunConfig, dataset: Dataset, seconds: float) -> Speed:
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if training.clip is not None:
-            torch.nn.utils.clip_grad_norm_(training.network.parameters(), training.clip)
+            torch.nn.utils.clip_grad_norm_(parameters, training.clip)
         optimizer.step()
+        placement.wait()
 
     training.network.train()
     step()
-    spent = mean_seconds(placement.wait, step, seconds)
+    spent = mean_seconds(step, seconds)
     training.network.eval()
     return prepared.speed(spent)

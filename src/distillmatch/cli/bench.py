@@ -91,14 +91,11 @@ def run_views(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(1)
     measured = measure_views(dataset.train.images, device, arguments.seconds)
     if arguments.json:
-        say(json.dumps(asdict(measured), indent=2))
+        say(json.dumps(measured, indent=2))
         return
-    say(
-        f"views of {measured.image_size} px images on {measured.device}, in batches of "
-        f"{measured.batch_size:,}, {measured.threads} CPU thread(s)\n"
-        f"weak:   {measured.weak:12,.0f} images/s\n"
-        f"strong: {measured.strong:12,.0f} images/s"
-    )
+    said = "views of {image_size} px images on {device}, in batches of {batch_size:,}, {threads} "
+    said += "CPU thread(s)\nweak:   {weak:12,.0f} images/s\nstrong: {strong:12,.0f} images/s"
+    say(said.format(**measured))
 
 
 def run_train(arguments: argparse.Namespace) -> None:
@@ -119,19 +116,16 @@ def run_train(arguments: argparse.Namespace) -> None:
             config = config.replace(network="wrn-10-1")
     measured = measure_training(config, load_source(config), arguments.seconds)
     if arguments.json:
-        say(json.dumps({**asdict(measured), "ratio": measured.ratio}, indent=2))
+        say(json.dumps(measured, indent=2))
         return
-    say(
-        f"{measured.method}, {measured.network}, {measured.images_per_step} images per step, "
-        f"on {measured.device}"
-    )
-    engine = f"engine {measured.precision}:"
-    for name, speed in (("plain float32:", measured.plain), (engine, measured.engine)):
-        peak = speed.peak_device_bytes
+    say("{method}, {network}, {images_per_step} images per step, on {device}".format(**measured))
+    engine = f"engine {measured['precision']}:"
+    for name, speed in (("plain float32:", measured["plain"]), (engine, measured["engine"])):
+        peak = speed["peak_device_bytes"]
         memory = "" if peak is None else f", {size_shown(peak)} of GPU memory"
-        times = f"{speed.milliseconds_per_step:9.2f} ms/step, {speed.images_per_second:9,.0f}"
+        times = "{milliseconds_per_step:9.2f} ms/step, {images_per_second:9,.0f}".format(**speed)
         say(f"{name:<17}{times} images/s{memory}")
-    say(f"The engine is {measured.ratio:.2f} times as fast.")
+    say(f"The engine is {measured['ratio']:.2f} times as fast.")
 
 
 def run_photographs(arguments: argparse.Namespace) -> None:

@@ -2,7 +2,8 @@
 
 import argparse
 import shlex
-from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from distillmatch.config.base import Place
 from distillmatch.errors import TrainingError, explain_disk_errors
 from distillmatch.files import write_atomically
 from distillmatch.randomness import permutation
-from distillmatch.report.pictures import draw_learner, draw_stream, draw_views_of
+from distillmatch.report.sheets import draw_learner, draw_stream, draw_views_of
 from distillmatch.sources import load_source
 from distillmatch.sources.walk import shown
 from distillmatch.streams import build_stream
@@ -82,10 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def compare_methods(out: Path) -> None:
-    """Draw the stream and its views, train the methods, and write the page.
-
-    An interrupted demo is resumed by the same command.
-    """
+    """Draw the stream and its views, train the methods, and write the page."""
     from distillmatch.report.comparison import comparison_table, with_omega
     from distillmatch.report.pages import write_demo_page
     from distillmatch.runs import read_result
@@ -93,9 +91,7 @@ def compare_methods(out: Path) -> None:
     from distillmatch.runs.side_by_side import Job
     from distillmatch.suite.queue import error_file
 
-    configs = [
-        RunConfig(**SETTINGS, method=method, learning_rate=rate) for method, rate in RATES.items()
-    ]
+    configs = [RunConfig(**SETTINGS, method=one, learning_rate=RATES[one]) for one in RATES]
     dataset = load_source(configs[0])
     draw_stream(dataset, build_stream(dataset, configs[0]), out / "stream.png")
     draw_views_of(dataset, configs[0].seed, out / "views.png")
@@ -103,10 +99,8 @@ def compare_methods(out: Path) -> None:
         _start_over_if_changed(config, out / config.method)
     queue = do_runs([Job(one.method, one, out / one.method) for one in configs], out)
     for name in queue.names("failed"):
-        entry = queue.entries[name]
-        raise TrainingError(
-            f"the demo's run of {name} failed: {entry.reason}; see {error_file(entry.job)}"
-        )
+        reason, see = queue.entries[name].reason, error_file(queue.entries[name].job)
+        raise TrainingError(f"the demo's run of {name} failed: {reason}; see {see}")
     results = with_omega([read_result(out / config.method) for config in configs])
     results.sort(key=lambda result: -result["metrics"]["A_N"])
     accepted = {
@@ -177,32 +171,24 @@ def _one_of_each(labeled: Path) -> list[Any]:
 
 def write_months(folder: Path) -> None:
     """Write each month's labeled images and what its camera sees, and the images to test with."""
-    dataset = load_source(StreamConfig(source="shapes"))
-    taken: Counter[str] = Counter()
-
-    def take(label: str, count: int) -> NDArray[np.uint8]:
-        """Return training images of a class, each of them once."""
-        places = np.flatnonzero(dataset.train.labels == dataset.class_names.index(label))
-        taken[label] += count
-        chosen = places[taken[label] - count : taken[label]]
-        return np.asarray(dataset.train.images[chosen])
-
-    known: tuple[str, ...] = ()
+    dataset, known = load_source(StreamConfig(source="shapes")), list[str]()
+    slots = {name: slot for slot, name in enumerate(dataset.class_names)}
+    # Training images of each class, each taken once.
+    left = {name: iter(dataset.train.images[dataset.train.labels == slots[name]]) for name in slots}
     for month, classes in MONTHS.items():
         known += classes
         for label in classes:
-            _write(take(label, LABELS), folder / month / "labeled" / label)
-        seen = [take(label, SEEN) for label in known]
-        seen += [take(label, UNKNOWN_SEEN) for label in UNKNOWN_CLASSES]
-        images = np.concatenate(seen)
-        order = permutation(len(images), 1, "the camera of", month)
-        _write(images[order], folder / month / "camera")
+            _write(islice(left[label], LABELS), folder / month / "labeled" / label)
+        counts = {**dict.fromkeys(known, SEEN), **dict.fromkeys(UNKNOWN_CLASSES, UNKNOWN_SEEN)}
+        seen = [image for label, count in counts.items() for image in islice(left[label], count)]
+        order = permutation(len(seen), 1, "the camera of", month)
+        _write((seen[place] for place in order), folder / month / "camera")
     for label in known:
-        tests = dataset.test.labels == dataset.class_names.index(label)
-        _write(dataset.test.images[tests][:TESTS], folder / "test" / label)
+        tests = dataset.test.images[dataset.test.labels == slots[label]][:TESTS]
+        _write(tests, folder / "test" / label)
 
 
-def _write(images: NDArray[np.uint8], folder: Path) -> None:
+def _write(images: Iterable[NDArray[np.uint8]], folder: Path) -> None:
     with explain_disk_errors("writing the images of the demo", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for number, pixels in enumerate(images, start=1):

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from distillmatch.cli.options import add_common
 from distillmatch.cli.parser import Commands, Parser, add_command, option
-from distillmatch.cli.suite import (
-    NAMES,
-    RECIPES,
-    chosen_experiments,
-    ledger_folder,
-)
+from distillmatch.cli.suite import NAMES, RECIPES, chosen_experiments, ledger_of
 from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError
@@ -20,7 +15,7 @@ from distillmatch.files import check_writable, write_atomically
 from distillmatch.terminal import say
 
 if TYPE_CHECKING:
-    from distillmatch.report.cells import TableModel
+    from distillmatch.report.comparison import TableModel
 
 BEGIN, END = "<!-- {name}: made by distillmatch report -->", "<!-- {name}: end -->"
 
@@ -44,24 +39,20 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch report --update docs/reproduction.md
     distillmatch report --scale quick
     """
-    from distillmatch.report.cells import Results, table_of
+    from distillmatch.report.charts import glance, svg_of
+    from distillmatch.report.comparison import Results, table_of
     from distillmatch.report.renderers import csv_text, html, latex, markdown
-    from distillmatch.report.svg import glance_svg
-    from distillmatch.suite.ledger import Ledger
 
-    usual = RECIPES[arguments.scale]
-    groups = []
+    usual, names, groups = RECIPES[arguments.scale], arguments.names, []
+    results = Results(ledger_of(arguments))
     for recipe in sorted(get_args(RecipeName), key=lambda recipe: recipe != usual):
-        chosen = chosen_experiments(
-            arguments.names, arguments.scale, recipe, arguments.allow_import
-        )
-        results = Results(Ledger(ledger_folder(arguments)))
+        chosen = chosen_experiments(names, arguments.scale, recipe, arguments.allow_import)
         models = [
             table_of(experiment, results, arguments.seeds or ())
             for experiment in chosen
-            if arguments.names or not experiment.beyond_paper
+            if names or not experiment.beyond_paper
         ]
-        if recipe == usual or any(model.cells_run for model in models):
+        if recipe == usual or any(row.runs for model in models for row in model.rows):
             groups.append((recipe, models))
     out: Path = arguments.out
     check_writable(out, "writing the report")
@@ -72,8 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
         "tables.md": markdown(groups),
         "tables.tex": latex(groups),
         "figures.csv": csv_text(groups),
-        "glance.svg": glance_svg(groups[0][1]),
     }
+    if any(model.is_compared for model in groups[0][1]):
+        written["glance.svg"] = svg_of(glance(groups[0][1]))
     for name, text in written.items():
         write_atomically(out / name, text, "writing the report")
     say(f"report: {out / 'index.html'}")
@@ -92,7 +84,7 @@ def update(file: Path, models: "Sequence[TableModel]") -> None:
         raise ConfigError(f"{file}: expected a Markdown file, {error}") from None
     parts = {"headline": headline(models, "paper") + "\n", "legend": LEGEND + "\n"}
     parts["summary"] = markdown_summary(models)
-    parts |= {model.experiment.name: markdown_table(model) for model in models}
+    parts |= {model.experiment.name: markdown_table(model.text()) for model in models}
     found = False
     for name, made in parts.items():
         begin, end = BEGIN.format(name=name), END.format(name=name)

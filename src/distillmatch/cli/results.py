@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from distillmatch.cli.options import add_common, key_and_value
 from distillmatch.cli.parser import Commands, Parser, add_command, option
-from distillmatch.cli.suite import chosen_experiments, ledger_folder
+from distillmatch.cli.suite import chosen_experiments, ledger_of
 from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
 from distillmatch.errors import ConfigError, ResultError
-from distillmatch.report.sheet import check_picture_name
 from distillmatch.suite.catalogue import Scale
 from distillmatch.terminal import make_table, say, show
 
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 IsChosen = Callable[[Result, str], bool]
 """Whether the options choose a result, by what it is called."""
-GOES_WITH = {
-    **dict.fromkeys(("method", "seed", "experiment", "where"), ("listing", "check")),
-    "archive": ("listing",),
-    "replace": ("add",),
-}
-"""What the options are for."""
 
 
 def add_parser(commands: Commands) -> Parser:
@@ -62,13 +55,12 @@ def run_compare(arguments: argparse.Namespace) -> None:
     distillmatch compare runs/a runs/b --draw accuracy.png
     distillmatch compare results
     """
+    from distillmatch.report.charts import check_chart_name, draw_comparison
     from distillmatch.report.comparison import comparison_table
-    from distillmatch.report.plots import draw_comparison, require_matplotlib
     from distillmatch.suite.ledger import read_results
 
     if arguments.draw:
-        check_picture_name(arguments.draw)
-        require_matplotlib()
+        check_chart_name(arguments.draw)
     results = read_results(arguments.results)
     show(comparison_table(results))
     if arguments.draw:
@@ -84,21 +76,16 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch results check
     distillmatch results add runs/shapes-random-uniform-dm-seed1 --ledger my-results
     """
-    from distillmatch.suite.ledger import Ledger
-
-    files: list[str] = arguments.files
-    action = files[0] if files[:1] in (["check"], ["add"]) else "listing"
-    paths = [Path(file) for file in (files if action == "listing" else files[1:])]
-    for name, actions in GOES_WITH.items():
-        if action not in actions and getattr(arguments, name) not in (None, [], False):
-            raise ConfigError(f"--{name} goes with {' and '.join(actions)} only, not with {action}")
-    ledger = Ledger(ledger_folder(arguments))
+    action = arguments.files[0] if arguments.files[:1] in (["check"], ["add"]) else "list"
+    paths = [Path(file) for file in arguments.files[action != "list" :]]
+    ledger = ledger_of(arguments)
     if action == "add":
         _add(paths, ledger, arguments.replace)
         return
     if paths and arguments.ledger:
         raise ConfigError("results takes files or --ledger, not both")
-    folder, is_chosen = ledger.archive if arguments.archive else ledger, _choice(arguments)
+    is_chosen = _choice(arguments)
+    folder = ledger.archive if arguments.archive else ledger
     paths = paths or folder.paths()
     if not paths:
         raise ResultError(f"{folder.folder}: expected results of runs, found none in this folder")
@@ -115,8 +102,7 @@ def _add(paths: list[Path], ledger: "Ledger", replace: bool) -> None:
         raise ConfigError("results add needs result files or folders of runs")
     results, check = [read_result(path) for path in paths], Check({})
     for path, result in zip(paths, results, strict=True):
-        problems = check.add(result, None).problems
-        if problems:
+        if problems := check.add(result, None).problems:
             raise ResultError(f"{path}: {problems[0]}")
         config = config_of(result, path)
         if ledger.find(config) not in (None, result) and not replace:
@@ -136,15 +122,13 @@ def _choice(arguments: argparse.Namespace) -> IsChosen:
 
     pairs = [key_and_value("--where", word) for word in arguments.where]
     wanted = {key.replace("-", "_"): value for key, value in pairs}
-    for key in ("method", "seed"):
-        if getattr(arguments, key) is not None:
-            wanted[key] = getattr(arguments, key)
+    given = {"method": arguments.method, "seed": arguments.seed}
+    wanted |= {key: value for key, value in given.items() if value is not None}
     names = set()
-    if arguments.experiment is not None:
+    for name in filter(None, [arguments.experiment]):
         for scale in get_args(Scale):
             for recipe in get_args(RecipeName):
-                chosen = chosen_experiments([arguments.experiment], scale, recipe)
-                names |= {run.name for run in plan(chosen, [0])}
+                names |= {run.name for run in plan(chosen_experiments([name], scale, recipe), [0])}
 
     def is_chosen(result: Result, label: str) -> bool:
         values = {**result["config"], **result["options"]}
@@ -171,25 +155,18 @@ def _list(paths: list[Path], is_chosen: IsChosen) -> None:
     from distillmatch.report.comparison import NAMES, code_shown, comparison_table, with_omega
     from distillmatch.runs import read_result
 
-    labels = [_label(path)[0] for path in paths]
     filled = with_omega([read_result(path) for path in paths])
+    labels = [_label(path)[0] for path in paths]
     chosen = [pair for pair in zip(filled, labels, strict=True) if is_chosen(*pair)]
     if not chosen:
         raise ResultError(f"none of {len(paths)} results matches the options")
     rows = []
     for result, label in chosen:
         tasks, stages = len(result["tasks"]), len(result["task_sizes"])
-        rows.append(
-            (
-                label,
-                NAMES.get(result["method"], result["method"]),
-                result["seed"],
-                tasks if tasks == stages else f"{tasks} of {stages}",
-                f"{result['metrics']['A_N']:.1f}",
-                result["machine"]["device"],
-                code_shown(result),
-            )
-        )
+        done = tasks if tasks == stages else f"{tasks} of {stages}"
+        method, reached = result["method"], f"{result['metrics']['A_N']:.1f}"
+        made = result["machine"]["device"], code_shown(result)
+        rows.append((label, NAMES.get(method, method), result["seed"], done, reached, *made))
     heads = ("run", "method", ">seed", ">tasks", ">A_N", "machine", "code")
     show(make_table(heads, rows, title=f"{len(chosen)} result{'s' if len(chosen) > 1 else ''}"))
     show(comparison_table([result for result, _ in chosen]))
@@ -213,12 +190,10 @@ def _check(paths: list[Path], is_chosen: IsChosen) -> None:
     if not reports:
         raise ResultError(f"none of {len(paths)} results matches the options")
     check.finish()
-    wrong = 0
     for label, report in reports.items():
-        wrong += bool(report.problems)
         say(f"{label}: {'wrong' if report.problems else 'right'}")
         for line in report.problems or [f"remark: {remark}" for remark in report.remarks]:
             say(f"  {line}")
-    if wrong:
+    if wrong := sum(bool(report.problems) for report in reports.values()):
         raise ResultError(f"{wrong} of {len(reports)} results are wrong; see the lines above")
     say(f"all {len(reports)} results are right")

@@ -9,12 +9,11 @@ from distillmatch.cli.options import add_common, add_config_options, config_for_
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.config import StreamConfig
 from distillmatch.config.base import Place
-from distillmatch.report.pictures import draw_stream, draw_views_of
-from distillmatch.report.sheet import check_picture_name
+from distillmatch.report.sheets import check_picture_name, draw_stream, draw_views_of
 from distillmatch.report.stream_summary import stream_summary, stream_table
 from distillmatch.sources import load_source
 from distillmatch.streams import Stream, build_stream
-from distillmatch.terminal import plain_console, say, show
+from distillmatch.terminal import say, show
 
 
 def add_parser(commands: Commands) -> Parser:
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         say(json.dumps(stream_summary(dataset, stream), indent=2))
     else:
-        show(stream_table(dataset, stream, plain_console().width))
+        show(stream_table(dataset, stream))
     for problem in dataset.problems:
         say(f"left out: {problem}", sys.stderr)
     if arguments.draw:

@@ -3,11 +3,11 @@
 import argparse
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.table import Table
 
 from distillmatch.cli.options import LEDGERS, add_common, add_fields
 from distillmatch.cli.parser import Commands, Parser, add_command, add_group, option
@@ -21,6 +21,7 @@ from distillmatch.cli.queue import (
 from distillmatch.config import LOCATION_KEYS, PLACE_KEYS, RunConfig
 from distillmatch.config.base import Place
 from distillmatch.config.recipe import RecipeName
+from distillmatch.files import check_writable
 from distillmatch.suite.catalogue import (
     Experiment,
     Scale,
@@ -32,8 +33,8 @@ from distillmatch.suite.catalogue import (
 from distillmatch.terminal import make_table, say, show, tell
 
 if TYPE_CHECKING:
-    from distillmatch.report.cells import TableModel
-    from distillmatch.suite.queue import Entry, Queue
+    from distillmatch.suite.ledger import Ledger
+    from distillmatch.suite.queue import Queue
 
 RECIPES: dict[Scale, RecipeName] = {"paper": "paper", "quick": "as-written"}
 """The default recipe of each scale. By `paper`, networks learn little in few steps."""
@@ -75,10 +76,11 @@ def add_parser(commands: Commands) -> Parser:
     return suite
 
 
-def ledger_folder(arguments: argparse.Namespace) -> Path:
-    """Return the folder of results that the options name."""
-    given: Path | None = arguments.ledger
-    return given or LEDGERS[arguments.scale]
+def ledger_of(arguments: argparse.Namespace) -> "Ledger":
+    """Return the ledger that the options name."""
+    from distillmatch.suite.ledger import Ledger
+
+    return Ledger(arguments.ledger or LEDGERS[arguments.scale])
 
 
 def chosen_experiments(
@@ -106,10 +108,9 @@ def run_list(arguments: argparse.Namespace) -> None:
     distillmatch suite list table-2a
     distillmatch suite list own.yaml --ledger results
     """
-    from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.plan import plan
 
-    ledger = Ledger(ledger_folder(arguments))
+    ledger = ledger_of(arguments)
     names = [] if arguments.experiment is None else [arguments.experiment]
     experiments = chosen_experiments(
         names, arguments.scale, arguments.recipe, arguments.allow_import
@@ -117,23 +118,25 @@ def run_list(arguments: argparse.Namespace) -> None:
     planned = plan(experiments, arguments.seeds)
     done = {run.name for run in planned if ledger.find(run.config) is not None}
     if names:
-        print_tables(experiments, ledger.folder, arguments.seeds)
+        print_tables(experiments, ledger, arguments.seeds)
         missing = [run.name for run in planned if run.name not in done]
         end = ":" if missing else "."
         lines = [line for one in experiments for line in (one.source, one.note) if line]
         lines.append(f"{len(missing)} of {len(planned)} runs are missing in {ledger.folder}{end}")
         say("\n".join((*lines, *(f"  {name}" for name in missing))))
         return
-    ours = {experiment.name for experiment in experiments if experiment.beyond_paper}
     rows = []
-    for experiment in experiments:
-        runs = {run.name for run in planned if experiment.name in run.experiments}
-        where = "" if experiment.name in ours else _where(experiment)
-        rows.append((experiment.name, where, experiment.title, len(runs), len(runs & done)))
+    for one in experiments:
+        runs = {run.name for run in planned if one.name in run.experiments}
+        # The place in the paper in short: `Tables 6a–6d`.
+        where = "" if one.beyond_paper else re.split("[;,] (?=[^0-9])", one.source)[0]
+        where = re.sub(r"(\d\w)(?:, \w+)*, (\w+)$", r"\1–\2", where)
+        rows.append((one.name, where, one.title, len(runs), len(runs & done)))
     table = make_table(("experiment", "in the paper", "what", ">runs", ">done"), rows, **PLAIN)
     for column in table.columns[:2]:
         column.no_wrap = True
     show(table)
+    ours = {experiment.name for experiment in experiments if experiment.beyond_paper}
     paper = {run.name for run in planned if not ours.issuperset(run.experiments)}
     say(
         f"Runs that experiments share counted once: {len(paper)} for the paper, "
@@ -142,57 +145,33 @@ def run_list(arguments: argparse.Namespace) -> None:
     )
 
 
-def _where(experiment: Experiment) -> str:
-    """Return the place in the paper in short: `Tables 6a–6d`."""
-    place = re.split("[;,] (?=[^0-9])", experiment.source)[0]
-    return re.sub(r"(\d\w)(?:, \w+)*, (\w+)$", r"\1–\2", place)
-
-
 def print_tables(
     experiments: Sequence[Experiment],
-    ledger: Path,
+    ledger: "Ledger",
     seeds: Sequence[int] | None,
     methods: Collection[str] | None = None,
     cells: Sequence[str] | None = None,
 ) -> None:
     """Print the cells of experiments, or only those of these methods and names."""
-    from distillmatch.report.cells import Results, table_of
-    from distillmatch.suite.ledger import Ledger
+    from distillmatch.report.comparison import Results, table_of
     from distillmatch.suite.plan import chosen_cells
 
-    results = Results(Ledger(ledger))
+    results = Results(ledger)
     for experiment in experiments:
-        names = {cell.name for cell in chosen_cells(experiment, methods, cells)}
-        if names:
-            show(_table_of_cells(table_of(experiment, results, seeds or ()), names))
-
-
-def _table_of_cells(model: "TableModel", names: Collection[str]) -> Table:
-    from distillmatch.report.cells import METRICS, published_shown, shown
-
-    experiment = model.experiment
-    compared = any(cell.published for cell in experiment.cells)
-    between = " | " if len(experiment.metrics) < 3 else "\n"
-    caption = "mean ± standard deviation over seeds"
-    if compared:
-        caption += f"; published {'|' if between == ' | ' else 'above'} ours"
-    if any(row.archived for row in model.rows):
-        caption += "; †: an archived run of the nearest preset"
-    rows = [
-        (
-            row.cell.row,
-            row.cell.column,
-            *(
-                between.join([published_shown(one)] * compared + [shown(one)])
-                for one in row.figures.values()
-            ),
-            f"{len(row.runs)} of {len(row.seeds)}",
-        )
-        for row in model.rows
-        if row.cell.name in names
-    ]
-    heads = ("row", "column", *(f">{METRICS[one]}" for one in experiment.metrics), ">seeds")
-    return make_table(heads, rows, title=experiment.title, caption=caption, **PLAIN)
+        chosen = chosen_cells(experiment, methods, cells)
+        if not chosen:
+            continue
+        whole = table_of(experiment, results, seeds or ())
+        model = replace(whole, rows=[row for row in whole.rows if row.cell in chosen])
+        between = " | " if len(experiment.metrics) < 3 else "\n"
+        caption = "mean ± standard deviation over seeds"
+        if model.is_compared:
+            caption += f"; published {'|' if between == ' | ' else 'above'} ours"
+            caption += ", which ● agrees, ▲ is higher, ▼ is lower"
+        if any(row.archived for row in model.rows):
+            caption += "; †: an archived run of the nearest preset"
+        heads, rows = model.text(between)
+        show(make_table(heads, rows, title=experiment.title, caption=caption, **PLAIN))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -203,7 +182,6 @@ def run(arguments: argparse.Namespace) -> int:
     distillmatch suite run table-2c --methods dm,gd --cell /Positive --runs-per-gpu 3
     """
     from distillmatch.runs.side_by_side import Job
-    from distillmatch.suite.ledger import Ledger
     from distillmatch.suite.plan import plan
     from distillmatch.suite.queue import Queue
 
@@ -220,32 +198,26 @@ def run(arguments: argparse.Namespace) -> int:
         for one in planned
     ]
     check_engine_options(arguments, [job.config for job in jobs])
-    ledger = Ledger(ledger_folder(arguments))
+    ledger = ledger_of(arguments)
     if arguments.dry_run:
         _print_plan(Queue(jobs, ledger, tell, in_order=arguments.in_order))
         return 0
-    ledger.check_writable()
+    check_writable(ledger.folder, "writing to the ledger")
     queue = do_runs(jobs, work, arguments, ledger, arguments.in_order)
-    print_tables(experiments, ledger.folder, seeds, methods, cells)
+    print_tables(experiments, ledger, seeds, methods, cells)
     say(f"{describe(queue)}; results are in {ledger.folder}")
     return _tell_failures(queue, work)
 
 
 def _print_plan(queue: "Queue") -> None:
-    rows = [
-        (name, entry.job.config.method, _standing(entry)) for name, entry in queue.entries.items()
-    ]
+    rows = []
+    for name, entry in queue.entries.items():
+        begun = any((entry.job.out / part).exists() for part in ("checkpoints", "stages"))
+        going = f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
+        states = {"done": "in the ledger", "elsewhere": "running in another process"}
+        rows.append((name, entry.job.config.method, states.get(entry.state, going)))
     show(make_table(("run", "method", "state"), rows, **PLAIN))
     say(f"{describe(queue)}, {queue.count('waiting')} to run")
-
-
-def _standing(entry: "Entry") -> str:
-    if entry.state == "done":
-        return "in the ledger"
-    if entry.state == "elsewhere":
-        return "running in another process"
-    begun = any((entry.job.out / name).exists() for name in ("checkpoints", "stages"))
-    return f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
 
 
 def _tell_failures(queue: "Queue", work: Path) -> int:
@@ -253,9 +225,9 @@ def _tell_failures(queue: "Queue", work: Path) -> int:
     from distillmatch.suite.queue import error_file
 
     failed: dict[str, list[Path]] = {}
-    for name in queue.names("failed"):
-        entry = queue.entries[name]
-        failed.setdefault(entry.reason, []).append(error_file(entry.job))
+    for entry in queue.entries.values():
+        if entry.state == "failed":
+            failed.setdefault(entry.reason, []).append(error_file(entry.job))
     for reason, files in failed.items():
         names = ", ".join(file.parent.name for file in files)
         see = files[0] if len(files) == 1 else f"{files[0].name} in each one's folder under {work}"

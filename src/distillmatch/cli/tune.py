@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 from rich.table import Table
 
-from distillmatch.cli.options import add_config_options, allowed_imports, config_from
+from distillmatch.cli.options import add_config_options, config_from
 from distillmatch.cli.parser import Commands, Parser, add_command, option
 from distillmatch.cli.queue import (
     add_engine_options,
@@ -37,14 +37,12 @@ def add_parser(commands: Commands) -> Parser:
     option(group, "--out DIR", said, Place, Path("tuning"))
     said = "one hyperparameter after the other, or all combinations"
     option(group, "--search", said, Literal["coordinate", "grid"], "coordinate")
-    said = "values to choose from, or one YAML file of them (default: the paper's)"
+    said = "values to choose from (default: the paper's)"
     option(group, "--space NAME=X,X ...", said)
     group = parser.add_argument_group("validation")
     option(group, "--folds N", "folds of the labeled images", Folds, 3)
     said = "tasks that are learned, from the first (default: half of them)"
     option(group, "--validation-tasks N", said, Count)
-    said = "metric on the held-out images that decides"
-    option(group, "--metric", said, Literal["A_N", "bwt", "fgt"], "A_N")
     add_engine_options(parser)
     add_config_options(parser, RunConfig)
     return parser
@@ -56,29 +54,21 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2
     distillmatch tune --source cifar100 --search grid --runs-per-gpu 3
     """
-    from distillmatch.report.plots import draw_tuning, require_matplotlib
-    from distillmatch.suite.space import paper_space, parse_space
-    from distillmatch.suite.tuning import BEST, Selection, Tuning
+    from distillmatch.report.charts import check_chart_name, draw_tuning
+    from distillmatch.suite.tuning import BEST, paper_space, parse_space, tune
 
-    require_matplotlib()
+    check_chart_name(Path(PICTURE))
     config = with_absolute_locations(config_from(arguments, RunConfig))
     check_engine_options(arguments, [config])
-    space = paper_space(config)
-    if arguments.space:
-        space = parse_space(arguments.space, config, allowed_imports(arguments))
-    selection = Selection(
-        search=arguments.search,
-        folds=arguments.folds,
-        tasks=arguments.validation_tasks,
-        metric=arguments.metric,
-    )
+    space = parse_space(arguments.space, config) if arguments.space else paper_space(config)
     out: Path = arguments.out.resolve()
 
     def work(jobs: "Sequence[Job]") -> dict[str, str]:
         queue = do_runs(jobs, out, arguments)
         return {name: queue.entries[name].reason for name in queue.names("failed")}
 
-    record = Tuning(config, out, space, selection, work, tell).run()
+    given = {"search": arguments.search, "folds": arguments.folds}
+    record = tune(config, out, space, work, tell, tasks=arguments.validation_tasks, **given)
     draw_tuning(record, out / PICTURE)
     show(_trial_table(record))
     for what, name in (("best configuration", BEST), ("picture", PICTURE)):
@@ -89,10 +79,9 @@ def _trial_table(record: dict[str, Any]) -> Table:
     """Return the table of the best trials, and of those that failed."""
     rows = []
     for place, trial in enumerate(record["trials"]):
-        if trial["failed"] or place < SHOWN:
-            figure = "failed"
-            if not trial["failed"]:
-                figure = f"{trial['mean']:.2f} ± {trial['deviation']:.2f}"
+        failed, mean, deviation = trial["failed"], trial["mean"], trial["deviation"]
+        if failed or place < SHOWN:
+            figure = "failed" if failed else f"{mean:.2f} ± {deviation:.2f}"
             rows.append((*trial["values"].values(), figure))
     names = [*record["space"], record["metric"]]
     heads = [f">{name.replace('_', ' ') if name != 'A_N' else name}" for name in names]

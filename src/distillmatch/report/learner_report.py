@@ -3,14 +3,15 @@
 A record is `distillmatch.learner.schema.Record`, and a summary what `read_state` returns.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
-from rich.text import Text
 
 from distillmatch.files import size_shown
 from distillmatch.sources.walk import shown
+from distillmatch.terminal import make_table
 
 Record = Mapping[str, Any]
 
@@ -65,24 +66,22 @@ def confusions(record: Record) -> list[tuple[str, str, int, int]]:
 
 def precision_by_answer(record: Record) -> dict[str, float]:
     """Return the share of test images answered with a class that were of it."""
-    answered: dict[str, int] = {}
-    for answers in answers_of(record).values():
-        for answer, count in answers.items():
-            answered[answer] = answered.get(answer, 0) + count
-    right = {label: answers.get(label, 0) for label, answers in answers_of(record).items()}
-    return {answer: right.get(answer, 0) / n for answer, n in answered.items() if n}
+    every, answered = answers_of(record), Counter[str]()
+    for answers in every.values():
+        answered.update(answers)
+    return {one: every.get(one, {}).get(one, 0) / n for one, n in answered.items() if n}
 
 
 def lead_sentence(summary: Record) -> str:
     """Say how the learner stands."""
     record, known = summary["history"][-1], plural(len(summary["labels"]), "class", "classes")
-    said, right = f"After the task “{shown(record['name'])}” the learner knows {known}", None
-    if record["test"]:
-        right = record["test"]["all"]
-    if right is None:
+    said, test = (
+        f"After the task “{shown(record['name'])}” the learner knows {known}",
+        _test(record),
+    )
+    if test.get("all") is None:
         return f"{said}. There was nothing to test it with."
-    images = plural(record["test"]["images"], "test image")
-    return f"{said} and tells {right:.0f} % of {images} right."
+    return f"{said} and tells {test['all']:.0f} % of {plural(test['images'], 'test image')} right."
 
 
 def accuracy_sentences(history: Sequence[Record]) -> list[str]:
@@ -94,8 +93,8 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
     if test["all"] is not None:
         guessing = f"Guessing would tell {_chance(record):.1f} % right"
         if test.get("nearest_mean") is not None:
-            mean = f"the nearest class mean on the same features {test['nearest_mean']:.1f} %"
-            guessing = f"{guessing}, {mean}"
+            guessing += ", the nearest class mean on the same features "
+            guessing += f"{test['nearest_mean']:.1f} %"
         found.append(f"{guessing}; the learner tells {test['all']:.1f} %.")
     best = best_by_class(history)
     lost = sum(one.best - one.now for one in best.values()) / max(1, len(best))
@@ -133,12 +132,10 @@ def fine_tuning_sentences(record: Record) -> list[str]:
         if not told["labeled"]:
             lacking = "a class needs four labels for that"
         return [f"The network was not tuned, since nothing could tell if it helps: {lacking}."]
-    images = plural(told["labeled"], "labeled image")
     used = "is used beside the frozen one" if told["kept"] else "is not used"
-    said = (
-        f"A copy of the network was tuned and {used}: of {images} held out the frozen network "
-        f"alone tells {told['frozen']:.1f} % right, with the copy {told['tuned']:.1f} %"
-    )
+    said = f"A copy of the network was tuned and {used}: of "
+    said += f"{plural(told['labeled'], 'labeled image')} held out the frozen network alone tells "
+    said += f"{told['frozen']:.1f} % right, with the copy {told['tuned']:.1f} %"
     if told["kept"] and told["tuned"] <= told["frozen"]:
         said += ", and is surer of it"
     if told["past"] and told["same"] is not None:
@@ -183,8 +180,7 @@ def environment_sentences(record: Record) -> list[str]:
         (record["unreadable"], "unlabeled file", "unlabeled files"),
         (left_out.get("hidden"), "hidden entry", "hidden entries"),
     )
-    parts = ", ".join(plural(count, one, many) for count, one, many in kinds if count)
-    if parts:
+    if parts := ", ".join(plural(count, one, many) for count, one, many in kinds if count):
         examples = "; ".join(shown(said) for said in left_out.get("for_example", []))
         named = f" For example: {examples}." if examples else ""
         found.append(f"Left out, because they are no images that can be read: {parts}.{named}")
@@ -246,14 +242,15 @@ def _warnings_of_test(history: Sequence[Record]) -> list[str]:
     if by_chance and len(by_class) > 1:
         found.append(f"No better than guessing: {listed(by_chance)}. {remedy}")
     lost = {label: one.best - one.now for label, one in best_by_class(history).items()}
-    worst = sorted((label for label in lost if lost[label] >= LOST), key=lambda one: -lost[one])
-    if worst:
+    if worst := sorted(
+        (label for label in lost if lost[label] >= LOST), key=lambda one: -lost[one]
+    ):
         since = f"lost {LOST:.0f} points or more since the best month"
         found.append(f"Forgotten: {listed(worst)} {since}. {remedy}")
-    nearest = test.get("nearest_mean")
-    if nearest is not None and test["all"] is not None and test["all"] < nearest - BEHIND:
+    nearest, right = test.get("nearest_mean"), test["all"]
+    if nearest is not None and right is not None and right < nearest - BEHIND:
         found.append(
-            f"The nearest class mean would be better by {nearest - test['all']:.1f} points: the "
+            f"The nearest class mean would be better by {nearest - right:.1f} points: the "
             "camera's images did harm. Try other ones, or learn without."
         )
     small = [label for label, row in answers_of(record).items() if sum(row.values()) < FEW]
@@ -262,13 +259,11 @@ def _warnings_of_test(history: Sequence[Record]) -> list[str]:
     precision, taken = precision_by_answer(record), record["accepted_by_class"]
     doubtful = [label for label in taken if precision.get(label, 0.0) < DOUBTFUL]
     if precision and doubtful:
-        count = plural(
-            sum(taken[one] for one in doubtful), "camera image was", "camera images were"
-        )
+        count = sum(taken[one] for one in doubtful)
         found.append(
-            f"Doubtful: {count} taken for {listed(doubtful)}, and such answers are wrong more "
-            "often than right. Look at some of them (distillmatch review), or add labels of these "
-            "classes."
+            f"Doubtful: {plural(count, 'camera image was', 'camera images were')} taken for "
+            f"{listed(doubtful)}, and such answers are wrong more often than right. Look at some "
+            "of them (distillmatch review), or add labels of these classes."
         )
     accepted, wanted = test.get("accepted"), record.get("accept")
     if accepted is not None and wanted is not None and accepted < 100 * wanted - BELOW:
@@ -281,11 +276,12 @@ def _warnings_of_test(history: Sequence[Record]) -> list[str]:
 
 def figures_of(record: Record) -> tuple[str, ...]:
     """Return the figures of a task, in the order of `FIGURES`."""
+    test = map(_test(record).get, ("all", "old", "new", "forgotten"))
     return (
         f"{record['labeled']:,}",
         f"{record['seen']:,}",
         count_or_dash(record["accepted"]),
-        *(one_decimal(_test(record).get(key)) for key in ("all", "old", "new", "forgotten")),
+        *("–" if value is None else f"{value:.1f}" for value in test),
         f"{sum(record['seconds'].values()):.0f} s",
     )
 
@@ -298,25 +294,21 @@ def classes_added(record: Record) -> str:
 
 def history_table(history: Sequence[Record]) -> Table:
     """Return the tasks as a table for the terminal."""
-    table = Table(
-        title="Tasks so far; all, older, new: accuracy in percent; lost: points forgotten"
-    )
-    table.add_column("task", overflow="fold", min_width=6)
-    for name in ("adds", *FIGURES):
-        table.add_column(name, justify="right", no_wrap=True)
-    for record in history:
-        classes = f"+{len(record['added'])}"
-        table.add_row(Text(shown(record["name"])), classes, *figures_of(record))
+    title = "Tasks so far; all, older, new: accuracy in percent; lost: points forgotten"
+    heads = ("task", *(f">{name}" for name in ("adds", *FIGURES)))
+    rows = [(shown(one["name"]), f"+{len(one['added'])}", *figures_of(one)) for one in history]
+    table = make_table(heads, rows, title=title)
+    table.columns[0].min_width = 6
+    for column in table.columns[1:]:
+        column.no_wrap = True
     return table
 
 
 def state_table(summary: Record) -> Table:
     """Return what a learner is, as a table for the terminal."""
-    table = Table(title="Learner", show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, said in state_rows(summary):
-        table.add_row(name, Text(shown(said)))
+    rows = [(name, shown(said)) for name, said in state_rows(summary)]
+    table = make_table(("", ""), rows, title="Learner", show_header=False)
+    table.columns[0].no_wrap = True
     return table
 
 
@@ -357,11 +349,6 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
 def count_or_dash(count: int | None) -> str:
     """Return a count, or a dash where nothing was counted."""
     return "–" if count is None else f"{count:,}"
-
-
-def one_decimal(value: float | None) -> str:
-    """Return a figure, or a dash where there is none."""
-    return "–" if value is None else f"{value:.1f}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

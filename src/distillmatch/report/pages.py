@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from distillmatch.files import write_atomically
+from distillmatch.report import charts
 from distillmatch.report import learner_report as report
-from distillmatch.report.comparison import NAMES, Result, metrics_shown, stored_shown
+from distillmatch.report.comparison import (
+    FIGURES,
+    NAMES,
+    Result,
+    metric_of,
+    number_shown,
+    stored_shown,
+)
 from distillmatch.report.learner_report import Record
-from distillmatch.report.svg import Series, line_figure
 from distillmatch.sources import Dataset
 from distillmatch.sources.walk import shown
 
@@ -67,35 +74,29 @@ def png(image: NDArray[np.uint8]) -> str:
 def write_demo_page(
     results: Sequence[Result], dataset: Dataset, accepted: Mapping[int, Sequence[Any]], folder: Path
 ) -> Path:
-    """Write `index.html` beside the pictures and results of a demo, and return its path.
-
-    `accepted` are the accepted images of DM's tasks, by the number of the task, as its log has
-    them.
-    """
+    """Write a demo's `index.html`; `accepted` are images that DM accepted, by task, as logged."""
     by_method = {result["method"]: result for result in results}
-    reached = {method: result["metrics"]["A_N"] for method, result in by_method.items()}
-    ahead, dm = reached["dm"] - reached["gd"], by_method["dm"]
-    curves = [Series(NAMES[r["method"]], r["method"], r["metrics"]["accuracies"]) for r in results]
+    dm = by_method["dm"]
+    curves = [
+        charts.Series(NAMES[method], method, [result["metrics"]["accuracies"]])
+        for method, result in by_method.items()
+    ]
     text = render(
         "demo.html",
-        outcome=f"After the last task DM recognizes {reached['dm']:.1f} % of the test images of "
-        f"all classes, {abs(ahead):.1f} points {'ahead of' if ahead >= 0 else 'behind'} GD "
-        f"({reached['gd']:.1f} %). Base has {reached['base']:.1f} %, the upper bound "
-        f"{reached['offline']:.1f} %, and WorldMatch, our own method, "
-        f"{reached['worldmatch']:.1f} %.",
+        reached={method: result["metrics"]["A_N"] for method, result in by_method.items()},
         tasks=len(dm["task_sizes"]),
         config=dm["config"],
         rows=[
             [
                 NAMES[result["method"]],
-                *(report.one_decimal(value) for value in metrics_shown(result).values()),
+                *(number_shown(metric_of(result, name)) for name in FIGURES),
                 stored_shown(result),
                 f"{result['config']['learning_rate']:g}",
                 f"{result['seconds']['total']:.0f}",
             ]
             for result in results
         ],
-        curves=Markup(line_figure("Accuracy over all classes so far", "test images", curves)),
+        curves=_chart("Accuracy over all classes so far", "tasks learned", curves),
         accepted=[
             {
                 "number": number,
@@ -133,12 +134,12 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
     best = sorted(report.best_by_class(history).items(), key=lambda pair: pair[1].now)
     text = render(
         "learner.html",
+        report=report,
+        summary=summary,
+        record=record,
         name=state.absolute().name,
-        lead=report.lead_sentence(summary),
         counts=_counts(record),
-        warnings=report.warnings_of(history),
-        accuracy=report.accuracy_sentences(history),
-        chart=_chart(history),
+        chart=_accuracies(history),
         classes=[
             (label, (f"{one.now:.1f}", f"{one.best:.1f}", one.task), one.now / 100)
             for label, one in best
@@ -149,14 +150,8 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
             (f"{label} → {answer}", [f"{100 * count / total:.1f}"], count / total)
             for label, answer, count, total in report.confusions(record)[:MOST_CONFUSIONS]
         ],
-        environment=report.environment_sentences(record),
         taken=[(label, [f"{count:,}"], count / max(1, taken[0][1])) for label, count in taken],
         examples=explanation.examples,
-        figures=report.FIGURES,
-        history=[
-            (one["name"], report.classes_added(one), report.figures_of(one)) for one in history
-        ],
-        state=report.state_rows(summary),
         place=shown(shlex.quote(str(state))),
         version=version("distillmatch"),
     )
@@ -184,12 +179,18 @@ def _counts(record: Record) -> list[tuple[str, str]]:
     return [*counts, (f"{record['stored']:,}", "images stored")]
 
 
-def _chart(history: Sequence[Record]) -> Markup | None:
+def _accuracies(history: Sequence[Record]) -> Markup | None:
     looks = {"all": ("all classes", "dm"), "old": ("older classes", "gd"), "new": ("new", "e2e")}
     curves = [
-        Series(name, look, [(one["test"] or {}).get(figure) for one in history])
+        charts.Series(name, look, [[(one["test"] or {}).get(figure) for one in history]])
         for figure, (name, look) in looks.items()
     ]
-    curves = [one for one in curves if any(value is not None for value in one.values)]
-    tasks = " · ".join(f"{n} {shown(one['name'])}" for n, one in enumerate(history, 1))
-    return Markup(line_figure("Accuracy over tasks", tasks, curves)) if curves else None
+    curves = [one for one in curves if any(value is not None for value in one.runs[0])]
+    return _chart("Accuracy over tasks", "task", curves) if curves else None
+
+
+def _chart(title: str, below: str, curves: Sequence[charts.Series]) -> Markup | None:
+    """Return a chart for a page, or none without the extra `report`."""
+    if not charts.is_installed():
+        return None
+    return Markup(charts.svg_of(charts.line_chart(title, below, curves, (4.8, 4))))

@@ -9,14 +9,11 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from distillmatch.metrics import Verdict
-from distillmatch.report.cells import METRICS, Figure, Row, TableModel, published_shown, shown
+from distillmatch.report.charts import glance, svg_of
+from distillmatch.report.comparison import METRICS, Row, TableModel, TextTable
 from distillmatch.report.pages import render
-from distillmatch.report.svg import glance_svg
 from distillmatch.terminal import safe_cell
 
-MARKS: dict[Verdict | None, str] = {"agrees": "●", "higher": "▲", "lower": "▼", None: ""}
-"""A shape for each verdict, so that nothing depends on color."""
 LEGEND = (
     "● agrees with the published mean by Welch's t-test at 5 % (one seed: the t-interval of one "
     "more run), ▲ higher, ▼ lower; without a mark: not judged, for want of a published deviation. "
@@ -33,6 +30,27 @@ MEANINGS = {
 }
 HEADLINE = ("A_N", "omega")
 """The metrics that the headline counts."""
+SUMMARY = {
+    "table-2a": ("10 tasks", "10 tasks, Uniform"),
+    "table-2c": ("Positive", "20 tasks, Positive, coreset"),
+}
+"""The column of a table that stands for it in the summary, and what to call the setting."""
+ANSWERS = {"agrees": "yes", "higher": "no, higher", "lower": "no, lower", None: "not judged"}
+_TEX = str.maketrans({
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "Ω": r"$\Omega$",
+    "ℓ": r"$\ell$",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "●": r"$\bullet$",
+    "▲": r"$\blacktriangle$",
+    "▼": r"$\blacktriangledown$",
+    "†": r"$\dagger$",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+})  # fmt: skip
 Groups = Sequence[tuple[str, Sequence[TableModel]]]
 """Tables by recipe."""
 
@@ -45,30 +63,22 @@ def headline(models: Sequence[TableModel], recipe: str) -> str:
     rows: dict[str, Row] = {}
     for row in (row for model in models for row in model.rows):
         rows.setdefault(repr(sorted(row.cell.config.identity().items())), row)
-    run = sum(bool(row.runs) for row in rows.values())
-    archived = sum(bool(row.archived) for row in rows.values())
-    judged = [
-        row.figures[name]
-        for name in HEADLINE
-        for row in rows.values()
-        if name in row.figures and row.figures[name].verdict is not None
-    ]
-    text = f"{run} of {len(rows)} cells have a run by the recipe `{recipe}`"
-    if archived:
+    text = f"{sum(bool(row.runs) for row in rows.values())} of {len(rows)} cells have a run by the "
+    text += f"recipe `{recipe}`"
+    if archived := sum(bool(row.archived) for row in rows.values()):
         text += f", {archived} show the nearest archived run (†), which is not judged"
-    if judged:
-        agree = sum(figure.verdict == "agrees" for figure in judged)
-        text += f"; {agree} of {len(judged)} figures of A_N and Ω agree"
-        text += f", the mean absolute difference is {' and '.join(_differences(judged))}"
+    agree, differences = list[bool](), dict[str, list[float]]()
+    for name in HEADLINE:
+        for figure in (row.figures[name] for row in rows.values() if name in row.figures):
+            if figure.verdict and figure.mean is not None and figure.published is not None:
+                agree.append(figure.verdict == "agrees")
+                far = abs(figure.mean - figure.published.mean)
+                differences.setdefault(METRICS[name], []).append(far)
+    if agree:
+        text += f"; {sum(agree)} of {len(agree)} figures of A_N and Ω agree, the mean absolute "
+        means = (f"{fmean(far):.1f} points of {name}" for name, far in differences.items())
+        text += f"difference is {' and '.join(means)}"
     return f"{text}."
-
-
-def _differences(judged: Sequence[Figure]) -> list[str]:
-    differences: dict[str, list[float]] = {}
-    for one in judged:
-        if one.mean is not None and one.published is not None:
-            differences.setdefault(one.metric, []).append(abs(one.mean - one.published.mean))
-    return [f"{fmean(of):.1f} points of {METRICS[name]}" for name, of in differences.items()]
 
 
 def markdown(groups: Groups) -> str:
@@ -77,27 +87,20 @@ def markdown(groups: Groups) -> str:
     for recipe, models in groups:
         parts.append(f"## Recipe `{recipe}`\n\n{headline(models, recipe)}\n\n{LEGEND}\n")
         for model in models:
-            parts.append(f"### {_plain(model.experiment.title)}\n\n{markdown_table(model)}\n")
+            title = _plain(model.experiment.title)
+            parts.append(f"### {title}\n\n{markdown_table(model.text())}\n")
             if model.experiment.note:
                 parts.append(f"{_plain(model.experiment.note)}\n")
     return "\n".join(parts)
 
 
-def markdown_table(model: TableModel) -> str:
-    """Return one table as Markdown: published beside ours for each metric."""
-    header, rows = table_rows(model)
-    named = [[_plain(row), _plain(column), *cells] for row, column, *cells in rows]
-    lines = ["| " + " | ".join(row) + " |" for row in (header, *named)]
-    return "\n".join([lines[0], "|---|---|" + "---:|" * (len(header) - 2), *lines[1:]]) + "\n"
-
-
-SUMMARY = {
-    "table-2a": ("10 tasks", "10 tasks, Uniform"),
-    "table-2c": ("Positive", "20 tasks, Positive, coreset"),
-}
-"""The column of a table that stands for it in the summary, and what to call the setting."""
-SUMMARY_ROWS = ("UB", "Base", "GD", "DM")
-ANSWERS = {"agrees": "yes", "higher": "no, higher", "lower": "no, lower", None: "not judged"}
+def markdown_table(table: TextTable) -> str:
+    """Return one table as Markdown."""
+    heads, rows = table
+    rule = "".join("---:|" if head.startswith(">") else "---|" for head in heads)
+    lines = [[_plain(row), _plain(column), *cells] for row, column, *cells in rows]
+    head, *body = (f"| {' | '.join(line)} |" for line in (_names(heads), *lines))
+    return "\n".join([head, f"|{rule}", *body]) + "\n"
 
 
 def markdown_summary(models: Sequence[TableModel]) -> str:
@@ -105,51 +108,25 @@ def markdown_summary(models: Sequence[TableModel]) -> str:
     lines = ["| setting | method | published | ours | agrees |", "|---|---|---:|---:|---|"]
     for model in models:
         column, setting = SUMMARY.get(model.experiment.name, ("", ""))
-        for name in SUMMARY_ROWS:
-            row = model.row(name, column)
-            if row is None:
-                continue
-            figure = row.figures["A_N"]
-            parts = published_shown(figure), shown(figure), ANSWERS[figure.verdict]
-            lines.append(f"| {setting} | {name} | {' | '.join(parts)} |")
-            setting = ""
+        for name in ("UB", "Base", "GD", "DM"):
+            if (row := model.row(name, column)) is not None:
+                one = row.figures["A_N"]
+                parts = setting, name, one.published_text, one.text, ANSWERS[one.verdict]
+                lines.append(f"| {' | '.join(parts)} |")
+                setting = ""
     return "\n".join(lines) + "\n"
-
-
-def rerun(model: TableModel, row: Row) -> str:
-    """Return the command that runs a cell again."""
-    seeds, recipe = ",".join(map(str, row.seeds)), row.cell.config.recipe
-    words = ["distillmatch", "suite", "run", model.experiment.name, "--cell", row.cell.name]
-    words += ["--seeds", seeds, *(["--recipe", recipe] if recipe != "paper" else [])]
-    return shlex.join(words)
-
-
-def table_rows(model: TableModel) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of a table that every renderer writes in its own syntax."""
-    header, rows = ["row", "column"], []
-    for metric in model.experiment.metrics:
-        name = METRICS[metric]
-        header += [f"{name} published", "here"] if model.is_compared else [name]
-    for row in model.rows:
-        cells = [row.cell.row, row.cell.column]
-        for figure in row.figures.values():
-            ours = f"{shown(figure)} {MARKS[figure.verdict]}".strip()
-            cells += [published_shown(figure), ours] if model.is_compared else [ours]
-        rows.append([*cells, ", ".join(str(run.seed) for run in row.runs) or "–"])
-    return [*header, "seeds"], rows
 
 
 def latex(groups: Groups) -> str:
     """Return all tables as LaTeX, for booktabs."""
     parts = []
     for model in (model for _, models in groups for model in models):
-        header, rows = table_rows(model)
-        head, *body = (
-            " & ".join(cell.translate(_TEX) for cell in row) + r" \\" for row in (header, *rows)
-        )
-        lines = [f"% {model.experiment.name}", rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}"]
-        lines += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
-        parts += lines
+        heads, rows = model.text()
+        kinds = "".join("r" if head.startswith(">") else "l" for head in heads)
+        lines = [[cell.translate(_TEX) for cell in row] for row in (_names(heads), *rows)]
+        head, *body = (" & ".join(line) + r" \\" for line in lines)
+        parts += [f"% {model.experiment.name}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head]
+        parts += [r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
     return "\n".join(parts)
 
 
@@ -166,7 +143,7 @@ def csv_text(groups: Groups) -> str:
             "published_deviation": one.published and one.published.deviation,
             "mean": one.mean,
             "deviation": one.deviation,
-            "seeds": " ".join(str(run.seed) for run in row.runs),
+            "seeds": " ".join(str(run["seed"]) for run in row.runs),
             "verdict": one.verdict,
             "archived": one.archived,
             "rerun": rerun(model, row),
@@ -177,9 +154,7 @@ def csv_text(groups: Groups) -> str:
         for one in row.figures.values()
     ]
     out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(lines[0])
-    writer.writerows(map(safe_cell, line.values()) for line in lines)
+    csv.writer(out).writerows([lines[0], *(map(safe_cell, line.values()) for line in lines)])
     return out.getvalue()
 
 
@@ -189,43 +164,31 @@ def html(groups: Groups, heading: str) -> str:
         {
             "recipe": recipe,
             "headline": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", headline(models, recipe))),
-            "figures": [
-                Markup(glance_svg([model for model in models if model.is_compared], [metric]))
-                for metric in HEADLINE
-            ],
-            "tables": [(model, *table_rows(model)) for model in models],
+            "figures": [Markup(svg_of(glance(models, [metric]))) for metric in HEADLINE]
+            if any(model.is_compared for model in models)
+            else [],
+            "tables": [(model, _names(model.text()[0]), model.text()[1]) for model in models],
         }
         for recipe, models in groups
     ]
     meanings = [(METRICS[name], text) for name, text in MEANINGS.items()]
-    return render(
-        "report.html",
-        heading=heading,
-        legend=LEGEND,
-        groups=sections,
-        meanings=meanings,
-        rerun=rerun,
-    )
+    given = {"heading": heading, "legend": LEGEND, "groups": sections, "meanings": meanings}
+    return render("report.html", **given, rerun=rerun)
+
+
+def rerun(model: TableModel, row: Row) -> str:
+    """Return the command that runs a cell again."""
+    seeds, recipe = ",".join(map(str, row.seeds)), row.cell.config.recipe
+    words = ["distillmatch", "suite", "run", model.experiment.name, "--cell", row.cell.name]
+    words += ["--seeds", seeds, *(["--recipe", recipe] if recipe != "paper" else [])]
+    return shlex.join(words)
+
+
+def _names(heads: Sequence[str]) -> list[str]:
+    return [head.removeprefix(">") for head in heads]
 
 
 def _plain(text: str) -> str:
     """Return a name without what Markdown and HTML would take for more than text."""
     escaped = re.sub(r"([\\`*_{}\[\]()#|!~])", r"\\\1", text)
     return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
-
-
-_TEX = str.maketrans({
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "Ω": r"$\Omega$",
-    "ℓ": r"$\ell$",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "●": r"$\bullet$",
-    "▲": r"$\blacktriangle$",
-    "▼": r"$\blacktriangledown$",
-    "†": r"$\dagger$",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-})  # fmt: skip

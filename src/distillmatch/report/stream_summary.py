@@ -8,6 +8,7 @@ from rich.table import Table
 
 from distillmatch.sources.dataset import UNKNOWN, Dataset
 from distillmatch.streams import Stream, stored_sizes
+from distillmatch.terminal import make_table
 
 KINDS = ("past", "now", "later", "never")
 """When the classes of unlabeled images are learned."""
@@ -44,49 +45,34 @@ def stream_summary(dataset: Dataset, stream: Stream) -> dict[str, Any]:
     }
 
 
-def stream_table(dataset: Dataset, stream: Stream, width: int = 80) -> Table:
+def stream_table(dataset: Dataset, stream: Stream) -> Table:
     """Return the description as a table with a row a task, class names cut to fit the width."""
-    summary = stream_summary(dataset, stream)
-    config, stored = stream.config, summary["tasks"][-1]["coreset_bytes"]
+    summary, config = stream_summary(dataset, stream), stream.config
+    tasks, unused = summary["tasks"], summary["in_no_task"]
     kinds = KINDS if summary["distractors"] else KINDS[:-1]
-    table = Table(
-        box=box.SIMPLE,
-        pad_edge=False,
-        padding=0,
-        title=f"{dataset.name} ({dataset.image_size} px): {len(stream)} tasks, order "
-        f"{config.order}, unlabeled {config.unlabeled}, seed {config.seed}",
-        caption=f"{sum(t['labeled'] for t in summary['tasks']):,} labeled and "
-        f"{sum(t['unlabeled'] for t in summary['tasks']):,} unlabeled images"
-        + (f", {unused:,} in no task" if (unused := summary["in_no_task"]) else "")
-        + ("; +: classes of earlier tasks that come back" if config.repetition else "")
-        + f"; {', '.join(kinds)}: classes in the unlabeled stream"
-        + (f"; coreset at the end: {stored:,} bytes" if config.coreset else ""),
-    )
-    table.add_column("task", justify="right", min_width=4)
-    table.add_column("classes", no_wrap=True)
+    labeled, unlabeled = (sum(task[key] for task in tasks) for key in ("labeled", "unlabeled"))
+    title = f"{dataset.name} ({dataset.image_size} px): {len(stream)} tasks, order {config.order}, "
+    title += f"unlabeled {config.unlabeled}, seed {config.seed}"
+    caption = f"{labeled:,} labeled and {unlabeled:,} unlabeled images"
+    caption += f", {unused:,} in no task" if unused else ""
+    caption += "; +: classes of earlier tasks that come back" if config.repetition else ""
+    caption += f"; {', '.join(kinds)}: classes in the unlabeled stream"
+    if config.coreset:
+        caption += f"; coreset at the end: {tasks[-1]['coreset_bytes']:,} bytes"
     names = ["labeled", "unlabeled", *kinds, "test", *(["coreset"] if config.coreset else [])]
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    room = max(16, width - sum(len(name) + 1 for name in names) - 8)
-    first = 0
-    for task, described in zip(stream.tasks, summary["tasks"], strict=True):
+    rows, first = [], 0
+    for task, described in zip(stream.tasks, tasks, strict=True):
         last = first + len(task.classes)
         places = stream.slots(np.array(task.unlabeled_classes, np.int64))
         shown, _ = np.histogram(places, [0, first, last, len(stream.class_order), np.inf])
-        counts = {
-            **{name: described[name] for name in ("labeled", "unlabeled", "test")},
-            **dict(zip(KINDS, shown, strict=True)),
-            "coreset": described["coreset_images"],
-        }
+        counts = {**described, **dict(zip(KINDS, shown, strict=True))}
+        counts["coreset"] = described["coreset_images"]
         again = f"+{len(described['returning'])}" if config.repetition else ""
-        table.add_row(
-            str(described["task"]),
-            _cut(f"{len(task.classes)}{again}: {', '.join(described['classes'])}", room),
-            *(f"{counts[name]:,}" for name in names),
-        )
+        classes = f"{len(task.classes)}{again}: {', '.join(described['classes'])}"
+        rows.append((described["task"], classes, *(f"{counts[name]:,}" for name in names)))
         first = last
+    look: dict[str, Any] = {"box": box.SIMPLE, "pad_edge": False, "padding": 0, "expand": True}
+    heads = (">task", "classes", *(f">{name}" for name in names))
+    table = make_table(heads, rows, fold=False, title=title, caption=caption, **look)
+    table.columns[1].ratio = 1  # it takes what the others leave
     return table
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from distillmatch.config import (
     LOCATION_KEYS,
@@ -33,8 +33,6 @@ Metric = Literal["A_N", "omega", "bwt", "fgt", "auroc", "equivalent_coreset", "m
 the images that Base must store to match a method, in all and for each unlabeled image of a task.
 """
 Scale = Literal["paper", "quick"]
-PARENTS = {"cifar100": 20, "shapes": 12}
-"""Tasks of a stream with a task for each parent class."""
 FOLDER = files("distillmatch.suite") / "experiments"
 
 
@@ -61,25 +59,6 @@ class Cell:
         return f"{self.row}/{self.column}"
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A table or figure: its cells, row by row, and where in the paper it is.
-
-    One that is `beyond_paper` asks a question of its own; its first row is what the others are
-    compared with.
-    """
-
-    name: str
-    title: str
-    kind: Literal["table", "figure"]
-    source: str
-    note: str
-    beyond_paper: bool
-    metrics: tuple[str, ...]
-    seeds: tuple[int, ...]
-    cells: tuple[Cell, ...]
-
-
 def _figure(value: object) -> Published | None:
     """Read `15.6 ± 0.9`, or a mean alone; null where the paper has no figure."""
     if value is None:
@@ -92,6 +71,8 @@ def _figure(value: object) -> Published | None:
 
 Name = Annotated[str, BeforeValidator(str)]
 """Of a row or column, which may be a number in YAML, as coreset sizes are."""
+OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
+Figures = list[Annotated[Published | None, BeforeValidator(_figure)]]
 
 
 class _File(Config):
@@ -100,39 +81,41 @@ class _File(Config):
     title: str
     kind: Literal["table", "figure"] = "table"
     source: str = ""
-    note: str = ""
+    note: OneLine = ""
     beyond_paper: Switch = False
-    metrics: tuple[Metric, ...] = ("A_N", "omega")
-    seeds: tuple[CountOrZero, ...] = (0, 1, 2)
+    metrics: tuple[Metric, ...] = Field(("A_N", "omega"), min_length=1)
+    seeds: tuple[CountOrZero, ...] = Field((0, 1, 2), min_length=1)
     common: Options = Field(default_factory=dict)
-    rows: dict[Name, Options]
-    columns: dict[Name, Options]
+    rows: dict[Name, Options] = Field(min_length=1)
+    columns: dict[Name, Options] = Field(min_length=1)
     only: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
-    published: dict[
-        Name, dict[str, list[Annotated[Published | None, BeforeValidator(_figure)]]]
-    ] = Field(default_factory=dict)
+    published: dict[Name, dict[str, Figures]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse rows, columns and figures that do not belong to the experiment."""
-        for key in ("rows", "columns", "metrics", "seeds"):
-            if not getattr(self, key):
-                raise impossible(key, "must not be empty")
-        _refuse_others("only", "row", self.only, self.rows)
-        _refuse_others("published", "row", self.published, self.rows)
-        for row, columns in self.only.items():
-            _refuse_others(f"only, row '{row}',", "column", columns, self.columns)
+        named: list[tuple[str, str, Iterable[str], Collection[str]]] = [
+            ("only", "row", self.only, self.rows),
+            ("published", "row", self.published, self.rows),
+            *((f"only, row '{r}',", "column", c, self.columns) for r, c in self.only.items()),
+            *(
+                (f"published, row '{row}',", "metric", figures, self.metrics)
+                for row, figures in self.published.items()
+            ),
+        ]
+        for where, kind, names, known in named:
+            for name in names:
+                if name not in known:
+                    said = f"names {kind} '{name}'; the {kind}s are {', '.join(known)}"
+                    raise impossible(where, said)
         for row, figures in self.published.items():
-            _refuse_others(f"published, row '{row}',", "metric", figures, self.metrics)
             for metric, line in figures.items():
                 if len(line) != len(self.columns):
-                    raise impossible(
-                        f"published, row '{row}', {metric}",
-                        f"has {len(line)} figures for {len(self.columns)} columns",
-                    )
+                    said = f"has {len(line)} figures for {len(self.columns)} columns"
+                    raise impossible(f"published, row '{row}', {metric}", said)
         return self
 
-    def cells(self, where: str, recipe: RecipeName, allow: Collection[str]) -> Iterable[Cell]:
+    def made_cells(self, where: str, recipe: RecipeName, allow: Collection[str]) -> Iterable[Cell]:
         """Yield the cells, row by row; a recipe that a row or column names is that of its cells."""
         methods = plugin_names(METHODS)
         for row in self.rows:
@@ -141,18 +124,22 @@ class _File(Config):
                     continue
                 place = f"{where}: row '{row}', column '{column}'"
                 parts = {"recipe": recipe, **self.common}, self.columns[column], self.rows[row]
-                values = _merged(parts, place)
-                config = RunConfig.from_mapping(values, place, allow)
+                config = RunConfig.from_mapping(_merged(parts, place), place, allow)
                 refuse_unknown(config.method, methods, f"{place}: method")
                 lines = self.published.get(row, {}).items()
                 figures = {metric: one for metric, line in lines if (one := line[number])}
                 yield Cell(row, column, config, figures)
 
 
-def _refuse_others(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise impossible(where, f"names {kind} '{name}'; the {kind}s are {', '.join(known)}")
+class Experiment(_File):
+    """A table or figure: its cells, row by row, and where in the paper it is.
+
+    One that is `beyond_paper` asks a question of its own; its first row is what the others are
+    compared with.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
 
 
 def _merged(parts: Iterable[Options], place: str) -> Options:
@@ -210,24 +197,16 @@ def load_experiment(
             "numbers of tables and figures, and your own as a YAML file"
         )
     experiment = _experiment(path.stem, read_yaml(path), str(path), recipe, allow_import)
-    return replace(experiment, cells=tuple(_with_options(cell, path) for cell in experiment.cells))
+    cells = tuple(_with_options(cell, path) for cell in experiment.cells)
+    return experiment.model_copy(update={"cells": cells})
 
 
 def _experiment(
     name: str, content: object, where: str, recipe: RecipeName, allow: Collection[str]
 ) -> Experiment:
     file = _File.from_mapping(content, where)
-    return Experiment(
-        name=name,
-        title=file.title,
-        kind=file.kind,
-        source=file.source,
-        note=" ".join(file.note.split()),
-        beyond_paper=file.beyond_paper,
-        metrics=file.metrics,
-        seeds=file.seeds,
-        cells=tuple(file.cells(where, recipe, allow)),
-    )
+    cells = tuple(file.made_cells(where, recipe, allow))
+    return Experiment.model_construct(**dict(file), name=name, cells=cells)
 
 
 def _with_options(cell: Cell, path: Path) -> Cell:
@@ -241,15 +220,6 @@ def _with_options(cell: Cell, path: Path) -> Cell:
         raise ConfigError(f"{place}: {error}") from None
 
 
-class _Quick(Config):
-    """How an experiment is made small: options that are set, and shares that counts are cut to."""
-
-    note: str
-    options: Options
-    tasks: float
-    coreset: float
-
-
 def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
     """Return the experiment as the paper has it, or made small on the embedded data.
 
@@ -260,21 +230,16 @@ def at_scale(experiment: Experiment, scale: Scale) -> Experiment:
         raise ConfigError(f"scale must be one of {', '.join(get_args(Scale))}, not {scale!r}")
     if scale == "paper":
         return experiment
-    quick = _Quick(**_content("_quick"))
-    small = [_made_small(cell.config, quick) for cell in experiment.cells]
-    columns, title = {}, experiment.title
-    for cell, config in sorted(
-        zip(experiment.cells, small, strict=True), key=lambda pair: pair[0].config.coreset
-    ):  # the bound stores nothing, whatever its column says
-        columns[cell.column] = _with_small_counts(cell.column, cell.config, config)
-        title = _with_small_counts(experiment.title, cell.config, config)
+    quick = _content("_quick")
+    columns = {cell.column: _with_small_counts(cell.column, quick) for cell in experiment.cells}
     if len(set(columns.values())) < len(columns):  # as for 1 and 2 tasks, which both become 1
         columns = {column: column for column in columns}
     cells = tuple(
-        Cell(cell.row, columns[cell.column], config, {})
-        for cell, config in zip(experiment.cells, small, strict=True)
+        Cell(cell.row, columns[cell.column], _made_small(cell.config, quick), {})
+        for cell in experiment.cells
     )
-    return replace(experiment, title=title, note=" ".join(quick.note.split()), cells=cells)
+    title, note = _with_small_counts(experiment.title, quick), " ".join(quick["note"].split())
+    return experiment.model_copy(update={"title": title, "note": note, "cells": cells})
 
 
 def at_all_scales(experiment: Experiment) -> list[Experiment]:
@@ -282,16 +247,16 @@ def at_all_scales(experiment: Experiment) -> list[Experiment]:
     return [at_scale(experiment, scale) for scale in get_args(Scale)]
 
 
-def _made_small(config: RunConfig, quick: _Quick) -> RunConfig:
+def _made_small(config: RunConfig, quick: Options) -> RunConfig:
     tasks = len(config.task_sizes) if config.task_sizes is not None else config.tasks
     changes: Options = {
         **{key: RunConfig.model_fields[key].default for key in LOCATION_KEYS},
         "task_sizes": None,
         "class_order": None,
         "splits": "hashed",
-        "tasks": tasks and max(1, round(quick.tasks * tasks)),
-        "coreset": round(quick.coreset * config.coreset),
-        **quick.options,
+        "tasks": tasks and _small_tasks(tasks, quick),
+        "coreset": round(quick["coreset"] * config.coreset),
+        **quick["options"],
     }
     if config.unlabeled == "none":  # a method that sees no stream has no length of one
         del changes["unlabeled_per_task"]
@@ -302,18 +267,12 @@ def _made_small(config: RunConfig, quick: _Quick) -> RunConfig:
     return config.replace(**changes)
 
 
-def _with_small_counts(text: str, paper: RunConfig, small: RunConfig) -> str:
-    """Return a title or the name of a column with the counts that small runs really have."""
-    tasks = [_task_count(config) for config in (paper, small)]
-    if all(tasks):
-        text = re.sub(rf"\b{tasks[0]} tasks", f"{tasks[1]} tasks", text)
-    stored = f"{paper.coreset}\\b"
-    return re.sub(
-        f"^{stored}$|(?<=coreset ){stored}|(?<=coreset of ){stored}", str(small.coreset), text
-    )
+def _small_tasks(tasks: int, quick: Options) -> int:
+    return max(1, round(float(quick["tasks"]) * tasks))
 
 
-def _task_count(config: RunConfig) -> int | None:
-    if config.task_sizes is not None:
-        return len(config.task_sizes)
-    return config.tasks or (10 if config.order == "random" else PARENTS.get(config.source))
+def _with_small_counts(text: str, quick: Options) -> str:
+    """Return a title or the name of a column with the counts that small runs have."""
+    text = re.sub(r"\d+(?= tasks)", lambda found: str(_small_tasks(int(found[0]), quick)), text)
+    stored = r"^\d+$|(?<=coreset )\d+|(?<=coreset of )\d+"
+    return re.sub(stored, lambda found: str(round(quick["coreset"] * int(found[0]))), text)

@@ -47,39 +47,28 @@ class Check:
 
     def __init__(self, planned: Mapping[str, PlannedRun] | None = None) -> None:
         if planned is None:
-            experiments = [
-                one
-                for name in experiment_names()
-                for recipe in RECIPES
-                for one in at_all_scales(load_experiment(name, recipe))
-            ]
+            loaded = (load_experiment(name, one) for name in experiment_names() for one in RECIPES)
+            experiments = [one for experiment in loaded for one in at_all_scales(experiment)]
             planned = {run.name: run for run in plan(experiments, [0])}
         self.planned = planned
         self._bounds: dict[str, list[Bound]] = {}
         self._waiting: list[tuple[Report, str, dict[str, Any], Tally]] = []
 
     def add(self, result: Result, name: str | None) -> Report:
-        """Check a result that `read_result` returned and that the ledger has under a name.
-
-        Without a name it is of no ledger, and may be any run. The report is whole once `finish` was
-        called.
-        """
+        """Check a result that the ledger has under a name, if it is in one, but for Ω."""
         try:
             config = config_of(result)
-        except ResultError as error:
+            options = [*_options(config, result)]
+        except (ResultError, ConfigError) as error:
             return Report([str(error)])
         tally, metrics = Tally(tuple(result["task_sizes"]), result), result["metrics"]
         facts = [*_recorded_twice(result), *_computed_again(result, tally)]
         report = Report(
-            [
-                *_problems_of_options(config, result),
-                *self._problems_of_name(config, name),
-                *_wrong(facts),
-            ]
+            [*_wrong(options), *self._problems_of_name(config, name), *_wrong(facts)],
+            [*self._remarks_on(config, result)],
         )
         if report.problems:
             return report
-        report.remarks += self._remarks_on(config, result)
         stream = f"{config.recipe} {sorted(result['stream'].items())}"
         if config.method == BOUND and result["complete"]:
             self._bounds.setdefault(stream, []).append(bound_of(result))
@@ -90,14 +79,13 @@ class Check:
 
     def finish(self) -> None:
         """Compute every Ω again of which a bound of the same recipe and stream was checked."""
-        keys = ("omega", "omega_double_sum", "omega_curve")
         for report, stream, metrics, tally in self._waiting:
             found: list[list[str]] = []
             for bound in self._bounds.get(stream, []):
                 again = tally.metrics(bound)
-                found.append(
-                    _wrong([(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys])
-                )
+                keys = ("omega", "omega_double_sum", "omega_curve")
+                facts = [(f"metrics.{key}", metrics[key], again[key], COMPUTED) for key in keys]
+                found.append(_wrong(facts))
             report.problems += sorted(found, key=len)[0] if found else []
 
     def _problems_of_name(self, config: RunConfig, name: str | None) -> Iterator[str]:
@@ -131,17 +119,13 @@ class Check:
             yield "no experiment has this run"
 
 
-def _problems_of_options(config: RunConfig, result: Result) -> list[str]:
-    """Compare the options that a run had with those that its configuration gives today."""
-    if ":" in config.method:
-        return []  # whose method is not imported for a check
-    try:
+def _options(config: RunConfig, result: Result) -> Iterator[Fact]:
+    """Yield the options that a run had, beside those that its configuration gives today."""
+    if ":" not in config.method:  # a result does not decide which module is imported
         options = find_method(config.method).Options(**with_options(config).options)
-    except ConfigError as error:
-        return [str(error)]
-    now, then = options.model_dump(mode="json"), result["options"]
-    keys = {**now, **then}
-    return _wrong([(f"options.{key}", then.get(key), now.get(key), "by default") for key in keys])
+        now, then = options.model_dump(mode="json"), result["options"]
+        for key in {**now, **then}:
+            yield f"options.{key}", then.get(key), now.get(key), "by default"
 
 
 def _recorded_twice(result: Result) -> Iterator[Fact]:

@@ -4,19 +4,18 @@ import json
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
-from distillmatch.files import check_writable, read_record, write_atomically
+from distillmatch.files import read_record, write_atomically
 from distillmatch.runs import read_result
 from distillmatch.runs.result import config_of
 from distillmatch.suite.names import run_name
 
 Result = dict[str, Any]
-WRITING = "writing to the ledger"
 INDEX = "index.json"
 ARCHIVED_SEEDS = (1, 2, 3)
 
@@ -28,11 +27,7 @@ class Ledger:
         self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ResultError(f"{self.folder}: expected a folder of results, found a file")
-
-    @property
-    def archive(self) -> "Archive":
-        """The results in it that were made by options that are gone."""
-        return Archive(self.folder / "archive")
+        self.archive = Archive(self.folder / "archive")
 
     def paths(self) -> list[Path]:
         """Return its files, by name."""
@@ -59,10 +54,6 @@ class Ledger:
         same = config_of(result, path).identity() == config.identity()
         return result if same and result["complete"] and not _of_saved_stream(result) else None
 
-    def check_writable(self) -> None:
-        """Refuse to begin where no result could be added."""
-        check_writable(self.folder, WRITING)
-
     def add(self, result: Result) -> Path:
         """Write a complete result under its name, atomically."""
         if not result.get("complete"):
@@ -81,31 +72,21 @@ class Ledger:
         if ":" not in config.method:  # a result does not decide which module is imported
             config = with_options(config)
         path = self.path_of(config)
-        write_atomically(path, json.dumps(result, indent=1, allow_nan=False) + "\n", WRITING)
+        write_atomically(
+            path, json.dumps(result, indent=1, allow_nan=False) + "\n", "writing to the ledger"
+        )
         return path
 
 
-class _Entry(BaseModel):
-    """An archived result: its file, without the ending, and the preset that it was by."""
+class Archived(BaseModel, frozen=True):
+    """An archived result that stands in for a run: its file's stem, and the preset it was by."""
 
     file: str
     preset: str
 
 
-class Archived(NamedTuple):
-    """An archived result that stands in for a run by today's recipes, and the preset it was by."""
-
-    path: Path
-    preset: str
-    seed: int
-
-
 class Archive:
-    """Results of options that are gone: a folder whose `index.json` says what stands in for what.
-
-    Its files are never written. A run that no result is of yet may be shown by the archived one
-    that is nearest to it, marked as such.
-    """
+    """A folder of results of options that are gone; `index.json` says what stands in for what."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,29 +95,28 @@ class Archive:
         """Return its files, by name."""
         return sorted(path for path in self.folder.glob("*.json") if path.name != INDEX)
 
-    def nearest(self, config: RunConfig) -> list[Archived]:
-        """Return the archived results that are nearest to a run, those of one preset.
-
-        They are on class orders of our own, of the seeds 1 to 3.
-        """
-        found: list[Archived] = []
+    def nearest(self, config: RunConfig) -> dict[int, Archived]:
+        """Return the archived results nearest to a run, by seed; they are of one preset."""
+        found: dict[int, Archived] = {}
         for seed in ARCHIVED_SEEDS:
             name = run_name(config.replace(splits="hashed", seed=seed))
-            for one in self._entries.get(name, []):
-                if not found or one.preset == found[0].preset:
-                    path = self.folder / f"{one.file}.json"
-                    found.append(Archived(path, one.preset, seed))
-                    break
+            preset = {one.preset for one in found.values()}
+            alike = [one for one in self._runs.get(name, []) if {one.preset} >= preset]
+            found.update((seed, one) for one in alike[:1])
         return found
 
+    def read(self, one: Archived) -> Result:
+        """Return an archived result."""
+        return read_result(self.folder / f"{one.file}.json")
+
     @cached_property
-    def _entries(self) -> dict[str, list[_Entry]]:
+    def _runs(self) -> dict[str, list[Archived]]:
         path = self.folder / INDEX
         if not path.is_file():
             return {}
         record = read_record(path, "index of an archive", "distillmatch archive", 1, ResultError)
         try:
-            return TypeAdapter(dict[str, list[_Entry]]).validate_python(record.get("runs"))
+            return TypeAdapter(dict[str, list[Archived]]).validate_python(record.get("runs"))
         except ValidationError:
             raise ResultError(f"{path}: expected runs, each with a list of files") from None
 

@@ -1,26 +1,24 @@
 """Workers on this machine: processes, one a core or a GPU, each for one run or several at once."""
 
 import contextlib
+import multiprocessing
 import os
-import pickle
-import queue as queues
 import signal
-import subprocess
-import sys
-import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
-from distillmatch.errors import ConfigError, TrainingError
+from distillmatch.errors import ConfigError
 from distillmatch.runs.runner import CHECKPOINT_SECONDS
 from distillmatch.runs.side_by_side import MOST_AT_ONCE, Job
-from distillmatch.suite.worker import PROGRESS_SECONDS, Event
+from distillmatch.suite.worker import PROGRESS_SECONDS, Event, serve
 
 LOG = "workers.log"
-WORKER = "distillmatch.suite.worker"
-"""Not run as a script, whose events would be of another class than the parent's."""
+SPAWN = multiprocessing.get_context("spawn")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Of every worker: there is one for each core."""
 RETRIES = 1
@@ -41,20 +39,15 @@ def on_gpus(gpus: int, jobs: int | None = None) -> list[dict[str, str]]:
 
 @dataclass(eq=False)
 class _Child:
-    """A worker process, the runs it has, and whether it has sent anything."""
+    """A worker process, the connection to it, and the names of the runs it has."""
 
-    process: subprocess.Popen[bytes]
-    place: int
+    process: Any
+    connection: Any
     has: set[str] = field(default_factory=set)
-    is_heard: bool = False
 
 
 class LocalWorkers:
-    """Worker processes, started when there is something to do for them.
-
-    Each has a session of its own, so that Ctrl-C reaches this process alone, which asks them to
-    stop.
-    """
+    """Worker processes, each started when there is something to do for it."""
 
     def __init__(
         self,
@@ -70,7 +63,6 @@ class LocalWorkers:
         self.at_once = at_once
         self.checkpoint_seconds = checkpoint_seconds
         self._children: dict[int, _Child] = {}
-        self._heard: queues.SimpleQueue[tuple[_Child, Event | None]] = queues.SimpleQueue()
         self._is_stopping = False
 
     def has_room(self) -> bool:
@@ -82,22 +74,31 @@ class LocalWorkers:
         place = self._freest()
         child = self._children.get(place) or self._launch(place)
         child.has.add(job.name)
-        self._give(child, job)
+        self._send(child, job)
 
     def events(self, seconds: float) -> Iterator[Event]:
         """Wait at most so long, and return what happened."""
-        with contextlib.suppress(queues.Empty):
-            child, event = self._heard.get(timeout=seconds)
-            while True:
-                yield from self._ended(child) if event is None else self._told(child, event)
-                child, event = self._heard.get_nowait()
+        children = {child.connection: place for place, child in self._children.items()}
+        if not children:  # others have all that is left
+            time.sleep(seconds)
+            return
+        for connection in wait(list(children), seconds):
+            place = children[connection]
+            try:
+                event: Event = self._children[place].connection.recv()
+            except (EOFError, OSError):
+                yield from self._ended(place)
+                continue
+            if event.kind not in ("progress", "say"):
+                self._children[place].has.discard(event.name)
+            yield event
 
     def stop(self) -> Iterator[Event]:
         """Let all runs stop where they can be resumed, and leave no process behind."""
         self._is_stopping = True
         for child in self._children.values():
             child.process.terminate()
-            self._give(child, None)
+            self._send(child, None)
         while self._children:
             yield from self.events(PROGRESS_SECONDS)
 
@@ -112,54 +113,33 @@ class LocalWorkers:
         return len(self._children[place].has) if place in self._children else 0
 
     def _launch(self, place: int) -> _Child:
-        settings = str(self.at_once), str(self.checkpoint_seconds)
+        ours, theirs = SPAWN.Pipe()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("a", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", f"from {WORKER} import main; main()", *settings],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, **ENVIRONMENT, **self.environments[place]},
-            )
-        child = self._children[place] = _Child(process, place)
-        threading.Thread(target=self._listen, args=(child,), daemon=True).start()
-        return child
+        given = theirs, self.log, self.at_once, self.checkpoint_seconds
+        process = SPAWN.Process(target=serve, args=given)
+        before = dict(os.environ)
+        os.environ.update({**ENVIRONMENT, **self.environments[place]})
+        try:
+            process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        theirs.close()  # so that the end of the process is the end of the connection
+        self._children[place] = _Child(process, ours)
+        return self._children[place]
 
-    def _give(self, child: _Child, job: Job | None) -> None:
+    def _send(self, child: _Child, job: Job | None) -> None:
         """Send a run to a process, or the end of its work."""
-        pipe = child.process.stdin
-        assert pipe is not None
-        with contextlib.suppress(OSError):  # it has just died, and its end will be heard of
-            if job is None:
-                pipe.close()
-            else:
-                pickle.dump(job, pipe)
-                pipe.flush()
+        with contextlib.suppress(OSError):  # it has just died, and its end will be noticed
+            child.connection.send(job)
 
-    def _listen(self, child: _Child) -> None:
-        assert child.process.stdout is not None
-        # The last event may be cut by the process's death.
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            while True:
-                self._heard.put((child, pickle.load(child.process.stdout)))
-        self._heard.put((child, None))
-
-    def _told(self, child: _Child, event: Event) -> Iterator[Event]:
-        child.is_heard = True
-        if event.kind not in ("progress", "say"):
-            child.has.discard(event.name)
-        if event.name:
-            yield event
-
-    def _ended(self, child: _Child) -> Iterator[Event]:
+    def _ended(self, place: int) -> Iterator[Event]:
         """Let another worker have the runs that a dead one had."""
-        code = child.process.wait()
-        del self._children[child.place]
+        child = self._children.pop(place)
+        child.process.join()
+        child.connection.close()
+        code = child.process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
-        if code and not child.is_heard and not self._is_stopping:
-            raise TrainingError(f"a worker ended by {how} before its first run; see {self.log}")
         for name in child.has:
             lost = Event("lost", name, (f"its worker ended by {how}, see {self.log}", RETRIES))
             yield Event("put_back", name) if self._is_stopping else lost

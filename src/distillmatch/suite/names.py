@@ -21,10 +21,7 @@ _RESERVED = re.compile(
 
 
 def bound_config(config: RunConfig) -> RunConfig:
-    """Return the upper bound that Ω of a run is measured by: same labels, recipe and training.
-
-    It sees labeled images alone, all of them, so that it is one run for every unlabeled stream.
-    """
+    """Return the upper bound of a run: all labeled images alone, same recipe and training."""
     return config.replace(
         method=BOUND,
         options={},
@@ -46,12 +43,10 @@ def run_name(config: RunConfig) -> str:
     It can name a file anywhere, and two different runs never share one: what words cannot say
     briefly or without doubt is said by a digest of the configuration.
     """
-    values = config.identity()
-    said, options = {key: values[key] for key in _SAID}, dict(sorted(values["options"].items()))
+    values, usual = config.identity(), _defaults(config.source)
+    said, options = {key: values[key] for key in _SAID}, dict(sorted(values.pop("options").items()))
     differing = {
-        key: value
-        for key, value in values.items()
-        if key not in (*_SAID, "options") and value != _defaults(config.source)[key]
+        key: value for key, value in values.items() if key not in said and value != usual[key]
     }
     setting = [
         said["source"],
@@ -79,11 +74,8 @@ def run_name(config: RunConfig) -> str:
 
 def _is_plain(text: str) -> bool:
     """Return whether a source or method cannot be taken for another part of a run's name."""
-    return (
-        bool(re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text))
-        and "as-written" not in text
-        and not any(_RESERVED.fullmatch(word) for word in text.split("-"))
-    )
+    is_word = re.fullmatch(r"[a-z0-9]+(-[a-z]+)*", text) and "as-written" not in text
+    return bool(is_word) and not any(map(_RESERVED.fullmatch, text.split("-")))
 
 
 @cache

@@ -25,11 +25,10 @@ def plan(
     *,
     bounds: bool = True,
 ) -> list[PlannedRun]:
-    """Return the runs of some experiments, bounds first, so that others find theirs in the ledger.
+    """Return the runs of some experiments, those of bounds first.
 
-    Without `seeds`, each experiment's own. `methods` and `cells` choose as in `chosen_cells`, in
-    the order of the names. The bound of every run is in the plan too, because Ω needs it, unless
-    there are to be no `bounds` but those asked for.
+    Without `seeds`, each experiment's own. `methods` and `cells` choose as in `chosen_cells`. With
+    `bounds`, the bound of every run is in the plan too, because Ω needs it.
     """
     _refuse_absent(experiments, methods, cells)
     found: dict[str, PlannedRun] = {}
@@ -50,23 +49,20 @@ def chosen_cells(
     methods: Collection[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[Cell]:
-    """Return the cells of these methods, and with `names` those that one of them means."""
+    """Return the cells of these methods; `names` choose as ROW, as /COLUMN or as ROW/COLUMN."""
     cells = [cell for cell in experiment.cells if methods is None or cell.config.method in methods]
     if names is None:
         return cells
-    named = [cell for name in names for cell in cells if _is_named(cell, name)]
+    named = [cell for name in names for cell in cells if name in _names(cell)]
     return list({cell.name: cell for cell in named}.values())
 
 
-def _is_named(cell: Cell, name: str) -> bool:
-    """Return whether a cell is meant by its row, as `/column`, or by both as `row/column`."""
-    return name in (cell.row, f"/{cell.column}", cell.name)
+def _names(cell: Cell) -> tuple[str, str, str]:
+    return cell.row, f"/{cell.column}", cell.name
 
 
 def _refuse_absent(
-    experiments: Sequence[Experiment],
-    methods: Collection[str] | None,
-    names: Sequence[str] | None,
+    experiments: Sequence[Experiment], methods: Collection[str] | None, names: Sequence[str] | None
 ) -> None:
     """Refuse methods and names of cells that no experiment has."""
     cells = [cell for one in experiments for cell in one.cells]
@@ -76,11 +72,10 @@ def _refuse_absent(
             f"no chosen experiment has method '{method}'{did_you_mean(method, present)}; they have "
             f"{', '.join(sorted(present))}"
         )
-    for name in names or ():
-        if not any(_is_named(cell, name) for cell in cells):
-            rows = ", ".join(dict.fromkeys(f"'{cell.row}'" for cell in cells))
-            columns = ", ".join(dict.fromkeys(f"'{cell.column}'" for cell in cells))
-            raise ConfigError(
-                f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with "
-                f"the rows {rows} and the columns {columns}"
-            )
+    for name in {*(names or ())} - {name for cell in cells for name in _names(cell)}:
+        rows = ", ".join(dict.fromkeys(f"'{cell.row}'" for cell in cells))
+        columns = ", ".join(dict.fromkeys(f"'{cell.column}'" for cell in cells))
+        raise ConfigError(
+            f"no chosen experiment has cell '{name}': expected ROW, /COLUMN or ROW/COLUMN with "
+            f"the rows {rows} and the columns {columns}"
+        )

@@ -56,13 +56,33 @@ class Entry:
 
     job: Job
     cost: float
+    error_seen: int | None
     state: State = "waiting"
     share: float = 0.0
     found: float = 0.0
     has_begun: bool = False
     losses: int = 0
     reason: str = ""
-    error_seen: int | None = None
+
+    def set_done(self) -> None:
+        """Note that the whole result is there."""
+        if self.state != "running":
+            self.found = 1.0
+        self.state, self.share = "done", 1.0
+
+    def result(self) -> dict[str, Any] | None:
+        """Return what the run's folder has of its result, and note how much that is."""
+        if not (self.job.out / RESULT).exists():
+            return None
+        try:
+            result = read_result(self.job.out)
+        except ResultError:
+            return None  # whoever runs it says what is wrong
+        if differing_keys(result["config"], with_options(self.job.config)):
+            return None
+        if not self.has_begun:
+            self.share = self.found = len(result["tasks"]) / len(result["task_sizes"])
+        return result
 
 
 class Queue:
@@ -80,7 +100,9 @@ class Queue:
         *,
         in_order: bool = False,
     ) -> None:
-        entries = [Entry(job, expected_cost(job.config)) for job in jobs]
+        entries = [
+            Entry(job, expected_cost(job.config), _written_at(error_file(job))) for job in jobs
+        ]
         if not in_order:
             entries.sort(key=lambda entry: -entry.cost)
         self.entries = {entry.job.name: entry for entry in entries}
@@ -89,11 +111,10 @@ class Queue:
         self._looked_at = float("-inf")
         self._is_waiting_told = False
         for entry in entries:
-            entry.error_seen = _written_at(error_file(entry.job))
             if ledger is not None and ledger.find(with_options(entry.job.config)) is not None:
-                _set_done(entry)
+                entry.set_done()
             else:
-                _found_result(entry)
+                entry.result()
                 entry.state = "elsewhere" if is_held(entry.job.out) else "waiting"
 
     def count(self, *states: State) -> int:
@@ -112,21 +133,17 @@ class Queue:
     def work(self) -> tuple[float, float, float]:
         """Return the cost of all runs, of what is done, and of what no worker here did of that."""
         entries = [entry for entry in self.entries.values() if entry.state != "failed"]
-        return (
-            sum(entry.cost for entry in entries),
-            sum(entry.cost * entry.share for entry in entries),
-            sum(entry.cost * entry.found for entry in entries),
-        )
-
-    def gather(self) -> None:
-        """Keep what an earlier call finished without getting to keep it."""
-        for entry in self.entries.values():
-            if entry.state == "waiting":
-                self._gather(entry)
+        done = sum(entry.cost * entry.share for entry in entries)
+        found = sum(entry.cost * entry.found for entry in entries)
+        return sum(entry.cost for entry in entries), done, found
 
     def check_sources(self) -> None:
         """Refuse to begin where images that a run needs cannot be had; ask each source once."""
-        waiting = [e.job.config for e in self.entries.values() if e.state == "waiting"]
+        waiting = [
+            entry.job.config
+            for entry in self.entries.values()
+            if entry.state == "waiting" and not self._gather(entry)
+        ]
         for config in {source_key(config): config for config in waiting}.values():
             check_images_available(config)
 
@@ -158,53 +175,42 @@ class Queue:
             self.tell(f"waiting for runs of other processes: {', '.join(elsewhere)}")
         self._is_waiting_told = is_waiting
 
-    # What workers tell: the methods that events name.
-
     def handle(self, event: Event) -> None:
-        """Call the method that an event names."""
-        getattr(self, event.kind)(event.name, *event.details)
+        """Note what a worker reports, and keep results and why runs failed."""
+        if event.kind == "say":
+            self.tell(*event.details)
+            return
+        entry = self.entries[event.name]
+        match event.kind:
+            case "progress":
+                (entry.share, entry.found), entry.has_begun = event.details, True
+            case "finished":
+                self._finish(entry, *event.details)
+            case "failed":
+                self._fail(entry, *event.details)
+            case "locked":  # another process was faster
+                entry.state = "elsewhere"
+            case "put_back":  # it was stopped, not lost
+                entry.state = "waiting"
+            case "lost":  # it went down with its worker
+                why, retries = event.details
+                entry.losses += 1
+                if entry.losses > retries:
+                    self._fail(entry, f"{why} ({entry.losses} times)")
+                else:
+                    entry.state = "waiting"
+                    self.tell(f"{event.name}: {why}; another worker goes on with it")
 
-    def say(self, name: str, sentence: str) -> None:
-        """Pass on what a run has to say."""
-        self.tell(sentence)
-
-    def progress(self, name: str, share: float, found: float) -> None:
-        """Note how much of a run is done, and how much was done before its worker took it."""
-        entry = self.entries[name]
-        entry.share, entry.found, entry.has_begun = share, found, True
-
-    def finished(self, name: str, result: dict[str, Any]) -> None:
-        """Keep a run's result."""
-        entry = self.entries[name]
+    def _finish(self, entry: Entry, result: dict[str, Any]) -> None:
         if self.ledger is not None:
             self.ledger.add(result)
         error_file(entry.job).unlink(missing_ok=True)
-        _set_done(entry)
+        entry.set_done()
 
-    def failed(self, name: str, reason: str, trace: str = "") -> None:
-        """Give a run up, and leave in its folder why."""
-        entry = self.entries[name]
+    def _fail(self, entry: Entry, reason: str, trace: str = "") -> None:
         text = f"{reason}\n\n{trace}"
         write_atomically(error_file(entry.job), text, "writing why a run failed")
         self._give_up(entry, reason)
-
-    def locked(self, name: str) -> None:
-        """Note that another process was faster."""
-        self.entries[name].state = "elsewhere"
-
-    def put_back(self, name: str) -> None:
-        """Let a run that was stopped, not lost, be taken again."""
-        self.entries[name].state = "waiting"
-
-    def lost(self, name: str, why: str, retries: int) -> None:
-        """Hand a run out again that went down with its worker, so often and no more."""
-        entry = self.entries[name]
-        entry.losses += 1
-        if entry.losses <= retries:
-            self.put_back(name)
-            self.tell(f"{name}: {why}; another worker goes on with it")
-        else:
-            self.failed(name, f"{why} ({entry.losses} times)")
 
     def _look_at_other(self, entry: Entry, held: bool) -> None:
         """Take over a run that no other process has any more, unless it failed there."""
@@ -219,10 +225,10 @@ class Queue:
 
     def _gather(self, entry: Entry) -> bool:
         """Keep the whole result that a run's folder has; return whether it has one."""
-        result = _found_result(entry)
+        result = entry.result()
         if result is None or not result["complete"]:
             return False
-        self.finished(entry.job.name, result)
+        self._finish(entry, result)
         return True
 
     def _give_up(self, entry: Entry, reason: str) -> None:
@@ -241,7 +247,6 @@ def work_off(
     same call resumes them.
     """
     with closing(workers):
-        queue.gather()
         if isinstance(workers, LocalWorkers):
             queue.check_sources()
         with StopRequest() as stop:
@@ -269,27 +274,6 @@ def work_off(
 def error_file(job: Job) -> Path:
     """Return where a failed run's reason stands in full."""
     return job.out / ERROR
-
-
-def _found_result(entry: Entry) -> dict[str, Any] | None:
-    """Return what a run's folder has of its result, and note how much that is."""
-    if not (entry.job.out / RESULT).exists():
-        return None
-    try:
-        result = read_result(entry.job.out)
-    except ResultError:
-        return None  # whoever runs it says what is wrong
-    if differing_keys(result["config"], with_options(entry.job.config)):
-        return None
-    if not entry.has_begun:
-        entry.share = entry.found = len(result["tasks"]) / len(result["task_sizes"])
-    return result
-
-
-def _set_done(entry: Entry) -> None:
-    if entry.state != "running":
-        entry.found = 1.0
-    entry.state, entry.share = "done", 1.0
 
 
 def _written_at(path: Path) -> int | None:

@@ -47,37 +47,31 @@ def connected_ray() -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     handler = signal.getsignal(signal.SIGTERM)
-    ray.init(
-        # Left to itself, Ray waits minutes for a cluster that was here once.
-        address=os.environ.get("RAY_ADDRESS", "local"),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    # Left to itself, Ray waits minutes for a cluster that was here once.
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process with code 15
     return ray, True
 
 
-class Board:
+class _Board:
     """An actor beside the driver that collects the events of tasks."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def put(self, event: Event) -> None:
-        """Add an event."""
         self.events.append(event)
 
     def take(self) -> list[Event]:
-        """Return the events since the last call."""
         events, self.events = self.events, []
         return events
 
 
-def do_run(job: Job, board: Any, checkpoint_seconds: float) -> Event:
+def _do_run(job: Job, board: Any, checkpoint_seconds: float) -> Event:
     """Do one run, as a Ray task; return the event that ended it, with its result."""
-    ends: list[Event] = []
-    jobs = iter([job])
+    ends, jobs = list[Event](), iter([job])
 
     def send(event: Event) -> None:
         if event.kind in ("progress", "say"):
@@ -108,7 +102,7 @@ class RayWorkers:
         here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             self._ray.get_runtime_context().get_node_id(), soft=False
         )
-        board = self._ray.remote(Board).options(num_cpus=0, scheduling_strategy=here)
+        board = self._ray.remote(_Board).options(num_cpus=0, scheduling_strategy=here)
         self._board = board.remote()
 
     def has_room(self) -> bool:
@@ -119,7 +113,7 @@ class RayWorkers:
         """Submit a run."""
         has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
         on_gpu = job.config.device == "cuda" or (job.config.device == "auto" and has_gpus)
-        task = self._ray.remote(do_run).options(
+        task = self._ray.remote(_do_run).options(
             num_cpus=1,
             num_gpus=1 / self.runs_per_gpu if on_gpu else 0,
             max_retries=0,  # the queue knows what to do about a lost run
@@ -130,14 +124,14 @@ class RayWorkers:
 
     def events(self, seconds: float) -> Iterator[Event]:
         """Wait at most so long, and return what happened."""
-        ray, tasks, ended = self._ray, list(self._tasks), []
+        tasks, ended = list(self._tasks), []
         if tasks:
-            ended, _ = ray.wait(tasks, num_returns=len(tasks), timeout=seconds)
+            ended, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=seconds)
         else:  # others have all that is left
             time.sleep(seconds)
         try:
-            told = ray.get(self._board.take.remote())
-        except ray.exceptions.RayError as error:
+            told = self._ray.get(self._board.take.remote())
+        except self._ray.exceptions.RayError as error:
             raise TrainingError(
                 f"the Ray cluster was lost ({type(error).__name__}); what is done is kept, and "
                 "the same command continues from there"

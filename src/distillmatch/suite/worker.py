@@ -1,18 +1,14 @@
-"""What a worker process does: runs, whose progress and ends it tells as events.
-
-A local worker reads pickled runs from its standard input and writes pickled events to its standard
-output. When its input ends, it ends after its last run: a parent that died leaves none half done.
-"""
+"""What a worker process does: runs, whose progress and ends it reports as events."""
 
 import contextlib
 import os
-import pickle
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from distillmatch.errors import LockedError
 from distillmatch.runs import Interrupted
@@ -22,7 +18,7 @@ PROGRESS_SECONDS = 0.5
 
 
 class Event(NamedTuple):
-    """What a worker tells of a run: the method of `Queue` that handles it, and its arguments."""
+    """A report on a run: its kind, the run's name, and what `Queue.handle` needs to know."""
 
     kind: Literal["progress", "finished", "failed", "locked", "put_back", "lost", "say"]
     name: str
@@ -91,21 +87,22 @@ def run_jobs(
     )
 
 
-def work(source: BinaryIO, target: BinaryIO, at_once: int, checkpoint_seconds: float) -> None:
-    """Do the runs that come from `source`, and write events to `target`."""
-    writing = threading.Lock()
+def work(connection: Any, at_once: int, checkpoint_seconds: float) -> None:
+    """Do the runs that come over a connection, until there is None, and send events back.
+
+    If the parent dies, the last run is finished, so that none is left half done.
+    """
+    sending = threading.Lock()
 
     def send(event: Event) -> None:
-        with writing, contextlib.suppress(OSError):  # a parent that has died need not know
-            pickle.dump(event, target)
-            target.flush()
+        with sending, contextlib.suppress(OSError):  # a parent that has died need not know
+            connection.send(event)
 
     def next_job() -> Job | None:
-        try:
-            job: Job = pickle.load(source)
-        except EOFError:
-            return None
-        return job
+        with contextlib.suppress(EOFError, OSError):
+            job: Job | None = connection.recv()
+            return job
+        return None
 
     def failed(error: Exception) -> None:
         import torch  # noqa: PLC0415 - the runs have imported it
@@ -115,16 +112,17 @@ def work(source: BinaryIO, target: BinaryIO, at_once: int, checkpoint_seconds: f
             # process resumes them from their checkpoints.
             os._exit(1)
 
-    send(Event("say", ""))  # the process has started
     run_jobs(next_job, send, at_once, checkpoint_seconds, failed=failed)
 
 
-def main() -> None:
-    """Work as the parent says: how many runs at once, and seconds between checkpoints."""
-    # What libraries print must not come between the events for the parent.
-    target = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+def serve(connection: Any, log: Path, at_once: int, checkpoint_seconds: float) -> None:
+    """Work as a process of its own, whose output goes to a log."""
+    if sys.platform != "win32":
+        os.setsid()  # Ctrl-C reaches the parent alone, which asks the workers to stop
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     try:
-        work(sys.stdin.buffer, target, int(sys.argv[1]), float(sys.argv[2]))
+        work(connection, at_once, checkpoint_seconds)
     except Interrupted as stop:
         sys.exit(stop.exit_code)
