@@ -278,7 +278,7 @@ def test_code_that_a_folder_names_is_not_run(
     before, path = sorted(tmp_path.iterdir()), list(sys.path)
     for words in (
         ["predict", "it", "next"],
-        ["export", "it", "--torch", "x.pt2"],
+        ["export", "it", "--onnx", "x.onnx"],
         ["learn", "it", "--labeled", "next"],
         ["predict", "it", "next", "--allow-import", "trap:other"],
     ):

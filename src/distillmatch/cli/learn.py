@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_common, add_fields, allowed_imports, key_and_value
 from distillmatch.cli.parser import Commands, Parser, add_command, option
@@ -200,33 +200,21 @@ def add_export_parser(commands: Commands) -> Parser:
     """Describe the command `export`."""
     parser = add_command(commands, "export", run_export)
     add_common(parser, "state", "allow_import")
-    option(parser, "--onnx FILE", "write ONNX (needs the extra 'onnx')", Place)
-    option(parser, "--torch FILE", "write torch.export's .pt2", Place)
-    said = "type of the pixels that the exported model takes: bytes, or floats from 0 to 1"
-    option(parser, "--pixels", said, Literal["uint8", "float"], "uint8")
+    option(parser, "--onnx FILE", "file to write (needs the extra 'onnx')", Place, required=True)
     return parser
 
 
 def run_export(arguments: argparse.Namespace) -> None:
-    """Export a learner's classifier to ONNX or torch.export.
+    """Export a learner's classifier to ONNX.
 
     distillmatch export learner --onnx learner.onnx
-    distillmatch export learner --torch learner.pt2
     """
-    onnx, pt2 = arguments.onnx, arguments.torch
-    if onnx is None and pt2 is None:
-        raise ConfigError("export needs --onnx FILE or --torch FILE, or both")
-    if onnx is not None and pt2 is not None and onnx.resolve() == pt2.resolve():
-        raise ConfigError(f"--onnx and --torch must name two files, not both {pt2}")
     from distillmatch.learner.estimator import ContinualLearner
-    from distillmatch.learner.export import export_onnx, export_torch
+    from distillmatch.learner.export import export_onnx
 
     learner = ContinualLearner.load(arguments.state, "cpu", allow_import=arguments.allow_import)
-    for path, write in ((onnx, export_onnx), (pt2, export_torch)):
-        if path is not None:
-            write(learner, path, arguments.pixels)
-            say(
-                f"{path}: {len(learner.classes_)} classes, images (count, 3, height, width) of "
-                f"{arguments.pixels}, scaled to {learner.image_size_} px, "
-                f"{size_shown(path.stat().st_size)}"
-            )
+    export_onnx(learner, arguments.onnx)
+    say(
+        f"{arguments.onnx}: {len(learner.classes_)} classes, images (count, 3, height, width) of "
+        f"uint8, scaled to {learner.image_size_} px, {size_shown(arguments.onnx.stat().st_size)}"
+    )
