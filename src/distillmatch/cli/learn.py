@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_common, add_fields, allowed_imports, key_and_value
 from distillmatch.cli.parser import Commands, Parser, add_command, option
-from distillmatch.cli.predict import names_on
+from distillmatch.cli.predict import names_on_stdin
 from distillmatch.config import RunConfig
 from distillmatch.config.base import Place
 from distillmatch.errors import ConfigError
@@ -166,7 +165,7 @@ def _unlabeled(given: Sequence[str], minutes: float) -> list["UnlabeledPlace | C
         if not name:
             raise ConfigError("expected files or folders of unlabeled images, not an empty name")
         if name == "-":
-            found += [Path(path) for path in names_on(sys.stdin.buffer, b"\n") if path]
+            found += map(Path, names_on_stdin())
         else:
             found.append(Camera(name, minutes=minutes) if is_camera(name) else Path(name))
     return found
