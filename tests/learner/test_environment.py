@@ -3,7 +3,6 @@
 import io
 import itertools
 import os
-import queue
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -158,20 +157,6 @@ def test_a_stream_that_never_ends_is_taken_up_to_the_limit(tmp_path: Path) -> No
     assert counts(look(camera())) == (20, 20, 0) and taken == 20
     (tmp_path / "notes.txt").write_text("rain")
     assert counts(look(itertools.repeat(tmp_path / "notes.txt"))) == (0, 20, 20)
-    for empty in (PIXELS[:0], torch.empty(0, 3, 8, 8)):
-        with pytest.raises(LearnerError, match="1000 empty batches in a row"):
-            look(itertools.repeat(empty))
-    for limit in (10**12, 10**30):
-        with pytest.raises(LearnerError, match="no memory for so many images"):
-            look(iter(PIXELS), limit=limit)
-
-
-def test_a_queue_is_taken_from_until_it_gives_none() -> None:
-    camera: queue.Queue[Any] = queue.Queue()
-    for one in (*PIXELS, None, PIXELS[0]):
-        camera.put(one)
-    np.testing.assert_array_equal(look(camera).images, PIXELS)
-    assert camera.qsize() == 1
 
 
 def encoded(pixels: Any) -> bytes:

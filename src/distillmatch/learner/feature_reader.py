@@ -13,7 +13,7 @@ from PIL import Image
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache, Features, content_key
-from distillmatch.learner.inputs import Items, Pixels, decoded, read_usable
+from distillmatch.learner.inputs import Items, Pixels, Reader, decoded
 from distillmatch.sources.images import ImageFile, decode_file
 from distillmatch.terminal import show_progress
 
@@ -66,7 +66,7 @@ class Gallery:
 
 
 @dataclass(frozen=True)
-class FeatureReader:
+class FeatureReader(Reader):
     """Reads images as float32 features of shape (count, dimension); those known are not computed.
 
     With a `gallery`, pictures of what it reads can be shown later.
@@ -79,10 +79,6 @@ class FeatureReader:
     def room(self, count: int) -> Features:
         """Return an array with room for the features of so many images."""
         return np.empty((count, self.backbone.dimension), np.float32)
-
-    def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
-        """Read those images that can be read, and say of the others, by number, what is wrong."""
-        return read_usable(items, self, what)
 
     def results(self, items: Items, what: str = "images") -> Iterator[Features | str]:
         """Yield the features of each image, or the reason why it cannot be read."""

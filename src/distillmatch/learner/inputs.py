@@ -11,22 +11,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from distillmatch.errors import LearnerError, kind_of
+from distillmatch.errors import LearnerError, first_of, kind_of
 from distillmatch.learner.video import Video, VideoFrame, decode_frames
-from distillmatch.sources.images import (
-    FORMATS,
-    BadImageError,
-    ImageFile,
-    decode_files,
-    square,
-)
+from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_files, square
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import show_progress
 
@@ -37,7 +31,7 @@ Items = Sequence[Any] | NDArray[Any]
 CHUNK = 1024
 """Images that are read at once where not all are wanted at once."""
 SMALLEST, LARGEST, STEP = 8, 64, 4
-"""Between which sides, and in which steps, the first image decides the size of all."""
+"""Range and step of the side that the first image suggests for all."""
 _CHANNELS = (1, 3)
 
 
@@ -50,8 +44,13 @@ def open_images(given: Any, what: str = "images") -> Items:
         if not path.exists():
             raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
         return [file_at(path)]
-    if isinstance(given, torch.Tensor) or is_array(given):
-        return _several(given, what)
+    if is_array(given):
+        array = array_of(given, what)
+        if array.ndim == 2:
+            return array  # vectors of features, which only network 'identity' reads
+        if array.ndim == 3 and array.shape[2] == 3:
+            raise _no_images(what, array, "; a single image goes in a list")
+        return _channels_last(array, what, isinstance(given, torch.Tensor))
     if isinstance(given, list | tuple | np.ndarray):
         return [_opened(one, what) for one in given]
     raise LearnerError(
@@ -67,21 +66,33 @@ def selected(items: Items, numbers: Iterable[int]) -> Items:
     return [items[number] for number in numbers]
 
 
-class Reader(Protocol):
+class Reader:
     """Reads opened images as the rows of an array: as pixels, or as features of them."""
 
     def room(self, count: int) -> NDArray[Any]:
-        """Return an array with room for so many rows, as yet without content."""
-
-    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], dict[int, str]]:
-        """Read those images that can be read, and say of the others, by number, what is wrong."""
+        """Return an array with room for so many rows."""
+        raise NotImplementedError
 
     def results(self, items: Items, what: str = "images") -> Iterator[NDArray[Any] | str]:
         """Yield the row of each image, or the reason why it cannot be read."""
+        raise NotImplementedError
+
+    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], dict[int, str]]:
+        """Read the images that can be read; return the problems of the others by number."""
+        rows, count = self.room(len(items)), 0
+        problems: dict[int, str] = {}
+        for number, result in enumerate(self.results(items, what)):
+            if isinstance(result, str):
+                where = getattr(items[number], "where", f"{what}, number {number + 1}")
+                problems[number] = f"{where}: {result}"
+            else:
+                rows[count] = result
+                count += 1
+        return rows[:count], problems
 
 
 @dataclass(frozen=True)
-class PixelReader:
+class PixelReader(Reader):
     """Reads images as uint8 of shape (count, side, side, 3)."""
 
     side: int
@@ -91,10 +102,10 @@ class PixelReader:
         return np.empty((count, self.side, self.side, 3), np.uint8)
 
     def read(self, items: Items, what: str = "images") -> tuple[Pixels, dict[int, str]]:
-        """Read those images that can be read, and say of the others, by number, what is wrong."""
+        """Read the images that can be read; return the problems of the others by number."""
         if isinstance(items, np.ndarray):
             return _resized(_as_bytes(items, what), self.side), {}
-        return read_usable(items, self, what)
+        return super().read(items, what)
 
     def results(self, items: Items, what: str = "images") -> Iterator[Pixels | str]:
         """Yield the pixels of each image, or the reason why it cannot be read."""
@@ -104,26 +115,11 @@ class PixelReader:
                 progress(done)
 
 
-def read_usable(items: Items, reader: Reader, what: str) -> tuple[NDArray[Any], dict[int, str]]:
-    """Read those images that can be read, and say of the others, by number, what is wrong."""
-    rows, count = reader.room(len(items)), 0
-    problems: dict[int, str] = {}
-    for number, result in enumerate(reader.results(items, what)):
-        if isinstance(result, str):
-            where = getattr(items[number], "where", f"{what}, number {number + 1}")
-            problems[number] = f"{where}: {result}"
-        else:
-            rows[count] = result
-            count += 1
-    return rows[:count], problems
-
-
 def read_all(items: Items, reader: Reader, what: str = "images") -> NDArray[Any]:
     """Read all opened images; refuse what is no image."""
     rows, problems = reader.read(items, what)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise LearnerError(f"{next(iter(problems.values()))}{more}")
+        raise LearnerError(first_of([*problems.values()]))
     return rows
 
 
@@ -136,18 +132,15 @@ def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
 
 def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
     """Yield each image as a square, or the reason why there is none; threads decode files."""
-    for kind, run in groupby(items, _kind_of):
+    for kind, run in groupby(
+        items, lambda item: item.video if isinstance(item, VideoFrame) else type(item)
+    ):
         if kind is ImageFile:
             with closing(decode_files(list(run), side)) as results:
                 yield from results
         else:
             for item in decode_frames(list(run)) if isinstance(kind, Video) else run:
                 yield item if isinstance(item, str) else _decoded(item, side, what)
-
-
-def _kind_of(item: Any) -> Any:
-    """Return what items have in common that are decoded together."""
-    return item.video if isinstance(item, VideoFrame) else type(item)
 
 
 def _decoded(item: Any, side: int, what: str) -> Pixels | str:
@@ -161,27 +154,23 @@ def _decoded(item: Any, side: int, what: str) -> Pixels | str:
 
 
 def natural_side(items: Items) -> int:
-    """Return the side that the first image suggests for all: its short one, within reason."""
+    """Return the side that the first readable image suggests: its short one, within a range."""
     short = next(filter(None, map(_short_side, items)), SMALLEST)
     return min(LARGEST, max(SMALLEST, round(short / STEP) * STEP))
 
 
 def _short_side(item: Any) -> int | None:
-    """Return the short side of an image, if it can be read."""
     if isinstance(item, ImageFile):
         try:
             with item.open() as file, Image.open(file, formats=FORMATS) as image:
                 return min(image.size)
-        except Exception:  # of whatever kind: reading it will say what is wrong with it
+        except Exception:  # reading it will say what is wrong with it
             return None
     return min(item.size if isinstance(item, Image.Image) else item.shape[:2])
 
 
 def file_at(path: Path) -> ImageFile:
-    """Return the image in a file that was named.
-
-    A pipe, a socket or a device, whose reader may wait for ever, is refused when it is read.
-    """
+    """Return the image in a file; a pipe or a device, which may block, is refused when read."""
     with suppress(OSError, ValueError):  # opening it will say what is wrong with it
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -207,22 +196,24 @@ def _files_below(folder: Path) -> list[ImageFile]:
 
 
 def is_array(given: Any) -> bool:
-    """Return whether this is an array of numbers, and not of paths or other objects."""
-    return isinstance(given, np.ndarray) and given.dtype.kind not in "OUS"
+    """Return whether this is a tensor or an array of numbers, not of paths or other objects."""
+    if isinstance(given, np.ndarray):
+        return given.dtype.kind not in "OUS"
+    return isinstance(given, torch.Tensor)
 
 
 def array_of(given: Any, what: str) -> NDArray[Any]:
     """Return an array or the values of a tensor, those of short floats (bfloat16) as float32."""
     if not isinstance(given, torch.Tensor):
         return np.asarray(given)
-    tensor = given.float() if given.is_floating_point() and given.element_size() < 4 else given
     try:
-        array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
+        short = given.is_floating_point() and given.element_size() < 4
+        array: NDArray[Any] = (given.float() if short else given).numpy(force=True)
     except (TypeError, RuntimeError):
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        layout = str(given.layout).removeprefix("torch.")
         raise LearnerError(
-            f"{what} must be dense tensors of numbers, not {kind} ones of {tensor.dtype} on "
-            f"{tensor.device}"
+            f"{what} must be dense tensors of numbers, not {layout} ones of {given.dtype} on "
+            f"{given.device}"
         ) from None
     return array
 
@@ -238,16 +229,6 @@ def _opened(one: Any, what: str) -> Any:
     raise LearnerError(
         f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
     )
-
-
-def _several(given: Any, what: str) -> NDArray[Any]:
-    """Return an array of images as (count, height, width, channels)."""
-    array = array_of(given, what)
-    if array.ndim == 2:
-        return array  # vectors of features, which only network 'identity' reads
-    if array.ndim == 3 and array.shape[2] == 3:
-        raise _no_images(what, array, "; a single image goes in a list")
-    return _channels_last(array, what, isinstance(given, torch.Tensor))
 
 
 def _channels_last(array: NDArray[Any], what: str, channels_first: bool) -> NDArray[Any]:
