@@ -7,9 +7,10 @@ removed at any time; where it cannot be used, features are computed as if there 
 import hashlib
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,23 @@ from numpy.typing import NDArray
 from distillmatch.files import user_cache
 
 Features = NDArray[np.float32]
+Result = TypeVar("Result")
 
 FILE = "features.sqlite"
 MOST_BYTES = 512 * 2**20
-"""Size of the rows; beyond it, those that came first are dropped."""
+"""Size of the file beyond which the features that came first, a fifth, are dropped."""
 WAIT_SECONDS = 5.0
-_FORM = "CREATE TABLE IF NOT EXISTS rows (key BLOB UNIQUE, row BLOB)"
+_FORM = (
+    "CREATE TABLE IF NOT EXISTS features (number INTEGER PRIMARY KEY, key BLOB UNIQUE, row BLOB)"
+)
+_SIZE = (
+    "SELECT (page_count - freelist_count) * page_size "
+    "FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
+)
+_DROP = (
+    "DELETE FROM features WHERE number <= "
+    "(SELECT min(number) + (max(number) - min(number)) / 5 FROM features)"
+)
 
 
 class FeatureCache:
@@ -42,21 +54,26 @@ class FeatureCache:
 
     def get(self, key: bytes) -> Features | None:
         """Return a row, if it is there."""
-        with self._opened() as file:
-            found = file.execute("SELECT row FROM rows WHERE key = ?", (key,)).fetchone()
+
+        def read(file: sqlite3.Connection) -> Features | None:
+            found = file.execute("SELECT row FROM features WHERE key = ?", (key,)).fetchone()
             return None if found is None else np.frombuffer(found[0], "<f4").astype(np.float32)
-        return None
+
+        return self._use(read)
 
     def put(self, rows: Mapping[bytes, Features]) -> None:
         """Keep some rows; if the file is too large, the ones that came first go."""
-        with self._opened() as file, file:
-            content = [(key, np.asarray(row, "<f4").tobytes()) for key, row in rows.items()]
-            file.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", content)
-            size = max(len(key) + len(row) for key, row in content)
-            file.execute(
-                "DELETE FROM rows WHERE rowid <= (SELECT max(rowid) FROM rows) - ?",
-                (self.most_bytes // size,),
-            )
+
+        def write(file: sqlite3.Connection) -> None:
+            content = [(key, row.astype("<f4").tobytes()) for key, row in rows.items()]
+            with file:
+                file.executemany(
+                    "INSERT OR REPLACE INTO features (key, row) VALUES (?, ?)", content
+                )
+                if file.execute(_SIZE).fetchone()[0] > self.most_bytes:
+                    file.execute(_DROP)
+
+        self._use(write)
 
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
@@ -65,11 +82,29 @@ class FeatureCache:
                 self._file.close()
             self._file = None
 
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        """Open the file; do nothing where it cannot be used, and remove it where it is damaged."""
-        with self._lock, suppress(sqlite3.Error, OSError, ValueError):
-            ...
+    def _use(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
+        """Return what is done with the open file; without one, go on as if nothing was there.
+
+        A damaged file is removed, so that the next start has a new one.
+        """
+        with self._lock:
+            try:
+                if self._usable and self._file is None:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self._file = sqlite3.connect(self.path, WAIT_SECONDS, check_same_thread=False)
+                    # What a crash of the machine loses can be computed again.
+                    self._file.execute("PRAGMA synchronous = OFF")
+                    self._file.execute(_FORM)
+                return None if self._file is None else work(self._file)
+            except (sqlite3.Error, OSError, ValueError) as error:
+                self._usable = False
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
+                if type(error) is sqlite3.DatabaseError:
+                    with suppress(OSError):
+                        self.path.unlink()
+                return None
 
 
 def content_key(*parts: bytes) -> bytes:
