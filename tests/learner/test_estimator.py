@@ -1,6 +1,5 @@
 """What a learner learns, task after task."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from learner_world import (
 
 from distillmatch import ContinualLearner
 from distillmatch.config import RunConfig
-from distillmatch.engine import NoProgress
 from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.errors import ConfigError, DistillMatchError, LearnerError, TrainingError
 from distillmatch.learner.trained import fresh_method, grow, task_info
@@ -263,31 +261,3 @@ def test_classes_may_be_announced() -> None:
         learner.partial_fit(X=images, y=labels, classes=names_of(GOLDFISH))
     with pytest.raises(LearnerError, match="'goldfish' meets 1"):
         learner.partial_fit(images, [1, 2, 1, 2])
-
-
-class Waits(NoProgress):
-    """Holds a task until it may go on."""
-
-    def __init__(self) -> None:
-        self.begun, self.may_end = threading.Event(), threading.Event()
-
-    def advance(self, done: float, doing: str) -> None:
-        self.begun.set()
-        assert self.may_end.wait(300)
-
-
-def test_a_second_task_from_another_thread_is_refused() -> None:
-    learner, waits = small_learner(epochs=1), Waits()
-    first = threading.Thread(
-        target=lambda: learner.partial_fit(*task(GOLDFISH, BOAT, count=3), progress=waits)
-    )
-    first.start()
-    try:
-        assert waits.begun.wait(300)
-        with pytest.raises(LearnerError, match="learning a task in another thread"):
-            learner.partial_fit(*task(TROUT, count=3))
-    finally:
-        waits.may_end.set()
-        first.join()
-    learner.partial_fit(images_of(TROUT, count=3), ["trout"] * 3)
-    assert len(learner.history_) == 2

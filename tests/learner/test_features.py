@@ -336,8 +336,8 @@ def test_method_and_network_choose_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(efficientnet_lite, "has_pretrained", lambda: installed)
-    found = settings.chosen(ContinualLearner(**given).get_params(), None)
-    assert (found["method"], found["network"]) == chosen
+    found = settings.resolve(ContinualLearner(**given).get_params())
+    assert (found.method, found.network) == chosen
 
 
 def test_what_is_missed_is_said_once(

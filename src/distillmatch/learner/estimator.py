@@ -1,11 +1,9 @@
 """The learner as an estimator with scikit-learn's conventions, without scikit-learn."""
 
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -47,10 +45,6 @@ from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
 from distillmatch.terminal import shown_progress
 from distillmatch.views import Normalization
-
-_starting = Lock()
-_learning: set[int] = set()
-"""Learners that learn a task just now; kept apart from them, so that they can be copied."""
 
 
 @dataclass(eq=False, repr=False)
@@ -105,7 +99,7 @@ class ContinualLearner:
         among them. `verbose` shows progress with the time left. With `checkpoint` the task can be
         continued.
         """
-        with self._alone(), shown_progress(progress, verbose, name or "learning") as shown_as:
+        with shown_progress(progress, verbose, name or "learning") as shown_as:
             labeled = labeled_images(X, y)
             announced = labeled.labels if classes is None else labels_of(classes)
             if strange := set(labeled.labels) - set(announced):
@@ -119,20 +113,6 @@ class ContinualLearner:
             )
         return self
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse a second task while one is being learned, whose result would be lost."""
-        with _starting:
-            if id(self) in _learning:
-                raise LearnerError(
-                    "this learner is learning a task in another thread; wait until it is done"
-                )
-            _learning.add(id(self))
-        try:
-            yield
-        finally:
-            _learning.discard(id(self))
-
     def fit(
         self,
         X: Any,
@@ -142,7 +122,7 @@ class ContinualLearner:
         verbose: bool = False,
     ) -> Self:
         """Forget everything, and learn a first task."""
-        with self._alone(), shown_progress(None, verbose, "learning") as progress:
+        with shown_progress(None, verbose, "learning") as progress:
             labeled = labeled_images(X, y)
             self._learned = learn_task(None, self._plain(), labeled, unlabeled, progress=progress)
         return self

@@ -19,12 +19,13 @@ from distillmatch.learner.inputs import Items, PixelReader, Reader, natural_side
 from distillmatch.learner.labels import Labeled, new_classes, read_labeled
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.settings import (
+    AUTO,
     FEATURES,
     IDENTITY,
+    MISSED,
     Parameters,
-    continued_config,
-    missed,
-    run_config,
+    resolve,
+    resolve_again,
 )
 from distillmatch.learner.task import Given, Keeper
 from distillmatch.learner.trained import Trained
@@ -35,13 +36,13 @@ from distillmatch.sources.walk import shown
 def config_of(before: Learned | None, parameters: Parameters) -> RunConfig:
     """Return the configuration, or refuse one that is not that of what was learned before."""
     if before is None:
-        return run_config(parameters)
-    return continued_config(parameters, before.config, before.image_size)
+        return resolve(parameters)
+    return resolve_again(parameters, before.config, before.image_size)
 
 
 def first_reader(parameters: Parameters, items: Items) -> Reader:
     """Return what reads images where nothing was learned yet, these ones being the first."""
-    config = run_config(parameters)
+    config = resolve(parameters)
     if config.network == IDENTITY:
         width = items.shape[-1] if isinstance(items, np.ndarray) else 0
         return VectorReader(Backbone.of_vectors(width, Placement.of(config)), None)
@@ -66,8 +67,9 @@ def learn_task(
     config = config_of(before, parameters)
     # What cannot be learned is refused before anything is read.
     new_classes(() if before is None else before.labels, labeled.labels)
-    if before is None and (sentence := missed(parameters, config)):
-        tell(sentence)
+    left_to_us = parameters["method"] == parameters["network"] == AUTO
+    if before is None and left_to_us and config.method != FEATURES:
+        tell(MISSED.format(method=config.method, network=config.network))
     _refuse_other_weights(before, config)
     labeled, again = _without_known(before, labeled, config, tell)
     given, reader = _read(before, parameters, labeled, again, unlabeled, name)

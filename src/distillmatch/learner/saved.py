@@ -26,7 +26,7 @@ from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.features import Featured
 from distillmatch.learner.learned import Learned
 from distillmatch.learner.schema import LearnerSchema
-from distillmatch.learner.settings import run_config
+from distillmatch.learner.settings import resolve
 from distillmatch.learner.trained import Trained
 from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
@@ -150,7 +150,7 @@ def read_learned(
         named = {"method": body["method"], "network": body["network"]}
         for values in (settings, named):
             refuse_code(values, shown(folder / HEAD), allow_import)
-        config, normalization = run_config(settings, named), body["normalization"]
+        config, normalization = resolve(settings, named), body["normalization"]
         common = {
             "config": config,
             "placement": Placement.of(config),
