@@ -22,7 +22,7 @@ from learner_world import (
 from distillmatch import ContinualLearner
 from distillmatch.engine.outcome import Judgement
 from distillmatch.learner import learn, read_state
-from distillmatch.learner.recognition import Sample, choose_examples
+from distillmatch.learner.recognition import choose_examples
 from distillmatch.report.learner_report import (
     FIGURES,
     accuracy_sentences,
@@ -67,8 +67,7 @@ def test_examples_are_the_most_familiar_images_of_each_class_in_turn(
     accepted = np.array([one != "-" for one in taken])
     judgement = Judgement(slots, accepted)
     of_scores = None if scores is None else np.array(scores, np.float32)
-    sample = Sample(np.arange(8), of_scores)
-    found = choose_examples(sample, judgement, ["a", "b", "c"], images, most=6)
+    found = choose_examples(np.arange(8), of_scores, judgement, [*"abc"], images.__getitem__, 6)
     assert [int(one.image[0, 0, 0]) for one in found] == shown
     assert [one.label for one in found] == [taken[place] for place in shown]
     assert [one.score for one in found] == [scores and scores[place] for place in shown]

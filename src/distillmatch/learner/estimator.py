@@ -15,12 +15,8 @@ from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.explanation import Explanation
 from distillmatch.learner.features import Featured
-from distillmatch.learner.inputs import (
-    Items,
-    Reader,
-    open_images,
-    read_in_chunks,
-)
+from distillmatch.learner.inputs import Items, Reader, open_images, read_in_chunks
+from distillmatch.learner.keeper import Keeper
 from distillmatch.learner.labels import (
     UNKNOWN,
     Labeled,
@@ -30,15 +26,9 @@ from distillmatch.learner.labels import (
     read_labeled,
     slots_of,
 )
-from distillmatch.learner.learned import Learned
-from distillmatch.learner.learning import config_of, first_reader, learn_task
+from distillmatch.learner.learning import AnyLearned, config_of, first_reader, learn_task
 from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
-from distillmatch.learner.settings import (
-    AUTO,
-    Limits,
-    plain,
-)
-from distillmatch.learner.task import Keeper
+from distillmatch.learner.settings import AUTO, Limits, plain
 from distillmatch.learner.trained import Trained
 from distillmatch.methods import Method
 from distillmatch.sources.walk import shown
@@ -130,8 +120,9 @@ class ContinualLearner:
     def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
         """Mark labeled images that would count twice, were they learned now."""
         before = self._learned_or_none()
-        nothing = np.zeros(len(labeled.items), np.bool_)
-        return nothing if before is None else before.learned_before(labeled)
+        if isinstance(before, Featured):
+            return before.learned_before(labeled)
+        return np.zeros(len(labeled.items), np.bool_)
 
     def reader_for(self, items: Items) -> Reader:
         """Return what reads images, these ones being the first if nothing was learned yet."""
@@ -181,8 +172,10 @@ class ContinualLearner:
     def nearest_mean_rows(self, rows: NDArray[Any]) -> NDArray[Any] | None:
         """Return the label whose mean of features is nearest, where the learner has features."""
         learned = self._fitted()
-        found = learned.nearest_mean(rows)
-        return None if found is None else label_array(learned.labels)[found]
+        if not isinstance(learned, Featured):
+            return None
+        found: NDArray[Any] = label_array(learned.labels)[learned.nearest_mean(rows)]
+        return found
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the share of images whose label is predicted; one never learned counts as wrong.
@@ -311,10 +304,10 @@ class ContinualLearner:
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned_or_none() is not None
 
-    def _learned_or_none(self) -> Learned | None:
+    def _learned_or_none(self) -> AnyLearned | None:
         return self.__dict__.get("_learned")
 
-    def _fitted(self) -> Learned:
+    def _fitted(self) -> AnyLearned:
         learned = self._learned_or_none()
         if learned is None:
             raise _not_fitted("this learner has learned nothing yet; give it a task by partial_fit")
@@ -326,7 +319,7 @@ class ContinualLearner:
             raise LearnerError("method 'features' trains no network and keeps no images")
         return learned
 
-    def _scoring(self) -> Learned:
+    def _scoring(self) -> AnyLearned:
         """Return what was learned, if it says how familiar images look."""
         learned = self._fitted()
         if learned.gives_scores:

@@ -27,9 +27,9 @@ from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FAMILIAR, FeatureClassifier
 from distillmatch.learner.feature_reader import FeatureReader
 from distillmatch.learner.inputs import Pixels
-from distillmatch.learner.labels import slots_of
-from distillmatch.learner.task import Classes, Given, Keeper
-from distillmatch.learner.trained_task import run_trainings
+from distillmatch.learner.keeper import Keeper
+from distillmatch.learner.task import Task
+from distillmatch.learner.trained import bytes_of, run_trainings
 from distillmatch.methods import Batch, Method, Past, TaskInfo, Training
 from distillmatch.randomness import permutation
 from distillmatch.runs.checkpoints import checksum
@@ -108,11 +108,6 @@ def beside(backbone: Backbone, tuned: FeatureNetwork) -> Backbone:
     return replace(backbone, network=network, dimension=width, digest=digest)
 
 
-def bytes_of(network: nn.Module) -> int:
-    """Return the size of a network's weights."""
-    return sum(value.nbytes for value in network.state_dict().values())
-
-
 class _FineTuning(Method):
     """Labels by weak and strong views, other images by strong views and a frozen classifier."""
 
@@ -146,11 +141,9 @@ class _FineTuning(Method):
 
 
 def fine_tune(
-    given: Given,
-    config: RunConfig,
+    given: Task,
     backbone: Backbone,
     known: FeatureClassifier,
-    classes: Classes,
     snapshot: Snapshot | None,
     progress: Progress | None,
     keeper: Keeper | None,
@@ -161,8 +154,8 @@ def fine_tune(
     learner's schema.
     """
     assert given.pixels is not None
-    (images, unlabeled), rows = given.pixels, given.environment.images
-    slots, seen = slots_of(classes.labels, given.labels), len(classes.labels)
+    (images, unlabeled), rows, config = given.pixels, given.environment.images, given.config
+    slots, seen = given.slots, len(given.classes)
     held, aside = _held_out(slots, len(rows), config.seed)
     teacher, _ = known.after(given.images[~held], slots[~held], seen, rows[~aside], config.seed)
     past = np.setdiff1d(np.arange(seen), slots)
@@ -177,7 +170,7 @@ def fine_tune(
     config = config.replace(epochs=given.fine_tune, **TRAINING)
     method, nothing = _FineTuning(config, backbone, teacher), Coreset(0, backbone.side)
     data = TaskData(
-        TaskInfo(len(classes.sizes) - 1, classes.sizes, last=False, coreset=False),
+        TaskInfo(len(given.sizes) - 1, given.sizes, last=False, coreset=False),
         (images[~held], slots[~held]),
         (nothing.images, nothing.labels),
         unlabeled[~aside],

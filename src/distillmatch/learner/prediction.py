@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,8 @@ class Prediction:
     name: str
     label: str | None = None
     probability: float | None = None
-    error: Literal["missing", "folder", "unreadable"] | None = None
+    error: str | None = None
+    """`missing`, `folder`, or `unreadable`; `reason` is for people."""
     reason: str = ""
 
 

@@ -24,7 +24,7 @@ from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.features import Featured
-from distillmatch.learner.learned import Learned
+from distillmatch.learner.learning import AnyLearned
 from distillmatch.learner.schema import LearnerSchema
 from distillmatch.learner.settings import resolve
 from distillmatch.learner.trained import Trained
@@ -78,7 +78,7 @@ def alone_in(folder: Path, tell: Tell) -> Iterator[None]:
                 folder.rmdir()
 
 
-def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> None:
+def write_learned(folder: Path, settings: dict[str, Any], learned: AnyLearned) -> None:
     """Write a learner; the one that was there stays until the new one is whole.
 
     Nobody else may write into the folder meanwhile.
@@ -138,10 +138,10 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 def read_learned(
     folder: Path, device: str, allow_import: Collection[str]
-) -> tuple[dict[str, Any], Learned]:
+) -> tuple[dict[str, Any], AnyLearned]:
     """Return the parameters and what was learned; import only code that the user allowed."""
 
-    def read(head: dict[str, Any]) -> tuple[dict[str, Any], Learned]:
+    def read(head: dict[str, Any]) -> tuple[dict[str, Any], AnyLearned]:
         _, tensors = read_safetensors(folder / head["weights"])
         if _name_of(tensors) != head["weights"]:
             raise ValueError("the checksum of its weights differs")

@@ -1,26 +1,25 @@
 """The folder in which a person's learner lives: `learn` feeds it, `read_state` looks into it."""
 
 import hashlib
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distillmatch.engine import Progress, Snapshot
+from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.accuracy import On, TestImages, accuracy_by_class, hold_out, measure
 from distillmatch.learner.environment import Place, paths_at, roots_of
 from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
 from distillmatch.learner.inputs import Reader
+from distillmatch.learner.keeper import Keeper, unchanged
 from distillmatch.learner.labels import Labeled, class_folders, read_labeled
 from distillmatch.learner.saved import HEAD, UNFINISHED, Tell, alone_in, read_head, sweep
 from distillmatch.learner.video import Camera, Video
-from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
+from distillmatch.runs.checkpoints import Checkpoints
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.schema import LearnerCheckpoint
@@ -89,12 +88,12 @@ def learn(
         checkpoints = Checkpoints(state, LearnerCheckpoint)
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
-            reading.enter_context(stop.idle(f"before anything was learned; {_as_before(state)}"))
+            reading.enter_context(stop.idle(f"before anything was learned; {unchanged(state)}"))
             images, tests = _read_folders(learner, images, test, held_out)
             before = {}
             if learner.__sklearn_is_fitted__() and tests is not None:
                 before = accuracy_by_class(learner, tests)
-            keeper = _StateKeeper(
+            keeper = Keeper(
                 state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished, reading.close
             )
             learner.partial_fit(
@@ -136,59 +135,6 @@ def read_state(state: Path) -> dict[str, Any]:
         "unfinished": any((state / "checkpoints").glob("*.safetensors")),
         "busy": is_held(state),
     }
-
-
-@dataclass
-class _StateKeeper:
-    """Keeps the snapshots of a task in the state's folder, and stops the task when asked to.
-
-    `begin` is called once all images are read: from then on a signal waits for a snapshot.
-    """
-
-    state: Path
-    checkpoints: Checkpoints
-    seconds: float
-    stop: StopRequest
-    tell: Tell
-    drop: bool
-    begin: Callable[[], None]
-    fingerprint: str = ""
-    saved_at: float = field(default_factory=time.monotonic)
-
-    def found(self, fingerprint: str) -> Snapshot | None:
-        """Return where the task stands; refuse a checkpoint of a task with other images."""
-        self.begin()
-        self.fingerprint = fingerprint
-        if self.drop:
-            self.checkpoints.clear()
-        checkpoint, problems = self.checkpoints.load()
-        for problem in problems:
-            self.tell(f"{problem}; {'it' if checkpoint is None else 'a later one'} is not used")
-        if checkpoint is None:
-            return None
-        if checkpoint.values["fingerprint"] != fingerprint:
-            raise LearnerError(
-                f"{shown(self.state)}: an unfinished task was begun with other images or settings; "
-                "give the same to continue it, or drop it (drop_unfinished=True, "
-                "--drop-unfinished)"
-            )
-        self.tell(f"continuing the unfinished task in {shown(self.state)}")
-        return Snapshot(checkpoint.values["engine"], checkpoint.tensors)
-
-    def pause(self, take: Callable[[], Snapshot]) -> None:
-        """Write a checkpoint if one is due, or if the task is to stop."""
-        due = self.seconds and time.monotonic() - self.saved_at >= self.seconds
-        if due or self.stop.asked:
-            snapshot = take()
-            values = {"fingerprint": self.fingerprint, "engine": snapshot.values}
-            self.checkpoints.save(Checkpoint(values, snapshot.tensors))
-            self.saved_at = time.monotonic()
-        if self.stop.asked:
-            raise self.stop.interrupted(f"in the midst of a task; {_as_before(self.state)}")
-
-
-def _as_before(state: Path) -> str:
-    return f"{shown(state)} is as it was before it, and the same command continues"
 
 
 def _task_name(labeled: Path) -> str:
