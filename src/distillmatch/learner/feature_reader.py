@@ -136,13 +136,12 @@ class FeatureReader(Reader):
                 key = content_key(self.backbone.key, b"file", content.digest())
         except OSError:  # decoding it says what is wrong
             pass
-        known = self._known(key)
-        found = None if known is not None else decode_file(file, self.backbone.side)
-        return (
-            _Prepared(key, problem=found)
-            if isinstance(found, str)
-            else _Prepared(key, known, found)
-        )
+        if (known := self._known(key)) is not None:
+            return _Prepared(key, known)
+        found = decode_file(file, self.backbone.side)
+        if isinstance(found, str):
+            return _Prepared(key, problem=found)
+        return _Prepared(key, pixels=found)
 
     def _of_pixels(self, found: Pixels | str) -> _Prepared:
         if isinstance(found, str):

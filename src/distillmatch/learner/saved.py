@@ -1,7 +1,7 @@
 """A learner in a folder: `learner.json`, and the weights that it names in one safetensors file.
 
-The weights get a name of their own, after their content; `learner.json` is replaced once they are
-on the disk, and the old weights go only then. So at any moment the folder holds a whole learner.
+The weights are named by a hash of their content; `learner.json` is replaced once they are on the
+disk, and the old weights go only then. So at any moment the folder holds a whole learner.
 """
 
 import contextlib
@@ -40,16 +40,15 @@ Tell = Callable[[str], None]
 Result = TypeVar("Result")
 HEAD = "learner.json"
 UNFINISHED = (".weights-", f".{HEAD}.", ".report.html.")
-"""How the names of files begin of which a killed process wrote a part."""
-FORMAT = "distillmatch learner"
-VERSION, OLD = 2, 1
+"""Prefixes of files that a killed process left unfinished."""
+FORMAT, VERSION, OLD = "distillmatch learner", 2, 1
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
 """What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
 
 
 def folder_at(path: Path | str) -> Path:
-    """Return the folder of a learner, or refuse what no folder is called."""
+    """Return the folder of a learner, or refuse what cannot name one."""
     try:
         folder = Path(path).expanduser()
         if path == "" or b"\0" in os.fsencode(folder):
@@ -64,7 +63,7 @@ def folder_at(path: Path | str) -> Path:
 
 @contextmanager
 def alone_in(folder: Path, tell: Tell) -> Iterator[None]:
-    """Hold the folder's lock; a folder made for nothing is removed again."""
+    """Hold the folder's lock; a folder that was made for it and stays empty is removed again."""
     if folder.exists() and not folder.is_dir():
         raise LearnerError(f"{shown(folder)}: expected a folder for the learner, found a file")
     made = not folder.exists()
@@ -79,15 +78,15 @@ def alone_in(folder: Path, tell: Tell) -> Iterator[None]:
 
 
 def write_learned(folder: Path, settings: dict[str, Any], learned: AnyLearned) -> None:
-    """Write a learner; the one that was there stays until the new one is whole.
+    """Write a learner into a folder whose lock the caller holds.
 
-    Nobody else may write into the folder meanwhile.
+    The one that was there stays until the new one is whole.
     """
     own, tensors = learned.saved()
     explanation, side = learned.explanation, learned.image_size
     pictures = [example.image for example in explanation.examples]
-    shown_images = np.stack(pictures) if pictures else np.empty((0, side, side, 3), np.uint8)
-    tensors = {**tensors, "examples": torch.from_numpy(shown_images)}
+    stacked = np.stack(pictures) if pictures else np.empty((0, side, side, 3), np.uint8)
+    tensors = {**tensors, "examples": torch.from_numpy(stacked)}
     weights = folder / _name_of(tensors)
     with atomic_file(weights, "writing the learner") as file:
         file.write(to_safetensors(tensors))
@@ -97,7 +96,7 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: AnyLearned) -
         "network": learned.config.network,
         "labels": list(learned.labels),
         "sizes": list(learned.sizes),
-        "image_size": learned.image_size,
+        "image_size": side,
         "normalization": {"mean": learned.normalization.mean, "std": learned.normalization.std},
         "history": list(learned.history),
         "explanation": {
@@ -112,13 +111,8 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: AnyLearned) -
     }
     # As it will be read again, so that its checksum will be the same: options may hold paths.
     body = json.loads(json.dumps(body, default=str))
-    record = {
-        "format": FORMAT,
-        "version": VERSION,
-        "weights": weights.name,
-        "checksum": _checksum_of(body),
-        "learner": body,
-    }
+    record = {"format": FORMAT, "version": VERSION, "weights": weights.name}
+    record |= {"checksum": _checksum_of(body), "learner": body}
     write_atomically(folder / HEAD, json.dumps(record, indent=1) + "\n", "writing the learner")
     sweep(folder, weights.name)
 
@@ -129,11 +123,6 @@ def sweep(folder: Path, kept: str) -> None:
         unfinished = path.name.startswith(UNFINISHED) and path.suffix == ".part"
         if unfinished or (_WEIGHTS.fullmatch(path.name) and path.name != kept):
             path.unlink(missing_ok=True)
-
-
-def read_head(folder: Path) -> dict[str, Any]:
-    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
-    return _reading(folder, lambda head: head)
 
 
 def read_learned(
@@ -147,21 +136,24 @@ def read_learned(
             raise ValueError("the checksum of its weights differs")
         body = head["learner"]
         settings = {**body["settings"], "device": device}
-        named = {"method": body["method"], "network": body["network"]}
-        for values in (settings, named):
+        for values in (settings, body):
             refuse_code(values, shown(folder / HEAD), allow_import)
-        config, normalization = resolve(settings, named), body["normalization"]
+        config, noted = resolve(settings, body), body["explanation"]
+        pairs = zip(tensors["examples"].numpy(), noted["examples"], strict=True)
+        examples = [Example(image, label, score) for image, (label, score) in pairs]
+        by_class = dict(noted["by_class"])
+        mean, std = (tuple(body["normalization"][key]) for key in ("mean", "std"))
         common = {
             "config": config,
             "placement": Placement.of(config),
             "labels": tuple(body["labels"]),
             "sizes": tuple(body["sizes"]),
             "image_size": body["image_size"],
-            "normalization": Normalization(
-                tuple(normalization["mean"]), tuple(normalization["std"])
-            ),
+            "normalization": Normalization(mean, std),
             "history": tuple(body["history"]),
-            "explanation": _explanation(body["explanation"], tensors["examples"]),
+            "explanation": Explanation(
+                noted["name"], noted["seen"], noted["accepted"], by_class, examples
+            ),
         }
         kind = Featured if body.get("features") else Trained
         return settings, kind.restored(body, tensors, common)
@@ -169,17 +161,21 @@ def read_learned(
     return _reading(folder, read)
 
 
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
+    return _reading(folder, lambda head: head)
+
+
 def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
     """Return what is read of a learner, given its checked head.
 
-    Another process may put a newer learner there meanwhile: then that one is read. What is not as
-    it was written, or cannot be read, is refused in a sentence.
+    Another process may replace the learner meanwhile: then the newer one is read. What cannot be
+    read, or is not as it was written, is refused in a sentence.
     """
     try:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return read(_head_of(folder))
-        except FileNotFoundError:
-            return read(_head_of(folder))
+        return read(_head_of(folder))
     except DistillMatchError:
         raise
     except _DAMAGE as error:
@@ -212,19 +208,7 @@ def _head_of(folder: Path) -> dict[str, Any]:
     return head
 
 
-def _explanation(saved: dict[str, Any], pictures: Tensor) -> Explanation:
-    pairs = zip(pictures.numpy(), saved["examples"], strict=True)
-    return Explanation(
-        name=saved["name"],
-        seen=saved["seen"],
-        accepted=saved["accepted"],
-        by_class=dict(saved["by_class"]),
-        examples=[Example(image, label, score) for image, (label, score) in pairs],
-    )
-
-
 def _name_of(tensors: dict[str, Tensor]) -> str:
-    """Return the name of the file of weights, which is made of their content."""
     return f"weights-{checksum('', tensors)}.safetensors"
 
 
