@@ -1,6 +1,5 @@
 """What a learner learns, task after task."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,15 +167,6 @@ def test_a_class_that_comes_back_renews_its_share_of_the_coreset() -> None:
     assert [len(images) for images in learner.coreset_.by_class] == [2, 2, 1, 1]
 
 
-def test_normalization_is_that_of_the_first_task() -> None:
-    learner = small_learner(epochs=1).partial_fit(*task(SHARK, count=2))
-    first = learner.normalization_
-    mean = images_of(SHARK, count=2).astype(float).mean(axis=(0, 1, 2)) / 255
-    np.testing.assert_allclose(first.mean, mean)
-    learner.partial_fit(images_of(BOAT, count=2) // 2, names_of(BOAT, count=2))
-    assert learner.normalization_ == first
-
-
 @pytest.mark.parametrize(("method", "epochs"), [("dm", 3), ("base", 1)])
 def test_a_failed_task_leaves_the_learner_as_it_was(method: str, epochs: int) -> None:
     """In one epoch of one step the loss is still a number, and the network is ruined."""
@@ -214,22 +204,6 @@ def test_impossible_parameters_are_refused_when_a_task_comes(
     learner = small_learner("dm").set_params(**parameters)
     with pytest.raises(ConfigError, match=sentence):
         learner.partial_fit(*task(SHARK, count=2))
-
-
-def test_scalars_of_numpy_are_parameters_like_any_others(tmp_path: Path) -> None:
-    given = {
-        "epochs": np.int64(1),
-        "seed": np.uint8(1),
-        "unlabeled_limit": np.int32(9),
-        "accept": np.float32(0.5),
-        "options": {"momentum": np.float32(0.5)},
-    }
-    learner = small_learner("dm", **given).partial_fit(*task(SHARK, TROUT, count=2))
-    assert learner.get_params()["epochs"] is given["epochs"]
-    assert len(learner.predict(ENVIRONMENT, reject=True)) == len(ENVIRONMENT)
-    learner.save(tmp_path)
-    loaded = ContinualLearner.load(tmp_path).partial_fit(*task(BOAT, count=2))
-    assert loaded.get_params() == learner.get_params() | {"device": "auto"}
 
 
 def test_a_method_of_ones_own_learns_too() -> None:

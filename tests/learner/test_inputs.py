@@ -1,8 +1,6 @@
 """Images and labels, in whatever form they are given."""
 
 import io
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +47,6 @@ def test_the_same_images_are_read_from_whatever_holds_them(given: Any) -> None:
     np.testing.assert_array_equal(read(given), PIXELS)
 
 
-def test_short_floats_are_read_as_longer_ones() -> None:
-    for kind in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
-        short = FLOATS.to(kind)
-        np.testing.assert_array_equal(read(short, 8), read(short.float(), 8))
-
-
 def test_files_are_read_by_path(tmp_path: Path) -> None:
     paths = sorted(write_images(tmp_path / "a", PIXELS).iterdir())
     named = [str(path) for path in paths]
@@ -89,14 +81,7 @@ def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int, tmp_
     assert natural_side(open_images(tmp_path)) == side
 
 
-def huge_head() -> bytes:
-    """Return a PNG of a few bytes whose head says 60,000 by 60,000 pixels."""
-    head = struct.pack(">4sIIBBBBB", b"IHDR", 60_000, 60_000, 8, 2, 0, 0, 0)
-    size = struct.pack(">I", len(head) - 4)
-    return b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
-
-
-@pytest.mark.parametrize("content", [b"P6\n4 x\n255\n", b"", b"no image", huge_head()])
+@pytest.mark.parametrize("content", [b"P6\n4 x\n255\n", b"", b"no image"])
 def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
     content: bytes, tmp_path: Path
 ) -> None:

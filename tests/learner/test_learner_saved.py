@@ -21,7 +21,6 @@ from learner_world import (
     small_learner,
     task,
 )
-from odd_files import forbid
 
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
@@ -184,22 +183,6 @@ def test_a_newer_learner_that_another_process_writes_meanwhile_is_read(
     assert ContinualLearner.load(folder).classes_.tolist() == names_of(SHARK, BOAT)
 
 
-def test_weights_that_cannot_be_read_are_not_called_damaged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [weights] = folder.glob("weights-*")
-    with monkeypatch.context() as patch:
-        forbid(patch, weights)
-        with pytest.raises(LearnerError) as error:
-            ContinualLearner.load(folder)
-    assert str(error.value) == f"{weights}: Permission denied while reading the learner"
-    weights.unlink()
-    weights.mkdir()
-    with pytest.raises(LearnerError) as error:
-        ContinualLearner.load(folder)
-    assert str(error.value) == f"{weights}: Is a directory while reading the learner"
-
-
 def test_a_learner_that_lacks_what_its_method_needs_goes_no_further(tmp_path: Path) -> None:
     small_learner("e2e", epochs=1).partial_fit(*task(SHARK, count=2)).save(tmp_path)
     sealed("snapshot", "copies", to={})(tmp_path)
@@ -233,14 +216,6 @@ def test_what_names_no_folder_is_refused(path: Any, folder: Path) -> None:
         with pytest.raises(LearnerError, match=r"must be a path, not|File name too long") as error:
             use(path)
         assert "\n" not in str(error.value)
-
-
-def test_other_places_hold_no_learner(tmp_path: Path) -> None:
-    with pytest.raises(LearnerError, match=r"learner there \(learner.json\), found none"):
-        ContinualLearner.load(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LearnerError, match="expected a folder for the learner, found a file"):
-        small_learner(epochs=1).fit(*task(SHARK, count=2)).save(tmp_path / "file")
 
 
 def test_what_is_left_to_a_learner_from_scratch_lasts_over_a_folder(tmp_path: Path) -> None:
