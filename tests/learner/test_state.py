@@ -33,7 +33,7 @@ from distillmatch import ContinualLearner
 from distillmatch.cli import main
 from distillmatch.engine import NoProgress
 from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
-from distillmatch.learner import learn, learning, read_state
+from distillmatch.learner import learn, read_state
 from distillmatch.learner.accuracy import hold_out
 from distillmatch.learner.saved import HEAD
 from distillmatch.runs import Interrupted
@@ -42,7 +42,6 @@ from distillmatch.sources.images import ImageFile
 
 WITH_DETECTOR = {**SMALL, "method": "dm"}
 SETTINGS = {**SMALL, "method": "e2e"}
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 class Interrupts(NoProgress):
@@ -159,28 +158,6 @@ def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Pa
     assert weights(broken) == weights(whole)
     assert record["losses"] == read_state(whole)["history"][-1]["losses"]
     assert not (broken / "checkpoints").exists()
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_images_are_read_ends_it_there(
-    number: signal.Signals, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not put off to the end of an epoch, and names no checkpoint, as there is none."""
-    read, told = list[str](), list[str]()
-
-    def look(*given: Any, **settings: Any) -> Any:
-        read.append("begun")
-        os.kill(os.getpid(), number)
-        read.append("done")
-
-    given: dict[str, Any] = {"labeled": world / "march", "settings": SETTINGS}
-    with monkeypatch.context() as patch:
-        patch.setattr(learning, "look_around", look)
-        with pytest.raises(Interrupted, match="before anything was learned") as end:
-            learn(tmp_path / "fish", **given, tell=told.append)
-    assert (end.value.exit_code, read, told) == (128 + number, ["begun"], [])
-    learn(tmp_path / "fish", **given, tell=told.append)
-    assert not told
 
 
 def test_ctrl_c_keeps_what_was_done(world: Path, tmp_path: Path) -> None:

@@ -72,18 +72,6 @@ def test_links_do_not_lead_out_of_the_places_given(tmp_path: Path) -> None:
     assert len(look_at(camera / "one.png").shots) == 1, "it was named"
 
 
-def test_folders_without_images_are_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    with pytest.raises(LearnerError, match="found nothing"):
-        look_at(empty)
-    empty.mkdir()
-    with pytest.raises(LearnerError, match=r"found none$"):
-        look_at(empty)
-    (empty / "notes.txt").write_text("no image")
-    with pytest.raises(LearnerError, match=r"found none \(.*notes.txt: not an image"):
-        look_at(empty)
-
-
 @pytest.mark.parametrize("side", [8, 20])
 def test_descriptors_are_means_of_squares(side: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), dtype=np.uint8)
