@@ -91,11 +91,10 @@ class ContinualLearner:
         """
         with shown_progress(progress, verbose, name or "learning") as shown_as:
             labeled = labeled_images(X, y)
-            announced = labeled.labels if classes is None else labels_of(classes)
-            if strange := set(labeled.labels) - set(announced):
+            if classes is not None and (others := {*labeled.labels} - {*labels_of(classes)}):
                 raise LearnerError(
                     "labels must be among the classes that were given, but "
-                    f"{min(strange, key=str)!r} came"
+                    f"{min(others, key=str)!r} came"
                 )
             before = self._learned_or_none()
             self._learned = learn_task(
@@ -103,14 +102,7 @@ class ContinualLearner:
             )
         return self
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        unlabeled: Any = None,
-        *,
-        verbose: bool = False,
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, unlabeled: Any = None, *, verbose: bool = False) -> Self:
         """Forget everything, and learn a first task."""
         with shown_progress(None, verbose, "learning") as progress:
             labeled = labeled_images(X, y)
@@ -125,7 +117,7 @@ class ContinualLearner:
         return np.zeros(len(labeled.items), np.bool_)
 
     def reader_for(self, items: Items) -> Reader:
-        """Return what reads images, these ones being the first if nothing was learned yet."""
+        """Return what reads images; these ones are the first if nothing was learned yet."""
         before = self._learned_or_none()
         return first_reader(self._plain(), items) if before is None else before.reader
 
@@ -172,7 +164,7 @@ class ContinualLearner:
     def nearest_mean_rows(self, rows: NDArray[Any]) -> NDArray[Any] | None:
         """Return the label whose mean of features is nearest, where the learner has features."""
         learned = self._fitted()
-        if not isinstance(learned, Featured):
+        if isinstance(learned, Trained):
             return None
         found: NDArray[Any] = label_array(learned.labels)[learned.nearest_mean(rows)]
         return found
@@ -205,9 +197,8 @@ class ContinualLearner:
             self.write(folder)
 
     def write(self, folder: Path) -> None:
-        """Write the learner into a folder of which the caller holds the lock."""
-        learned = self._fitted()
-        parameters = self._plain()
+        """Write the learner into a folder whose lock the caller holds."""
+        learned, parameters = self._fitted(), self._plain()
         config_of(learned, parameters)  # or nobody could load the folder
         write_learned(folder, parameters, learned)
 
@@ -236,7 +227,7 @@ class ContinualLearner:
 
     @property
     def history_(self) -> list[dict[str, Any]]:
-        """What is told of each task: `distillmatch.learner.schema.Record` names the entries."""
+        """The record of each task, with the entries of `distillmatch.learner.schema.Record`."""
         return list(self._fitted().history)
 
     @property
@@ -276,11 +267,10 @@ class ContinualLearner:
     def set_params(self, **params: Any) -> Self:
         """Change some parameters; those that decide how learning goes count from the next task."""
         names = [field.name for field in fields(self)]
-        for name in params:
-            if name not in names:
-                raise LearnerError(
-                    f"unknown parameter '{name}'; the parameters are {', '.join(names)}"
-                )
+        if unknown := [name for name in params if name not in names]:
+            raise LearnerError(
+                f"unknown parameter '{unknown[0]}'; the parameters are {', '.join(names)}"
+            )
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -339,15 +329,14 @@ class ContinualLearner:
         return plain(self.get_params())
 
 
-def _not_fitted(sentence: str) -> Exception:
-    """Return the error for a learner that has learned nothing: scikit-learn's own where in use."""
-    exceptions = sys.modules.get("sklearn.exceptions")
-    if exceptions is None:
-        return NotFittedError(sentence)
-    kinds = (NotFittedError, exceptions.NotFittedError)
-    error: Exception = type("NotFittedError", kinds, {})(sentence)
-    return error
-
-
 class NotFittedError(LearnerError, AttributeError):
     """The learner was asked before it was taught."""
+
+
+def _not_fitted(sentence: str) -> Exception:
+    """Return the error for a learner that has learned nothing: scikit-learn's own where in use."""
+    kinds: tuple[type, ...] = (NotFittedError,)
+    if exceptions := sys.modules.get("sklearn.exceptions"):
+        kinds += (exceptions.NotFittedError,)
+    error: Exception = type("NotFittedError", kinds, {})(sentence)
+    return error
