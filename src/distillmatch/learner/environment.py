@@ -6,7 +6,7 @@ list of any of these, a data set or data loader of torch, a webdataset, or any i
 
 import glob
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -26,7 +26,6 @@ from distillmatch.learner.inputs import (
     file_at,
     is_array,
     open_images,
-    selected,
     unreadable,
 )
 from distillmatch.learner.video import Camera, Video, is_camera, is_video
@@ -76,15 +75,14 @@ def look_around(given: Any, reader: Reader, limit: int, seed: int, task: int) ->
         return _taken(camera, reader, min(limit, camera.frames))
     if isinstance(given, str | Path | Video | list | tuple) or is_array(given):
         items, hidden = _opened(given)
-        numbers = _drawn(len(items), limit, seed, task)
-        drawn = items if len(items) <= limit else selected(items, numbers)
+        drawn = [items[number] for number in _drawn(len(items), limit, seed, task)]
         images, problems = reader.read(drawn, WHAT)
         named = tuple(problems.values())[:FOR_EXAMPLE]
         return Environment(images, len(items), len(problems), named, hidden)
     indexed = hasattr(given, "__getitem__") and hasattr(given, "__len__")
     if indexed and not isinstance(given, IterableDataset | Mapping):  # a map-style data set
         numbers = _drawn(len(given), limit, seed, task)
-        found = _taken((given[int(number)] for number in numbers), reader, limit)
+        found = _taken((given[number] for number in numbers), reader, limit)
         return replace(found, seen=max(len(given), found.seen))
     if isinstance(given, Iterable):
         return _taken(given, reader, limit)
@@ -98,11 +96,11 @@ def _is_camera(given: Any) -> bool:
     return isinstance(given, Camera) or (isinstance(given, str) and is_camera(given))
 
 
-def _drawn(count: int, limit: int, seed: int, task: int) -> NDArray[np.int64]:
+def _drawn(count: int, limit: int, seed: int, task: int) -> Sequence[int]:
     """Return the numbers of at most `limit` images, drawn at random and in order."""
     if count <= limit:
-        return np.arange(count)
-    return np.sort(permutation(count, seed, "environment", task)[:limit])
+        return range(count)
+    return sorted(permutation(count, seed, "environment", task)[:limit].tolist())
 
 
 def _opened(given: Any) -> tuple[Items, int]:

@@ -175,16 +175,15 @@ class VectorReader(FeatureReader):
 
     def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
         """Return a table of vectors as it is; refuse anything else."""
-        dimension = self.backbone.dimension
-        if not len(items):
+        if not items:
             return self.room(0), {}
-        if not isinstance(items, np.ndarray) or items.ndim != 2:
+        if not all(isinstance(item, np.ndarray) and item.ndim == 1 for item in items):
             raise LearnerError(f"with network 'identity', {what} must be an array of vectors")
-        if items.shape[1] != dimension:
+        rows, dimension = np.stack(items).astype(np.float32), self.backbone.dimension
+        if rows.shape[1] != dimension:
             raise LearnerError(
-                f"{what} must be vectors of {dimension} numbers, not of {items.shape[1]}"
+                f"{what} must be vectors of {dimension} numbers, not of {rows.shape[1]}"
             )
-        rows = items.astype(np.float32)
         if not np.isfinite(rows).all():
             raise LearnerError(f"{what} must be vectors of finite numbers, without NaN and inf")
         return rows, {}

@@ -6,7 +6,7 @@ to 1. One image alone goes in a list.
 """
 
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,8 +25,10 @@ from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import show_progress
 
 Pixels = NDArray[np.uint8]
-Items = Sequence[Any] | NDArray[Any]
-"""Images yet to be read: an array of them, or a list of files, video frames, PIL images, arrays."""
+Items = Sequence[Any]
+"""Images yet to be read: files, video frames, PIL images, arrays (height, width, channels), or
+vectors of features.
+"""
 
 CHUNK = 1024
 """Images that are read at once where not all are wanted at once."""
@@ -46,24 +48,17 @@ def open_images(given: Any, what: str = "images") -> Items:
         return [file_at(path)]
     if is_array(given):
         array = array_of(given, what)
-        if array.ndim == 2:
-            return array  # vectors of features, which only network 'identity' reads
         if array.ndim == 3 and array.shape[2] == 3:
             raise _no_images(what, array, "; a single image goes in a list")
-        return _channels_last(array, what, isinstance(given, torch.Tensor))
+        if array.ndim != 2:  # not vectors of features, which only network 'identity' reads
+            array = _channels_last(array, what, isinstance(given, torch.Tensor))
+        return list(array)
     if isinstance(given, list | tuple | np.ndarray):
         return [_opened(one, what) for one in given]
     raise LearnerError(
         f"{what} must be an array or tensor, a list of images or paths, or a folder, "
         f"not {kind_of(given)}"
     )
-
-
-def selected(items: Items, numbers: Iterable[int]) -> Items:
-    """Return the opened images that have these numbers."""
-    if isinstance(items, np.ndarray):
-        return items[np.fromiter(numbers, np.int64)]
-    return [items[number] for number in numbers]
 
 
 class Reader:
@@ -100,12 +95,6 @@ class PixelReader(Reader):
     def room(self, count: int) -> Pixels:
         """Return an array with room for so many images."""
         return np.empty((count, self.side, self.side, 3), np.uint8)
-
-    def read(self, items: Items, what: str = "images") -> tuple[Pixels, dict[int, str]]:
-        """Read the images that can be read; return the problems of the others by number."""
-        if isinstance(items, np.ndarray):
-            return _resized(_as_bytes(items, what), self.side), {}
-        return super().read(items, what)
 
     def results(self, items: Items, what: str = "images") -> Iterator[Pixels | str]:
         """Yield the pixels of each image, or the reason why it cannot be read."""
@@ -144,13 +133,23 @@ def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
 
 
 def _decoded(item: Any, side: int, what: str) -> Pixels | str:
-    if not isinstance(item, Image.Image):
-        pixels: Pixels = _resized(_as_bytes(item[None], what), side)[0]
+    """Return an image or an array as a square of bytes with three channels."""
+    if isinstance(item, Image.Image):
+        try:
+            return square(item.copy(), side)
+        except (BadImageError, OSError) as error:
+            return str(error)
+    if item.ndim != 3:
+        raise _no_images(what, item[None], "; for vectors of features, name network 'identity'")
+    white = {"f": 1, "i": 255, "u": 255}.get(item.dtype.kind)
+    if white is None or not (item.min(initial=0) >= 0 and item.max(initial=0) <= white):
+        raise _no_images(what, item[None])
+    pixels = (np.rint(item * 255) if white == 1 else item).astype(np.uint8, copy=False)
+    if pixels.shape[2] != 3:
+        pixels = np.repeat(pixels, 3, axis=2)
+    if pixels.shape[:2] == (side, side):
         return pixels
-    try:
-        return square(item.copy(), side)
-    except (BadImageError, OSError) as error:
-        return str(error)
+    return square(Image.fromarray(np.ascontiguousarray(pixels)), side)
 
 
 def natural_side(items: Items) -> int:
@@ -244,17 +243,6 @@ def _channels_last(array: NDArray[Any], what: str, channels_first: bool) -> NDAr
     raise _no_images(what, array)
 
 
-def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
-    """Return numbers as bytes, with three channels."""
-    if array.ndim != 4:
-        raise _no_images(what, array, "; for vectors of features, name network 'identity'")
-    white = {"f": 1, "i": 255, "u": 255}.get(array.dtype.kind)
-    if white is None or not (array.min(initial=0) >= 0 and array.max(initial=0) <= white):
-        raise _no_images(what, array)
-    pixels = (np.rint(array * 255) if white == 1 else array).astype(np.uint8, copy=False)
-    return pixels if array.shape[3] == 3 else np.repeat(pixels, 3, axis=3)
-
-
 def _no_images(what: str, array: NDArray[Any], hint: str = "") -> LearnerError:
     """Say what arrays of images must be, and what came instead."""
     came = f"{array.dtype} of shape {array.shape}"
@@ -265,12 +253,3 @@ def _no_images(what: str, array: NDArray[Any], hint: str = "") -> LearnerError:
         f"(count, height, width), as bytes from 0 to 255 or floats from 0 to 1 (not normalized); "
         f"this is {came}{hint}"
     )
-
-
-def _resized(pixels: Pixels, side: int) -> Pixels:
-    if pixels.shape[1:3] == (side, side):
-        return np.require(pixels, requirements=["C", "W"])  # torch wants memory it may write to
-    made = np.empty((len(pixels), side, side, 3), np.uint8)
-    for number, one in enumerate(pixels):
-        made[number] = square(Image.fromarray(np.ascontiguousarray(one)), side)
-    return made

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Items, Reader, array_of, open_images, read_all, selected
+from distillmatch.learner.inputs import Items, Reader, array_of, open_images, read_all
 from distillmatch.sources.folder import find_classes
 from distillmatch.sources.images import ImageFile, problem_with
 from distillmatch.sources.walk import shown
@@ -46,7 +46,7 @@ class Labeled(NamedTuple):
     def part(self, places: Sequence[int]) -> "Labeled":
         """Return the images at some places, and what was left out before."""
         return self._replace(
-            items=selected(self.items, places),
+            items=[self.items[n] for n in places],
             labels=[self.labels[n] for n in places],
             contents=tuple(self.contents[n] for n in places) if self.contents else (),
         )

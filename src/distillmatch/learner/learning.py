@@ -45,7 +45,7 @@ def first_reader(parameters: Parameters, items: Items) -> Reader:
     """Return what reads images where nothing was learned yet, these ones being the first."""
     config = resolve(parameters)
     if config.network == IDENTITY:
-        width = items.shape[-1] if isinstance(items, np.ndarray) else 0
+        width = len(items[0]) if len(items) and isinstance(items[0], np.ndarray) else 0
         return VectorReader(Backbone.of_vectors(width, Placement.of(config)), None)
     if config.method == FEATURES:
         return FeatureReader(Backbone.of(config, Placement.of(config)))
