@@ -49,13 +49,13 @@ class Featured(Learned):
         """Return what was saved; `common` is what all kinds of learners have."""
         noted, side = body["features"], common["image_size"]
         config, placement = common["config"].replace(image_size=side), common["placement"]
+        weights = _below(_BACKBONE, tensors)
         if config.network == IDENTITY:
             dimension = tensors[f"{_STATISTICS}labeled_means"].shape[1]
             backbone = Backbone.of_vectors(dimension, placement)
         elif noted["published"]:
-            backbone = Backbone.published(config, placement)
+            backbone = Backbone.of(config.replace(pretrained=None), placement)
         else:
-            weights = _below(_BACKBONE, tensors)
             backbone = Backbone.stored(config, side, weights, placement)
         if backbone.digest != noted["digest"]:
             raise LearnerError(
@@ -68,11 +68,11 @@ class Featured(Learned):
         if statistics.logits(row).shape != (1, len(common["labels"])):
             raise ValueError("its statistics do not fit its classes")
         met = tensors[_MET].numpy() if _MET in tensors else np.empty(0, np.int64)
-        tuned, weights = None, _below(_TUNED, tensors)
-        if weights:
+        tuned = None
+        if of_copy := _below(_TUNED, tensors):
             tuned = tuned_copy(backbone, statistics)
             try:
-                tuned.load_state_dict(weights)
+                tuned.load_state_dict(of_copy)
             except RuntimeError:
                 raise ValueError("its tuned copy does not fit its network") from None
         return cls(**common, backbone=backbone, statistics=statistics, met=met, tuned=tuned)
