@@ -18,20 +18,16 @@ def test_each_content_is_judged_once_and_other_files_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(of_camera, "BATCH", 4)
-    monkeypatch.setattr(of_camera, "LARGEST_FILE", 10_000)
     camera = write_camera(tmp_path / "camera", {"red": 5, "green": 5})
     shutil.copytree(camera, camera / "later")
     (camera / "notes.txt").write_text("no image")
     (camera / ".DS_Store").write_text("ignored")
-    (camera / "film.mp4").write_bytes(bytes(20_000))
     learner = ColorLearner()
     found = look(cast(ContinualLearner, learner), [camera, camera / "later"], tmp_path / "out")
     assert learner.seen == len(found.shots) == len(found.judged.probabilities) == 10
     assert found.copies == 10
-    assert [problem.rsplit("/")[-1] for problem in found.problems] == [
-        "film.mp4: too large for an image",
-        "notes.txt: not an image in a format that can be read",
-    ]
+    (problem,) = found.problems
+    assert problem.endswith("notes.txt: not an image in a format that can be read")
     best = found.judged.probabilities.argmax(axis=1)
     for shot, number in zip(found.shots, best, strict=True):
         assert shot.name.startswith(learner.classes_[number])

@@ -175,7 +175,7 @@ class VectorReader(FeatureReader):
 
     def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
         """Return a table of vectors as it is; refuse anything else."""
-        if not items:
+        if not len(items):
             return self.room(0), {}
         if not all(isinstance(item, np.ndarray) and item.ndim == 1 for item in items):
             raise LearnerError(f"with network 'identity', {what} must be an array of vectors")

@@ -25,7 +25,7 @@ from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import show_progress
 
 Pixels = NDArray[np.uint8]
-Items = Sequence[Any]
+Items = Sequence[Any] | NDArray[Any]
 """Images yet to be read: files, video frames, PIL images, arrays (height, width, channels), or
 vectors of features.
 """
