@@ -8,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import webbrowser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from learner_world import BOAT, GOLDFISH, SHARK, small_learner, task, write_classes
@@ -18,7 +16,6 @@ from learner_world import BOAT, GOLDFISH, SHARK, small_learner, task, write_clas
 from distillmatch.cli import main
 from distillmatch.learner.labels import class_folders
 from distillmatch.serve import server
-from distillmatch.serve.server import open_browser
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +112,3 @@ def test_what_cannot_be_reviewed_is_refused(
     monkeypatch.setattr(server, "find_spec", lambda name: None)
     assert "pip install 'distillmatch[serve]'" in refused(given, capsys)
     assert not (tmp_path / "out").exists(), "nothing is left where nothing was labeled"
-
-
-def test_a_browser_in_the_terminal_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    in_terminal = webbrowser.GenericBrowser("lynx")
-    monkeypatch.setattr(in_terminal, "open", opened.append)
-    monkeypatch.setattr(webbrowser, "get", lambda: in_terminal)
-    assert open_browser("http://127.0.0.1/1") is None
-    monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(open=opened.append))
-    thread = open_browser("http://127.0.0.1/2")
-    assert thread is not None
-    thread.join()
-    assert opened == ["http://127.0.0.1/2"]

@@ -179,7 +179,7 @@ class VectorReader(FeatureReader):
             return self.room(0), {}
         if not all(isinstance(item, np.ndarray) and item.ndim == 1 for item in items):
             raise LearnerError(f"with network 'identity', {what} must be an array of vectors")
-        rows, dimension = np.stack(items).astype(np.float32), self.backbone.dimension
+        rows, dimension = np.stack([*items]).astype(np.float32), self.backbone.dimension
         if rows.shape[1] != dimension:
             raise LearnerError(
                 f"{what} must be vectors of {dimension} numbers, not of {rows.shape[1]}"

@@ -144,7 +144,8 @@ def _decoded(item: Any, side: int, what: str) -> Pixels | str:
     white = {"f": 1, "i": 255, "u": 255}.get(item.dtype.kind)
     if white is None or not (item.min(initial=0) >= 0 and item.max(initial=0) <= white):
         raise _no_images(what, item[None])
-    pixels = (np.rint(item * 255) if white == 1 else item).astype(np.uint8, copy=False)
+    levels = np.rint(item * 255) if white == 1 else item
+    pixels: Pixels = levels.astype(np.uint8, copy=False)
     if pixels.shape[2] != 3:
         pixels = np.repeat(pixels, 3, axis=2)
     if pixels.shape[:2] == (side, side):
