@@ -17,12 +17,6 @@ from distillmatch.sources.images import decode_image
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
-FLOATS = torch.rand(2, 3, 8, 8)
-ODD_TENSORS = (
-    FLOATS.to_sparse(),
-    FLOATS.to("meta"),
-    torch.nested.nested_tensor([*FLOATS], layout=torch.jagged),
-)
 
 
 def read(given: Any, side: int = 16) -> Any:
@@ -122,8 +116,6 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         (np.full((1, 9, 9, 3), np.nan), "values from nan"),
         (np.full((1, 9, 9, 3), 256), "bytes from 0 to 255"),
         (np.zeros((1, 9, 9, 3), bool), "this is bool"),
-        *((tensor, "must be dense tensors of numbers, not") for tensor in ODD_TENSORS),
-        ([ODD_TENSORS[0]], "must be dense tensors of numbers, not"),
         (7, "not an int"),
         ([7], "the list has an int"),
         ("no such place", "found nothing"),
@@ -145,9 +137,7 @@ def test_what_is_no_image_is_refused(given: Any, sentence: str) -> None:
         (PIXELS[:2], [1, "a"], "'a' meets 1"),
         (PIXELS[:2], [["a"], ["b"]], "one label an image"),
         (PIXELS[:2], ["a", "unknown"], "may be called 'unknown'"),
-        (PIXELS[:2], torch.ones(2, device="meta"), "labels must be dense"),
         *((PIXELS[:2], [1, bad], "labels must be text") for bad in (1.5, True, -(2**63) - 1)),
-        *((PIXELS[:2], ["a", bad], "labels must be text") for bad in ("\ud800", "a\0")),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(images: Any, labels: Any, sentence: str) -> None:

@@ -209,15 +209,6 @@ def test_a_learner_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     assert names == ["march", "april", "task 3"]
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "x" * 300, "~no such user/it", None, 3])
-def test_what_names_no_folder_is_refused(path: Any, folder: Path) -> None:
-    learner = ContinualLearner.load(folder)
-    for use in (ContinualLearner.load, learner.save):
-        with pytest.raises(LearnerError, match=r"must be a path, not|File name too long") as error:
-            use(path)
-        assert "\n" not in str(error.value)
-
-
 def test_what_is_left_to_a_learner_from_scratch_lasts_over_a_folder(tmp_path: Path) -> None:
     """It stores a few images, and more after it was loaded; a method that is named stores none."""
     learner = small_learner("auto", epochs=1)

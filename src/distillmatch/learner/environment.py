@@ -23,7 +23,6 @@ from distillmatch.errors import DistillMatchError, LearnerError, kind_of
 from distillmatch.learner.inputs import (
     Items,
     Reader,
-    file_at,
     is_array,
     open_images,
     unreadable,
@@ -249,8 +248,8 @@ def _images_at(place: Place) -> tuple[list[Any], int]:
     paths = paths_at(place)
     items: list[Any] = []
     for file in map(Path, paths.files):
-        items += _frames_among(file) if is_video(file) else [file_at(file)]
-    return [*items, *(file_at(Path(name)) for name in paths.special)], paths.hidden
+        items += _frames_among(file) if is_video(file) else [ImageFile.at(str(file))]
+    return [*items, *map(ImageFile.at, paths.special)], paths.hidden
 
 
 def _frames_among(path: Path) -> list[Any]:

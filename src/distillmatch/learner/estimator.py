@@ -27,7 +27,7 @@ from distillmatch.learner.labels import (
     slots_of,
 )
 from distillmatch.learner.learning import AnyLearned, config_of, first_reader, learn_task
-from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
+from distillmatch.learner.saved import alone_in, read_learned, write_learned
 from distillmatch.learner.settings import AUTO, Limits, plain
 from distillmatch.learner.trained import Trained
 from distillmatch.methods import Method
@@ -191,8 +191,8 @@ class ContinualLearner:
 
         A folder in which another process learns is refused.
         """
-        folder = folder_at(path)
         self._fitted()
+        folder = Path(path).expanduser()
         with alone_in(folder, lambda sentence: None):
             self.write(folder)
 
@@ -212,7 +212,7 @@ class ContinualLearner:
         only if `allow_import` names it.
         """
         allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
-        settings, learned = read_learned(folder_at(path), device, allowed)
+        settings, learned = read_learned(Path(path).expanduser(), device, allowed)
         try:
             learner = cls(**settings)
         except TypeError as error:

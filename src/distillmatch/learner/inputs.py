@@ -5,9 +5,8 @@ Whatever comes becomes squares of RGB bytes: the short side is scaled and the lo
 to 1. One image alone goes in a list.
 """
 
-import stat
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -45,9 +44,9 @@ def open_images(given: Any, what: str = "images") -> Items:
             return _files_below(path)
         if not path.exists():
             raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
-        return [file_at(path)]
+        return [ImageFile.at(str(path))]
     if is_array(given):
-        array = array_of(given, what)
+        array = array_of(given)
         if array.ndim == 3 and array.shape[2] == 3:
             raise _no_images(what, array, "; a single image goes in a list")
         if array.ndim != 2:  # not vectors of features, which only network 'identity' reads
@@ -169,15 +168,6 @@ def _short_side(item: Any) -> int | None:
     return min(item.size if isinstance(item, Image.Image) else item.shape[:2])
 
 
-def file_at(path: Path) -> ImageFile:
-    """Return the image in a file; a pipe or a device, which may block, is refused when read."""
-    with suppress(OSError, ValueError):  # opening it will say what is wrong with it
-        mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            return unreadable(shown(path), "neither a file nor a folder")
-    return ImageFile.at(str(path))
-
-
 def unreadable(where: str, problem: str) -> ImageFile:
     """Return what stands for an image that cannot be read, for this reason."""
 
@@ -202,30 +192,23 @@ def is_array(given: Any) -> bool:
     return isinstance(given, torch.Tensor)
 
 
-def array_of(given: Any, what: str) -> NDArray[Any]:
+def array_of(given: Any) -> NDArray[Any]:
     """Return an array or the values of a tensor, those of short floats (bfloat16) as float32."""
     if not isinstance(given, torch.Tensor):
         return np.asarray(given)
-    try:
-        short = given.is_floating_point() and given.element_size() < 4
-        array: NDArray[Any] = (given.float() if short else given).numpy(force=True)
-    except (TypeError, RuntimeError):
-        layout = str(given.layout).removeprefix("torch.")
-        raise LearnerError(
-            f"{what} must be dense tensors of numbers, not {layout} ones of {given.dtype} on "
-            f"{given.device}"
-        ) from None
+    short = given.is_floating_point() and given.element_size() < 4
+    array: NDArray[Any] = (given.float() if short else given).numpy(force=True)
     return array
 
 
 def _opened(one: Any, what: str) -> Any:
     """Return one image of a list so that it can be read later."""
     if isinstance(one, str | Path):
-        return file_at(Path(one).expanduser())
+        return ImageFile.at(str(Path(one).expanduser()))
     if isinstance(one, Image.Image | ImageFile | VideoFrame):
         return one
     if isinstance(one, np.ndarray | torch.Tensor):
-        return _channels_last(array_of(one, what)[None], what, isinstance(one, torch.Tensor))[0]
+        return _channels_last(array_of(one)[None], what, isinstance(one, torch.Tensor))[0]
     raise LearnerError(
         f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
     )

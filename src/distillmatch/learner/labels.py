@@ -1,7 +1,6 @@
 """Labels: strings or whole numbers, the same kind in every task, numbered as they come."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,6 @@ from distillmatch.sources.walk import shown
 
 UNKNOWN = "unknown"
 """What is answered for an image that looks like no class; no class may be called so."""
-_UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
-"""Zero bytes, which NumPy drops at the end of text, and halves of characters."""
 
 
 class Labeled(NamedTuple):
@@ -185,10 +182,8 @@ def label_array(labels: Sequence[Label]) -> NDArray[Any]:
 
 def labels_of(given: Any) -> list[Label]:
     """Return what was given as labels, one an image, or refuse what no label can be."""
-    if isinstance(given, list | tuple):
-        array = np.asarray(given, dtype=object)
-    else:
-        array = array_of(given, "labels")
+    plain = isinstance(given, list | tuple)
+    array = np.asarray(given, dtype=object) if plain else array_of(given)
     if array.ndim != 1:
         raise LearnerError(
             f"labels must be a list of one label an image, not {array.ndim}-dimensional"
@@ -200,14 +195,14 @@ def labels_of(given: Any) -> list[Label]:
 
 def _label(one: Any) -> Label:
     plain = one.item() if isinstance(one, np.generic | torch.Tensor) else one
-    if isinstance(plain, str) and not _UNWRITABLE.search(plain):
+    if isinstance(plain, str):
         return str(plain)
     is_whole = isinstance(plain, int) or (isinstance(plain, float) and plain.is_integer())
     if is_whole and not isinstance(plain, bool) and -(2**63) <= plain < 2**63:
         return int(plain)
     raise LearnerError(
-        "labels must be text that can be written down or whole numbers of 64 bits (no continuous "
-        f"or other values), not {plain!r:.60}"
+        "labels must be text or whole numbers of 64 bits (no continuous or other values), not "
+        f"{plain!r:.60}"
     )
 
 

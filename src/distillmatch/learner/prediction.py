@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distillmatch.learner.inputs import file_at
+from distillmatch.sources.images import ImageFile
 from distillmatch.terminal import without_progress
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def predict_files(
 def _predict(
     learner: "ContinualLearner", names: list[str], reject: bool, accept: float | None
 ) -> list[Prediction]:
-    items = [file_at(Path(name)) for name in names]
+    items = [ImageFile.at(name) for name in names]
     with warnings.catch_warnings(), without_progress():
         warnings.simplefilter("ignore")  # what is wrong with a file is in its row
         results = list(learner.reader_for([]).results(items))

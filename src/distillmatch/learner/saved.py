@@ -6,7 +6,6 @@ disk, and the old weights go only then. So at any moment the folder holds a whol
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -45,20 +44,6 @@ FORMAT, VERSION, OLD = "distillmatch learner", 2, 1
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
 """What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
-
-
-def folder_at(path: Path | str) -> Path:
-    """Return the folder of a learner, or refuse what cannot name one."""
-    try:
-        folder = Path(path).expanduser()
-        if path == "" or b"\0" in os.fsencode(folder):
-            raise ValueError
-        folder.exists()
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError: there is no such user's home
-        raise LearnerError(f"a learner's folder must be a path, not {path!r:.60}") from None
-    except OSError as error:
-        raise LearnerError(f"{shown(path)}: {error.strerror or error}") from None
-    return folder
 
 
 @contextmanager
