@@ -145,11 +145,8 @@ def _no_image(where: str, problems: Sequence[str]) -> LearnerError:
 
 
 def _content_of(file: ImageFile) -> str:
-    try:
-        with file.open() as opened:
-            return hashlib.sha256(opened.read()).hexdigest()
-    except OSError as error:
-        raise LearnerError(f"{file.where}: {error.strerror or error}") from None
+    with file.open() as opened:
+        return hashlib.sha256(opened.read()).hexdigest()
 
 
 def _digest(label: Label, content: str) -> int:

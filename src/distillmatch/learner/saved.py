@@ -154,8 +154,8 @@ def read_head(folder: Path) -> dict[str, Any]:
 def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
     """Return what is read of a learner, given its checked head.
 
-    Another process may replace the learner meanwhile: then the newer one is read. What cannot be
-    read, or is not as it was written, is refused in a sentence.
+    Another process may replace the learner meanwhile: then the newer one is read. What is not as it
+    was written is refused in a sentence.
     """
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -166,10 +166,6 @@ def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
     except _DAMAGE as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise LearnerError(f"{shown(folder)}: not a whole learner ({reason})") from None
-    except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else folder
-        reason = error.strerror or str(error)
-        raise LearnerError(f"{shown(where)}: {reason} while reading the learner") from None
 
 
 def _head_of(folder: Path) -> dict[str, Any]:
