@@ -162,7 +162,8 @@ def learn_features(
 ) -> Featured:
     """Learn a task from features of images; what was learned before stays as it is."""
     backbone, unlabeled = reader.backbone, task.environment.images
-    snapshot = None if keeper is None else keeper.found(task.fingerprint)
+    if keeper is not None:
+        keeper.start(task.fingerprint)
     began = time.perf_counter()
     known = FeatureClassifier.empty(backbone.dimension) if before is None else before.statistics
     statistics, judgement = known.after(
@@ -181,7 +182,7 @@ def learn_features(
     tuned, fine_tuned = None, None
     if task.fine_tune:
         began = time.perf_counter()
-        tuned, fine_tuned = fine_tune(task, backbone, known, snapshot, progress, keeper)
+        tuned, fine_tuned = fine_tune(task, backbone, known, progress, keeper)
         seconds["fine-tuning"] = time.perf_counter() - began
     record = {
         **task.record(explanation),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import Progress, Snapshot
+from distillmatch.engine import Progress
 from distillmatch.engine.data import TaskData
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FAMILIAR, FeatureClassifier
@@ -141,10 +141,9 @@ class _FineTuning(Method):
 
 
 def fine_tune(
-    given: Task,
+    task: Task,
     backbone: Backbone,
     known: FeatureClassifier,
-    snapshot: Snapshot | None,
     progress: Progress | None,
     keeper: Keeper | None,
 ) -> tuple[FeatureNetwork | None, dict[str, Any]]:
@@ -153,24 +152,24 @@ def fine_tune(
     `known` is what was known of the classes before the task. The comparison is a `FineTuned` of the
     learner's schema.
     """
-    assert given.pixels is not None
-    (images, unlabeled), rows, config = given.pixels, given.environment.images, given.config
-    slots, seen = given.slots, len(given.classes)
+    assert task.pixels is not None
+    (images, unlabeled), rows, config = task.pixels, task.environment.images, task.config
+    slots, seen = task.slots, len(task.classes)
     held, aside = _held_out(slots, len(rows), config.seed)
-    teacher, _ = known.after(given.images[~held], slots[~held], seen, rows[~aside], config.seed)
+    teacher, _ = known.after(task.images[~held], slots[~held], seen, rows[~aside], config.seed)
     past = np.setdiff1d(np.arange(seen), slots)
     sure = teacher.familiarity(rows) >= teacher.threshold(FAMILIAR)
     looks_past = aside & sure & np.isin(teacher.logits(rows).argmax(1), past)
-    told: dict[str, Any] = {"epochs": given.fine_tune, "kept": False, "bytes": 0}
+    told: dict[str, Any] = {"epochs": task.fine_tune, "kept": False, "bytes": 0}
     told |= {"labeled": int(held.sum()), "frozen": None, "tuned": None}
     told |= {"past": int(looks_past.sum()), "same": None}
     if not told["labeled"] or told["past"] < len(past):
         return None, told
 
-    config = config.replace(epochs=given.fine_tune, **TRAINING)
+    config = config.replace(epochs=task.fine_tune, **TRAINING)
     method, nothing = _FineTuning(config, backbone, teacher), Coreset(0, backbone.side)
     data = TaskData(
-        TaskInfo(len(given.sizes) - 1, given.sizes, last=False, coreset=False),
+        TaskInfo(len(task.sizes) - 1, task.sizes, last=False, coreset=False),
         (images[~held], slots[~held]),
         (nothing.images, nothing.labels),
         unlabeled[~aside],
@@ -179,7 +178,7 @@ def fine_tune(
         placement=backbone.placement,
     )
     trainings = method.trainings(data.info)
-    run_trainings(config, method, trainings, data, nothing, given.name, snapshot, progress, keeper)
+    run_trainings(config, method, trainings, data, nothing, task.name, progress, keeper)
 
     both, width = FeatureReader(beside(backbone, method.copy), None), backbone.dimension
 

@@ -16,7 +16,8 @@ from distillmatch.sources.walk import shown
 class Keeper:
     """Keeps the snapshots of a task in the learner's folder, and stops the task when asked to.
 
-    `begin` is called once all images are read: from then on a signal waits for a snapshot.
+    `begin` is called once all images are read: from then on a signal waits for a snapshot. An
+    unfinished task continues from `snapshot`.
     """
 
     folder: Path
@@ -27,10 +28,11 @@ class Keeper:
     drop: bool
     begin: Callable[[], None]
     fingerprint: str = ""
+    snapshot: Snapshot | None = None
     saved_at: float = field(default_factory=time.monotonic)
 
-    def found(self, fingerprint: str) -> Snapshot | None:
-        """Return where the task stands; refuse a checkpoint of a task with other images."""
+    def start(self, fingerprint: str) -> None:
+        """Find where the task stands; refuse a checkpoint of a task with other images."""
         self.begin()
         self.fingerprint = fingerprint
         if self.drop:
@@ -39,7 +41,7 @@ class Keeper:
         for problem in problems:
             self.tell(f"{problem}; {'it' if checkpoint is None else 'a later one'} is not used")
         if checkpoint is None:
-            return None
+            return
         if checkpoint.values["fingerprint"] != fingerprint:
             raise LearnerError(
                 f"{shown(self.folder)}: an unfinished task was begun with other images or "
@@ -47,7 +49,7 @@ class Keeper:
                 "--drop-unfinished)"
             )
         self.tell(f"continuing the unfinished task in {shown(self.folder)}")
-        return Snapshot(checkpoint.values["engine"], checkpoint.tensors)
+        self.snapshot = Snapshot(checkpoint.values["engine"], checkpoint.tensors)
 
     def pause(self, take: Callable[[], Snapshot]) -> None:
         """Write a checkpoint if one is due, or if the task is to stop."""

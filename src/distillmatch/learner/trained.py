@@ -162,10 +162,9 @@ def learn_trained(
     data.networks = method.networks
     # Asking for the trainings may give networks new weights: what was learned is put back later.
     trainings = trainings_of(method, info)
-    resumed = None if keeper is None else keeper.found(task.fingerprint)
-    trainer = run_trainings(
-        config, method, trainings, data, coreset, task.name, resumed, progress, keeper
-    )
+    if keeper is not None:
+        keeper.start(task.fingerprint)
+    trainer = run_trainings(config, method, trainings, data, coreset, task.name, progress, keeper)
     method.end_task(info)
     experience = Experience(number, task.sizes, task.images, task.slots, unlabeled)
     coreset = coreset.after(experience, config.seed)
@@ -177,7 +176,6 @@ def learn_trained(
         )
         explanation = replace(explanation, examples=examples)
     threshold = calibrated_threshold(method, info, data, underway.judgement, task.accept)
-    networks = method.networks.values()
     record = {
         **task.record(explanation),
         "unlabeled_in": [one.name for one in trainings if one.unlabeled and len(unlabeled)],
@@ -186,7 +184,7 @@ def learn_trained(
         "values": dict(method.values),
         "stored": len(coreset),
         "stored_bytes": coreset.bytes,
-        "weights_bytes": sum(bytes_of(network) for network in networks),
+        "weights_bytes": sum(map(bytes_of, method.networks.values())),
         "known_threshold": threshold,
     }
     return Trained(
@@ -212,19 +210,18 @@ def run_trainings(
     data: TaskData,
     coreset: Coreset,
     name: str,
-    snapshot: Snapshot | None,
     progress: Progress | None,
     keeper: Keeper | None,
 ) -> Trainer:
-    """Run a task's trainings, or what a snapshot leaves of them."""
+    """Run a task's trainings, or what is left of them."""
 
     def pause() -> None:
         if keeper is not None:
             keeper.pause(lambda: trainer.snapshot(coreset))
 
     trainer = Trainer(config, method, data.placement, progress, pause, data.info.number)
-    if snapshot is not None:
-        trainer.resume(snapshot)
+    if keeper is not None and keeper.snapshot is not None:
+        trainer.resume(keeper.snapshot)
     trainer.begin(sum(trainer.work_of(one, data.info, data.steps(one)) for one in trainings))
     try:
         trainer.learn(data.info, data, name)
