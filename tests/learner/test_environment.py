@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from distillmatch.errors import LearnerError
-from distillmatch.learner.environment import Environment, look_around
+from distillmatch.learner.environment import Environment, read_unlabeled
 from distillmatch.learner.inputs import (
     PixelReader,
     natural_side,
@@ -30,7 +30,7 @@ NUMBERS = torch.zeros(len(PIXELS))
 
 
 def look(given: Any, limit: int = 20, task: int = 0) -> Environment:
-    return look_around(given, PixelReader(16), limit, seed=1, task=task)
+    return read_unlabeled(given, PixelReader(16), limit, seed=1, task=task)
 
 
 def counts(found: Environment) -> tuple[int, int, int]:

@@ -59,7 +59,7 @@ class Environment:
     hidden: int = 0
 
 
-def look_around(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
+def read_unlabeled(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
     """Take at most `limit` unlabeled images from whatever was given.
 
     From what has a length they are drawn at random, and only those drawn are decoded. A camera, and

@@ -39,7 +39,7 @@ from distillmatch.views import Normalization
 
 @dataclass(eq=False, repr=False)
 class ContinualLearner:
-    """Learns classes of images a task at a time, with whatever unlabeled images are around.
+    """Learns classes of images a task at a time, with the help of unlabeled images.
 
     With `method` and `network` "auto", it keeps statistics of a pretrained network's features where
     the extra `pretrained` is installed, and else trains a small network from scratch, by method

@@ -83,7 +83,7 @@ class FeatureCache:
             self._file = None
 
     def _use(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """Return what is done with the open file; without one, go on as if nothing was there.
+        """Return the result of some work on the open file, or None where it cannot be used.
 
         A damaged file is removed, so that the next start has a new one.
         """

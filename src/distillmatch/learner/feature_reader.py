@@ -117,8 +117,8 @@ class FeatureReader(Reader):
     def _prepare(self, items: Items, what: str) -> list[_Prepared]:
         """Look images up by their content and decode those that are not known.
 
-        On a CPU their features are computed here, too: threads that each show an image or two to
-        the network are faster than one that shows it many.
+        On a CPU their features are computed here, too: several threads with an image or two each
+        are faster than one with many.
         """
         if all(type(item) is ImageFile for item in items):
             prepared = [self._of_file(item) for item in items]

@@ -1,13 +1,14 @@
 """A copy of the pretrained network, tuned for a task's classes beside the frozen one.
 
-It starts as the classifier on the frozen features, and is tuned by the labels and, as WorldMatch
-does, by strong views of the unlabeled images: these are to be told as the frozen classifier tells
-their weak views. It knows the past classes, so they stay known without labels where the camera
-shows them.
+It starts as the classifier on the frozen features. It is tuned by the labels and, as in WorldMatch,
+by strong views of the unlabeled images, whose targets are the frozen classifier's predictions on
+weak views. That one knows the past classes, so they are kept without labels where the camera shows
+them.
 
 A quarter of each class's labels and of the unlabeled images is held out. The copy is kept only if
-both networks together tell more of them right than the frozen one alone, or as many and are surer
-of the labels; what this one is sure to be a past class counts as such.
+both networks together classify more of them correctly than the frozen one alone, or as many with a
+lower cross entropy. The label of an unlabeled image is the past class that the frozen network is
+sure of.
 """
 
 from copy import deepcopy
@@ -214,7 +215,7 @@ def _held_out(
 
 
 def _some(places: NDArray[np.int64], seed: int, of: int | str) -> NDArray[np.int64]:
-    """Return one in so many places."""
+    """Return a random part of the places: one in `HELD_OUT`."""
     order = permutation(len(places), seed, "fine-tuning", of)
     return places[order[: len(places) // HELD_OUT]]
 

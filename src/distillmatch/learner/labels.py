@@ -41,7 +41,7 @@ class Labeled(NamedTuple):
     contents: tuple[str, ...] = ()
 
     def part(self, places: Sequence[int]) -> "Labeled":
-        """Return the images at some places, and what was left out before."""
+        """Return some of the images by number, and what was left out before."""
         return self._replace(
             items=[self.items[n] for n in places],
             labels=[self.labels[n] for n in places],

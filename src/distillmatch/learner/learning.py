@@ -12,7 +12,7 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
-from distillmatch.learner.environment import look_around
+from distillmatch.learner.environment import read_unlabeled
 from distillmatch.learner.feature_reader import FeatureReader, Gallery, VectorReader
 from distillmatch.learner.features import Featured, learn_features
 from distillmatch.learner.inputs import Items, PixelReader, Reader, natural_side
@@ -86,13 +86,13 @@ def learn_task(
     if isinstance(reader, FeatureReader) and parameters["fine_tune"]:
         to_pixels = PixelReader(reader.backbone.side)  # the images of a tuning are needed as such
         images, labeled = read_labeled(labeled, to_pixels, "labeled images")
-        environment = look_around(unlabeled, to_pixels, limit, seed, len(sizes))
+        environment = read_unlabeled(unlabeled, to_pixels, limit, seed, len(sizes))
         pixels = images, environment.images
         images = reader.read(images)[0]
         environment = replace(environment, images=watching.read(environment.images)[0])
     else:
         images, labeled = read_labeled(labeled, reader, "labeled images")
-        environment = look_around(unlabeled, watching, limit, seed, len(sizes))
+        environment = read_unlabeled(unlabeled, watching, limit, seed, len(sizes))
 
     new = new_classes(known, labeled.labels)
     task = Task(

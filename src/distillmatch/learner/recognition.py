@@ -118,7 +118,7 @@ def familiarity(
 def views_of(
     images: Pixels, normalization: Normalization, placement: Placement
 ) -> Iterator[Tensor]:
-    """Yield images as a network is shown them at test time, in pieces that fill the device."""
+    """Yield the views of images at test time, in pieces that fill the device."""
     size = piece_size(placement.scoring_batch, images.shape[1])
     for start in range(0, len(images), size):
         pixels = placement.tensor(images[start : start + size])

@@ -152,7 +152,7 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 
 def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
-    """Return what is read of a learner, given its checked head.
+    """Return what a function reads of a learner, given its checked head.
 
     Another process may replace the learner meanwhile: then the newer one is read. What is not as it
     was written is refused in a sentence.

@@ -95,7 +95,7 @@ class Task:
         return Explanation(self.name, seen, int(accepted.sum()), by_class, [])
 
     def record(self, explanation: Explanation) -> dict[str, Any]:
-        """Return what is reported of every task, as JSON can hold it."""
+        """Return the part of a task's record that both kinds of learning have."""
         environment, came = self.environment, Counter(self.labels)
         return {
             "name": self.name,

@@ -115,7 +115,7 @@ def is_camera(name: str) -> bool:
 def decode_frames(frames: Sequence[VideoFrame]) -> Iterator[Image.Image | str]:
     """Yield frames of one video, in the order of time, or the reason why there is none.
 
-    The last picture stands for what is shown shortly after it.
+    Shortly after its end, the last picture is given.
     """
     video, reason, done = frames[0].video, "the video ends before", 0
     try:
@@ -140,7 +140,7 @@ def decode_frames(frames: Sequence[VideoFrame]) -> Iterator[Image.Image | str]:
 
 @contextmanager
 def _opened(place: str, format_name: str | None, what: str) -> Iterator[tuple[Any, Any]]:
-    """Open a video or a camera; say what is wrong with one that is none."""
+    """Open a video or a camera; explain why one cannot be opened."""
     if find_spec("av") is None:
         raise ConfigError(
             f"{what}: reading videos and cameras needs av, not installed here: "
