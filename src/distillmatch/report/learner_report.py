@@ -98,15 +98,6 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
             f"Guessing would tell {_chance(record):.1f} % right{mean}; the learner tells "
             f"{test['all']:.1f} %."
         )
-    best = best_by_class(history)
-    lost = sum(one.best - one.now for one in best.values()) / max(1, len(best))
-    if lost >= ROUNDING:
-        label, worst = max(best.items(), key=lambda pair: pair[1].best - pair[1].now)
-        found.append(
-            f"Beside the best that each class ever was, {lost:.1f} points are lost on average; "
-            f"most by {shown(label)}: {worst.best:.1f} % after “{worst.task}”, {worst.now:.1f} % "
-            "now."
-        )
     if record["number"] > 1:
         found.append(_forgotten_sentence(test["forgotten"], test["old_before"]))
     if test.get("accepted") is not None:
