@@ -107,7 +107,7 @@ class Backbone:
 
     @property
     def share(self) -> int:
-        """How many images a thread prepares at once; more large ones would not fit into the cache."""
+        """How many images a thread prepares at once: as many as fit into the cache."""
         return max(1, SHARE_PIXELS // self.side**2) if self.on_cpu else 4
 
     @contextmanager
