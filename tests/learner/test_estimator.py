@@ -218,14 +218,6 @@ def test_a_method_of_ones_own_learns_too() -> None:
         learner.partial_fit(*task(TROUT, count=2))
 
 
-def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    learner = small_learner(epochs=3)
-    learner.fit(*task(GOLDFISH, BOAT, count=3))
-    assert capsys.readouterr().err == ""
-    learner.partial_fit(*task(TROUT, count=3), name="may", verbose=True)
-    assert "may: 100 % done" in capsys.readouterr().err
-
-
 def test_classes_may_be_announced() -> None:
     learner = small_learner(epochs=1)
     images, labels = task(GOLDFISH, BOAT, count=2)
