@@ -126,14 +126,14 @@ def test_bad_input_gets_one_sentence_and_leaves_the_learner_as_it_was(
 def test_what_is_no_learner_is_refused(
     command: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    extra = {"predict": [str(world / "test")], "export": ["--torch", str(tmp_path / "x.pt2")]}
+    extra = {"predict": [str(world / "test")], "export": ["--onnx", str(tmp_path / "x.onnx")]}
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("no learner")
     for name in ("nowhere", "empty", "file"):
         assert main([command, str(tmp_path / name), *extra.get(command, [])]) == 2
         printed = capsys.readouterr()
         assert name in printed.err and printed.err.count("\n") == 1 and not printed.out
-    assert not (tmp_path / "x.pt2").exists()
+    assert not (tmp_path / "x.onnx").exists()
 
 
 def test_a_second_process_is_refused_while_one_learns(

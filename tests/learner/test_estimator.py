@@ -1,7 +1,5 @@
 """What a learner learns, task after task."""
 
-import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from learner_world import (
 
 from distillmatch import ContinualLearner
 from distillmatch.config import RunConfig
-from distillmatch.engine import NoProgress
 from distillmatch.engine.device import NetworkFactory, Placement
 from distillmatch.errors import ConfigError, DistillMatchError, LearnerError, TrainingError
 from distillmatch.learner.trained import fresh_method, grow, task_info
@@ -170,15 +167,6 @@ def test_a_class_that_comes_back_renews_its_share_of_the_coreset() -> None:
     assert [len(images) for images in learner.coreset_.by_class] == [2, 2, 1, 1]
 
 
-def test_normalization_is_that_of_the_first_task() -> None:
-    learner = small_learner(epochs=1).partial_fit(*task(SHARK, count=2))
-    first = learner.normalization_
-    mean = images_of(SHARK, count=2).astype(float).mean(axis=(0, 1, 2)) / 255
-    np.testing.assert_allclose(first.mean, mean)
-    learner.partial_fit(images_of(BOAT, count=2) // 2, names_of(BOAT, count=2))
-    assert learner.normalization_ == first
-
-
 @pytest.mark.parametrize(("method", "epochs"), [("dm", 3), ("base", 1)])
 def test_a_failed_task_leaves_the_learner_as_it_was(method: str, epochs: int) -> None:
     """In one epoch of one step the loss is still a number, and the network is ruined."""
@@ -218,22 +206,6 @@ def test_impossible_parameters_are_refused_when_a_task_comes(
         learner.partial_fit(*task(SHARK, count=2))
 
 
-def test_scalars_of_numpy_are_parameters_like_any_others(tmp_path: Path) -> None:
-    given = {
-        "epochs": np.int64(1),
-        "seed": np.uint8(1),
-        "unlabeled_limit": np.int32(9),
-        "accept": np.float32(0.5),
-        "options": {"momentum": np.float32(0.5)},
-    }
-    learner = small_learner("dm", **given).partial_fit(*task(SHARK, TROUT, count=2))
-    assert learner.get_params()["epochs"] is given["epochs"]
-    assert len(learner.predict(ENVIRONMENT, reject=True)) == len(ENVIRONMENT)
-    learner.save(tmp_path)
-    loaded = ContinualLearner.load(tmp_path).partial_fit(*task(BOAT, count=2))
-    assert loaded.get_params() == learner.get_params() | {"device": "auto"}
-
-
 def test_a_method_of_ones_own_learns_too() -> None:
     small = {**small_learner(epochs=1).get_params()}
     learner = ContinualLearner(**small | {"method": "learner_methods:Weighted"})
@@ -246,14 +218,6 @@ def test_a_method_of_ones_own_learns_too() -> None:
         learner.partial_fit(*task(TROUT, count=2))
 
 
-def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    learner = small_learner(epochs=3)
-    learner.fit(*task(GOLDFISH, BOAT, count=3))
-    assert capsys.readouterr().err == ""
-    learner.partial_fit(*task(TROUT, count=3), name="may", verbose=True)
-    assert "may: 100 % done" in capsys.readouterr().err
-
-
 def test_classes_may_be_announced() -> None:
     learner = small_learner(epochs=1)
     images, labels = task(GOLDFISH, BOAT, count=2)
@@ -263,31 +227,3 @@ def test_classes_may_be_announced() -> None:
         learner.partial_fit(X=images, y=labels, classes=names_of(GOLDFISH))
     with pytest.raises(LearnerError, match="'goldfish' meets 1"):
         learner.partial_fit(images, [1, 2, 1, 2])
-
-
-class Waits(NoProgress):
-    """Holds a task until it may go on."""
-
-    def __init__(self) -> None:
-        self.begun, self.may_end = threading.Event(), threading.Event()
-
-    def advance(self, done: float, doing: str) -> None:
-        self.begun.set()
-        assert self.may_end.wait(300)
-
-
-def test_a_second_task_from_another_thread_is_refused() -> None:
-    learner, waits = small_learner(epochs=1), Waits()
-    first = threading.Thread(
-        target=lambda: learner.partial_fit(*task(GOLDFISH, BOAT, count=3), progress=waits)
-    )
-    first.start()
-    try:
-        assert waits.begun.wait(300)
-        with pytest.raises(LearnerError, match="learning a task in another thread"):
-            learner.partial_fit(*task(TROUT, count=3))
-    finally:
-        waits.may_end.set()
-        first.join()
-    learner.partial_fit(images_of(TROUT, count=3), ["trout"] * 3)
-    assert len(learner.history_) == 2

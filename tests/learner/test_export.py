@@ -1,9 +1,8 @@
-"""A learner's classifier in other programs: the same from an ONNX and a torch file."""
+"""A learner's classifier in other programs, from an ONNX file."""
 
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,34 +45,32 @@ def photograph(height: int, width: int) -> NDArray[np.uint8]:
     return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def given(images: NDArray[np.uint8], pixels: str) -> NDArray[Any]:
+def given(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return images as an exported file takes them."""
-    first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    return first if pixels == "uint8" else (first / 255).astype(np.float32)
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
-@pytest.mark.parametrize("pixels", ["uint8", "float"])
-def test_onnxruntime_gives_the_same_probabilities(pixels: str, state: Path, tmp_path: Path) -> None:
+def test_onnxruntime_gives_the_same_probabilities(state: Path, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     file = tmp_path / "learner.onnx"
-    assert main(["export", str(state), "--onnx", str(file), "--pixels", pixels]) == 0
+    assert main(["export", str(state), "--onnx", str(file)]) == 0
     learner = ContinualLearner.load(state, device="cpu")
     session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
     for count in COUNTS:
         images = pictures(count, 100 + count)
-        (found,) = session.run(["probabilities"], {"images": given(images, pixels)})
+        (found,) = session.run(["probabilities"], {"images": given(images)})
         assert found.shape == (count, 5)
         np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4, rtol=0)
     for height, width in SIZES:
         image = photograph(height, width)
-        (found,) = session.run(["probabilities"], {"images": given(image[None], pixels)})
+        (found,) = session.run(["probabilities"], {"images": given(image[None])})
         np.testing.assert_allclose(found, learner.predict_proba([image]), atol=1e-3, rtol=0)
     model = onnx.load(file)
     assert [(one.domain, one.version) for one in model.opset_import] == [("", export.OPSET)]
     props = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
     assert props["labels"] == list(learner.classes_)
-    assert props["image_size"] == SIDE and props["pixels"] == pixels
+    assert props["image_size"] == SIDE and props["pixels"] == "uint8"
     assert props["filter"].startswith("bicubic")
     seen = np.concatenate([pictures(12, 2)]).reshape(-1, 3) / 255
     np.testing.assert_allclose(props["mean"], seen.mean(axis=0), atol=1e-6)
@@ -103,20 +100,6 @@ def test_the_lines_on_the_page_reproduce_predictions(
     assert float(probability) == pytest.approx(learner.predict_proba(["new/1.jpg"]).max(), abs=1e-3)
 
 
-def test_a_torch_file_gives_the_same_probabilities(state: Path, tmp_path: Path) -> None:
-    file = tmp_path / "learner.pt2"
-    assert main(["export", str(state), "--torch", str(file)]) == 0
-    learner = ContinualLearner.load(state, device="cpu")
-    notes = {"labels": ""}
-    module = torch.export.load(file, extra_files=notes).module()
-    assert json.loads(notes["labels"]) == list(learner.classes_)
-    for count in COUNTS:
-        images = pictures(count, 100 + count)
-        with torch.no_grad():
-            found = module(torch.from_numpy(given(images, "uint8"))).numpy()
-        np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize("size", [(8, 8), (31, 50), (64, 20), (5, 12), (301, 400)])
 def test_images_are_resized_as_pillow_resizes_them(size: tuple[int, int]) -> None:
     image = photograph(*size)
@@ -136,8 +119,7 @@ def test_an_export_that_cannot_be_made_leaves_no_file(
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnx" else find(name))
     for words, sentence in (
         (["--onnx", "x.onnx"], "pip install 'distillmatch[onnx]'"),
-        ([], "--onnx FILE or --torch FILE"),
-        (["--onnx", "a.b", "--torch", str(tmp_path / "a.b")], "must name two files, not both"),
+        ([], "--onnx"),
     ):
         assert main(["export", str(state), *words]) == 2
         refusal = capsys.readouterr().err

@@ -23,7 +23,7 @@ from distillmatch import ContinualLearner
 from distillmatch.cli import main
 from distillmatch.errors import ConfigError, LearnerError
 from distillmatch.learner import fine_tuning, learn
-from distillmatch.report.learner_report import accuracy_sentences, state_rows
+from distillmatch.report.learner_report import accuracy_sentences
 from distillmatch.views import plain_views
 
 OWN = "learner_methods:TinyBackbone"
@@ -103,22 +103,6 @@ def test_nothing_is_tuned_where_nothing_could_tell_whether_it_helps(lacking: str
     (sentence,) = accuracy_sentences(learner.history_)
     assert "was not tuned" in sentence
     assert ("four labels" if lacking == "labels" else "camera images") in sentence
-
-
-def test_the_report_and_inspect_say_which_was_kept() -> None:
-    learner = tuned().partial_fit(*MARCH, unlabeled=CAMERA)
-    (sentence,) = accuracy_sentences(learner.history_)
-    assert sentence.startswith("A copy of the network was tuned and is used beside the frozen one")
-    settings = {"method": "features", "network": OWN}
-    summary = {"settings": settings, "history": learner.history_, "labels": [1], "image_size": 16}
-    rows = dict(state_rows({**summary, "bytes": 1, "unfinished": False, "busy": False}))
-    assert rows["fine-tuning"] == sentence and "tuned copy" in rows["weights"]
-
-
-def test_a_task_without_fine_tuning_answers_by_the_frozen_network() -> None:
-    learner = tuned().partial_fit(*MARCH, unlabeled=CAMERA)
-    learner.set_params(fine_tune=0).partial_fit(*task(BOAT, count=2, first=30))
-    assert learner._fitted().reader.room(1).shape == (1, 16)
 
 
 def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Images and labels, in whatever form they are given."""
 
 import io
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,6 @@ from distillmatch.sources.images import decode_image
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
-FLOATS = torch.rand(2, 3, 8, 8)
-ODD_TENSORS = (
-    FLOATS.to_sparse(),
-    FLOATS.to("meta"),
-    torch.nested.nested_tensor([*FLOATS], layout=torch.jagged),
-)
 
 
 def read(given: Any, side: int = 16) -> Any:
@@ -47,12 +39,6 @@ def read(given: Any, side: int = 16) -> Any:
 )
 def test_the_same_images_are_read_from_whatever_holds_them(given: Any) -> None:
     np.testing.assert_array_equal(read(given), PIXELS)
-
-
-def test_short_floats_are_read_as_longer_ones() -> None:
-    for kind in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
-        short = FLOATS.to(kind)
-        np.testing.assert_array_equal(read(short, 8), read(short.float(), 8))
 
 
 def test_files_are_read_by_path(tmp_path: Path) -> None:
@@ -89,14 +75,7 @@ def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int, tmp_
     assert natural_side(open_images(tmp_path)) == side
 
 
-def huge_head() -> bytes:
-    """Return a PNG of a few bytes whose head says 60,000 by 60,000 pixels."""
-    head = struct.pack(">4sIIBBBBB", b"IHDR", 60_000, 60_000, 8, 2, 0, 0, 0)
-    size = struct.pack(">I", len(head) - 4)
-    return b"\x89PNG\r\n\x1a\n" + size + head + struct.pack(">I", zlib.crc32(head))
-
-
-@pytest.mark.parametrize("content", [b"P6\n4 x\n255\n", b"", b"no image", huge_head()])
+@pytest.mark.parametrize("content", [b"P6\n4 x\n255\n", b"", b"no image"])
 def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
     content: bytes, tmp_path: Path
 ) -> None:
@@ -137,8 +116,6 @@ def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> N
         (np.full((1, 9, 9, 3), np.nan), "values from nan"),
         (np.full((1, 9, 9, 3), 256), "bytes from 0 to 255"),
         (np.zeros((1, 9, 9, 3), bool), "this is bool"),
-        *((tensor, "must be dense tensors of numbers, not") for tensor in ODD_TENSORS),
-        ([ODD_TENSORS[0]], "must be dense tensors of numbers, not"),
         (7, "not an int"),
         ([7], "the list has an int"),
         ("no such place", "found nothing"),
@@ -160,9 +137,7 @@ def test_what_is_no_image_is_refused(given: Any, sentence: str) -> None:
         (PIXELS[:2], [1, "a"], "'a' meets 1"),
         (PIXELS[:2], [["a"], ["b"]], "one label an image"),
         (PIXELS[:2], ["a", "unknown"], "may be called 'unknown'"),
-        (PIXELS[:2], torch.ones(2, device="meta"), "labels must be dense"),
         *((PIXELS[:2], [1, bad], "labels must be text") for bad in (1.5, True, -(2**63) - 1)),
-        *((PIXELS[:2], ["a", bad], "labels must be text") for bad in ("\ud800", "a\0")),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(images: Any, labels: Any, sentence: str) -> None:

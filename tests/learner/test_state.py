@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interrupted_runs import ALWAYS, checkpoint_files
+from interrupted_runs import ALWAYS
 from learner_folders import SMALL as WORDS
 from learner_folders import write_class
 from learner_world import (
@@ -27,13 +27,13 @@ from learner_world import (
     write_classes,
     write_images,
 )
-from odd_files import contents, forbid
+from odd_files import contents
 
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
 from distillmatch.engine import NoProgress
 from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
-from distillmatch.learner import learn, learning, read_state
+from distillmatch.learner import learn, read_state
 from distillmatch.learner.accuracy import hold_out
 from distillmatch.learner.saved import HEAD
 from distillmatch.runs import Interrupted
@@ -42,7 +42,6 @@ from distillmatch.sources.images import ImageFile
 
 WITH_DETECTOR = {**SMALL, "method": "dm"}
 SETTINGS = {**SMALL, "method": "e2e"}
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 class Interrupts(NoProgress):
@@ -161,28 +160,6 @@ def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Pa
     assert not (broken / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_images_are_read_ends_it_there(
-    number: signal.Signals, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not put off to the end of an epoch, and names no checkpoint, as there is none."""
-    read, told = list[str](), list[str]()
-
-    def look(*given: Any, **settings: Any) -> Any:
-        read.append("begun")
-        os.kill(os.getpid(), number)
-        read.append("done")
-
-    given: dict[str, Any] = {"labeled": world / "march", "settings": SETTINGS}
-    with monkeypatch.context() as patch:
-        patch.setattr(learning, "look_around", look)
-        with pytest.raises(Interrupted, match="before anything was learned") as end:
-            learn(tmp_path / "fish", **given, tell=told.append)
-    assert (end.value.exit_code, read, told) == (128 + number, ["begun"], [])
-    learn(tmp_path / "fish", **given, tell=told.append)
-    assert not told
-
-
 def test_ctrl_c_keeps_what_was_done(world: Path, tmp_path: Path) -> None:
     state = tmp_path / "fish"
     with pytest.raises(Interrupted, match="the same command continues"):
@@ -239,24 +216,6 @@ def test_a_checkpoint_of_a_finished_task_is_not_taken_up(world: Path, tmp_path: 
     told: list[str] = []
     assert learn(state, labeled=world / "april", tell=told.append)["number"] == 2
     assert told == []
-
-
-def test_an_unfinished_task_that_cannot_be_read_is_refused_and_kept(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = tmp_path / "fish"
-    given: dict[str, Any] = {"labeled": world / "march", "settings": SETTINGS}
-    with pytest.raises(CrashError):
-        learn(state, **given, progress=DiesIn(1), checkpoint_seconds=ALWAYS)
-    before = contents(state)
-    with monkeypatch.context() as patch:
-        forbid(patch, *checkpoint_files(state))
-        with pytest.raises(DiskError, match="Permission denied while reading a checkpoint"):
-            learn(state, **given)
-    assert contents(state) == before
-    told: list[str] = []
-    learn(state, **given, tell=told.append)
-    assert any("continuing the unfinished task" in sentence for sentence in told)
 
 
 def test_a_repeated_command_learns_nothing_and_finishes_the_report(
@@ -356,23 +315,3 @@ def test_bad_input_leaves_no_trace(world: Path, tmp_path: Path) -> None:
     with pytest.raises(LearnerError, match="found a file"):
         learn(other / "0.png", labeled=world / "march", settings=SETTINGS)
     assert [path.name for path in other.iterdir()] == ["0.png"]
-
-
-def test_settings_that_cannot_change_are_refused_later(world: Path, state: Path) -> None:
-    before = contents(state)
-    with pytest.raises(LearnerError, match="method is 'e2e' in what was learned"):
-        learn(state, labeled=world / "april", settings=WITH_DETECTOR)
-    assert contents(state) == before
-    learn(state, labeled=world / "april", settings={"epochs": 1})
-    assert read_state(state)["settings"]["epochs"] == 1
-
-
-def test_a_learner_lives_in_a_folder_whose_name_is_not_utf8(odd_folder: Path, world: Path) -> None:
-    learn(odd_folder, labeled=world / "march", settings=SETTINGS)
-    with pytest.raises(CrashError):
-        learn(odd_folder, labeled=world / "april", progress=DiesIn(1), checkpoint_seconds=ALWAYS)
-    told: list[str] = []
-    assert learn(odd_folder, labeled=world / "april", tell=told.append)["number"] == 2
-    assert any("continuing the unfinished task" in sentence for sentence in told)
-    learner = ContinualLearner.load(odd_folder)
-    assert learner.classes_.tolist() == [*names_of(CLOWNFISH, GOLDFISH), *names_of(TROUT)]

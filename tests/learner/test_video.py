@@ -10,14 +10,14 @@ from learner_world import GOLDFISH, images_of, write_images
 
 from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.learner import Camera, Video, video
-from distillmatch.learner.environment import Environment, look_around
+from distillmatch.learner.environment import Environment, read_unlabeled
 from distillmatch.learner.inputs import PixelReader
 
 SIDE, SECONDS, RATE = 48, 70, 4
 
 
 def look(given: Any, limit: int = 1000) -> Environment:
-    return look_around(given, PixelReader(SIDE), limit, seed=1, task=0)
+    return read_unlabeled(given, PixelReader(SIDE), limit, seed=1, task=0)
 
 
 @pytest.fixture(name="film", scope="module")

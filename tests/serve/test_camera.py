@@ -18,20 +18,16 @@ def test_each_content_is_judged_once_and_other_files_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(of_camera, "BATCH", 4)
-    monkeypatch.setattr(of_camera, "LARGEST_FILE", 10_000)
     camera = write_camera(tmp_path / "camera", {"red": 5, "green": 5})
     shutil.copytree(camera, camera / "later")
     (camera / "notes.txt").write_text("no image")
     (camera / ".DS_Store").write_text("ignored")
-    (camera / "film.mp4").write_bytes(bytes(20_000))
     learner = ColorLearner()
     found = look(cast(ContinualLearner, learner), [camera, camera / "later"], tmp_path / "out")
     assert learner.seen == len(found.shots) == len(found.judged.probabilities) == 10
     assert found.copies == 10
-    assert [problem.rsplit("/")[-1] for problem in found.problems] == [
-        "film.mp4: too large for an image",
-        "notes.txt: not an image in a format that can be read",
-    ]
+    (problem,) = found.problems
+    assert problem.endswith("notes.txt: not an image in a format that can be read")
     best = found.judged.probabilities.argmax(axis=1)
     for shot, number in zip(found.shots, best, strict=True):
         assert shot.name.startswith(learner.classes_[number])
@@ -70,18 +66,6 @@ def test_links_do_not_lead_out_of_the_places_given(tmp_path: Path) -> None:
     assert len(found.problems) == 3 and all("leads out" in one for one in found.problems)
     assert len(look_at(camera, other).shots) == 4
     assert len(look_at(camera / "one.png").shots) == 1, "it was named"
-
-
-def test_folders_without_images_are_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    with pytest.raises(LearnerError, match="found nothing"):
-        look_at(empty)
-    empty.mkdir()
-    with pytest.raises(LearnerError, match=r"found none$"):
-        look_at(empty)
-    (empty / "notes.txt").write_text("no image")
-    with pytest.raises(LearnerError, match=r"found none \(.*notes.txt: not an image"):
-        look_at(empty)
 
 
 @pytest.mark.parametrize("side", [8, 20])

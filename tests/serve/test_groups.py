@@ -52,14 +52,6 @@ def test_one_class_alone_is_sure_and_equal_shares_are_doubtful() -> None:
     assert [(group.kind, group.label) for group in groups] == [("doubtful", "a")]
 
 
-def test_images_of_one_guess_that_look_different_are_apart() -> None:
-    rows = np.tile(np.array([0.9, 0.1, 0], np.float32), (40, 1))
-    looks = np.repeat(np.eye(2, 5, dtype=np.float32), 20, axis=0)
-    groups, _ = grouped(rows, np.ones(40, bool), looks)
-    assert all(len({number // 20 for number in group.images}) == 1 for group in groups)
-    assert {group.label for group in groups} == {"a"}
-
-
 def test_clusters_are_small_and_hold_every_row_once() -> None:
     crowd = np.random.default_rng(0).standard_normal((900, 6)).astype(np.float32)
     for some in (np.concatenate([crowd, 100 + crowd[:20]]), np.ones((700, 3), np.float32)):

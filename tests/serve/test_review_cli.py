@@ -8,18 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import webbrowser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from learner_world import BOAT, GOLDFISH, SHARK, small_learner, task, write_classes
 
 from distillmatch.cli import main
-from distillmatch.cli.review import _beside
 from distillmatch.learner.labels import class_folders
 from distillmatch.serve import server
-from distillmatch.serve.server import open_browser
 
 
 @pytest.fixture(scope="module")
@@ -116,22 +112,3 @@ def test_what_cannot_be_reviewed_is_refused(
     monkeypatch.setattr(server, "find_spec", lambda name: None)
     assert "pip install 'distillmatch[serve]'" in refused(given, capsys)
     assert not (tmp_path / "out").exists(), "nothing is left where nothing was labeled"
-
-
-def test_labels_lie_beside_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert _beside(Path("a/fish")) == Path("a/fish-labels")
-    assert _beside(Path()) == tmp_path.with_name(f"{tmp_path.name}-labels")
-
-
-def test_a_browser_in_the_terminal_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    in_terminal = webbrowser.GenericBrowser("lynx")
-    monkeypatch.setattr(in_terminal, "open", opened.append)
-    monkeypatch.setattr(webbrowser, "get", lambda: in_terminal)
-    assert open_browser("http://127.0.0.1/1") is None
-    monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(open=opened.append))
-    thread = open_browser("http://127.0.0.1/2")
-    assert thread is not None
-    thread.join()
-    assert opened == ["http://127.0.0.1/2"]

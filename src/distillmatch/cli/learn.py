@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_common, add_fields, allowed_imports, key_and_value
 from distillmatch.cli.parser import Commands, Parser, add_command, option
-from distillmatch.cli.predict import names_on
+from distillmatch.cli.predict import names_on_stdin
 from distillmatch.config import RunConfig
 from distillmatch.config.base import Place
 from distillmatch.errors import ConfigError
@@ -64,37 +62,37 @@ def add_parser(commands: Commands) -> Parser:
         "An existing learner keeps its own settings unless they are given here; its method, "
         "network, image size, coreset, and seed cannot change.",
     )
-    setting = partial(option, group, default=argparse.SUPPRESS)
-    setting(
-        "--method NAME",
-        "features (of a pretrained network), a method that trains a network, or your own "
-        "module:name (default: features if the extra 'pretrained' is installed, else worldmatch)",
-    )
-    setting(
-        "--network NAME",
-        "efficientnet-lite0, wrn-DEPTH-WIDTH, torchvision:NAME, timm:NAME, or your own "
-        "module:name (default: efficientnet-lite0 for features, else wrn-28-2)",
-    )
-    said = "pretrained weights of the network, .safetensors or .pt"
-    setting("--pretrained FILE", said, Place)
-    setting(
-        "--image-size N",
-        "side in pixels that images are scaled to (default: 224 for features, else the short side "
-        "of the first image, at most 64)",
-        int,
-    )
-    setting(
-        "--fine-tune N",
+    for spelled, kind, said in (
+        (
+            "--method NAME",
+            str,
+            "features (of a pretrained network), a method that trains a network, or your own "
+            "module:name (default: features if the extra 'pretrained' is installed, else "
+            "worldmatch)",
+        ),
+        (
+            "--network NAME",
+            str,
+            "efficientnet-lite0, wrn-DEPTH-WIDTH, torchvision:NAME, timm:NAME, or your own "
+            "module:name (default: efficientnet-lite0 for features, else wrn-28-2)",
+        ),
+        ("--pretrained FILE", Place, "pretrained weights of the network, .safetensors or .pt"),
+        (
+            "--image-size N",
+            int,
+            "side in pixels that images are scaled to (default: 224 for features, else the short "
+            "side of the first image, at most 64)",
+        ),
+        ("--accept X", float, "share of known images to accept with --reject (default: 0.95)"),
+        ("--unlabeled-limit N", int, "unlabeled images used per task (default: 50000)"),
+    ):
+        option(group, spelled, said, kind, argparse.SUPPRESS)
+    said = (
         "in each task also tune a copy of the pretrained network, for N epochs (default: "
-        f"{FINE_TUNING_EPOCHS}), and use it beside the frozen one where held-out images say so",
-        int,
-        nargs="?",
-        const=FINE_TUNING_EPOCHS,
+        f"{FINE_TUNING_EPOCHS}), and use it beside the frozen one where held-out images say so"
     )
-    said = "share of known images that `predict --reject` is to accept (default: 0.95)"
-    setting("--accept X", said, float)
-    said = "unlabeled images used of one task, drawn at random (default: 50000)"
-    setting("--unlabeled-limit N", said, int)
+    few = {"nargs": "?", "const": FINE_TUNING_EPOCHS}
+    option(group, "--fine-tune N", said, int, argparse.SUPPRESS, **few)
     add_fields(group, RunConfig, "seed", "device")
     group = parser.add_argument_group("settings of a method that trains a network")
     add_fields(group, RunConfig, *OF_TRAINING)
@@ -109,52 +107,47 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch learn learner --labeled march --unlabeled camera --test test
     distillmatch learn learner --labeled april --unlabeled camera --name april
     """
-    from distillmatch.learner.estimator import ContinualLearner
-    from distillmatch.learner.state import learn, read_state
-    from distillmatch.report.learner_report import (
-        accuracy_sentences,
-        environment_sentences,
-        history_table,
-        lead_sentence,
-        warnings_of,
-    )
+    from distillmatch.learner import ContinualLearner, learn, read_state
+    from distillmatch.report import learner_report as report
     from distillmatch.report.pages import write_learner_page
 
     given, state, allowed = vars(arguments), arguments.state, allowed_imports(arguments)
     settings = {name: given[name] for name in SETTINGS if name in given}
     if "options" in given:
         settings["options"] = dict(key_and_value("--options", word) for word in given["options"])
+    passed = (
+        "labeled",
+        "name",
+        "test",
+        "held_out",
+        "checkpoint_seconds",
+        "drop_unfinished",
+        "again",
+    )
     title = shown(arguments.name or arguments.labeled.name)
     with shown_progress(None, not arguments.quiet, title) as progress:
         record = learn(
             state,
-            labeled=arguments.labeled,
             unlabeled=_unlabeled(arguments.unlabeled, arguments.camera_minutes),
-            name=arguments.name,
-            test=arguments.test,
-            held_out=arguments.held_out,
             settings=settings,
             progress=progress,
-            checkpoint_seconds=arguments.checkpoint_seconds,
             tell=tell,
-            drop_unfinished=arguments.drop_unfinished,
-            again=arguments.again,
             allow_import=allowed,
+            **{name: given[name] for name in passed},
         )
     summary = read_state(state)
     explanation = ContinualLearner.load(state, "cpu", allow_import=allowed).explain()
     page = write_learner_page(state, summary, explanation)
     if arguments.quiet:
         return
-    show(history_table(summary["history"]))
-    for sentence in (
-        lead_sentence(summary),
-        *accuracy_sentences(summary["history"]),
-        *environment_sentences(record),
-        *(f"warning: {sentence}" for sentence in warnings_of(summary["history"])),
-        f"report: {page}",
-    ):
+    history = summary["history"]
+    show(report.history_table(history))
+    say(report.lead_sentence(summary))
+    for sentence in report.accuracy_sentences(history) + report.environment_sentences(record):
         say(sentence)
+    for sentence in report.warnings_of(history):
+        say(f"warning: {sentence}")
+    say(f"report: {page}")
 
 
 def _unlabeled(given: Sequence[str], minutes: float) -> list["UnlabeledPlace | Camera"]:
@@ -166,7 +159,7 @@ def _unlabeled(given: Sequence[str], minutes: float) -> list["UnlabeledPlace | C
         if not name:
             raise ConfigError("expected files or folders of unlabeled images, not an empty name")
         if name == "-":
-            found += [Path(path) for path in names_on(sys.stdin.buffer, b"\n") if path]
+            found += map(Path, names_on_stdin())
         else:
             found.append(Camera(name, minutes=minutes) if is_camera(name) else Path(name))
     return found
@@ -192,41 +185,28 @@ def run_inspect(arguments: argparse.Namespace) -> None:
         say(json.dumps(summary, indent=2))
         return
     show(state_table(summary))
-    if summary["history"]:
-        show(history_table(summary["history"]))
+    show(history_table(summary["history"]))
 
 
 def add_export_parser(commands: Commands) -> Parser:
     """Describe the command `export`."""
     parser = add_command(commands, "export", run_export)
     add_common(parser, "state", "allow_import")
-    option(parser, "--onnx FILE", "write ONNX (needs the extra 'onnx')", Place)
-    option(parser, "--torch FILE", "write torch.export's .pt2", Place)
-    said = "type of the pixels that the exported model takes: bytes, or floats from 0 to 1"
-    option(parser, "--pixels", said, Literal["uint8", "float"], "uint8")
+    option(parser, "--onnx FILE", "file to write (needs the extra 'onnx')", Place, required=True)
     return parser
 
 
 def run_export(arguments: argparse.Namespace) -> None:
-    """Export a learner's classifier to ONNX or torch.export.
+    """Export a learner's classifier to ONNX.
 
     distillmatch export learner --onnx learner.onnx
-    distillmatch export learner --torch learner.pt2
     """
-    onnx, pt2 = arguments.onnx, arguments.torch
-    if onnx is None and pt2 is None:
-        raise ConfigError("export needs --onnx FILE or --torch FILE, or both")
-    if onnx is not None and pt2 is not None and onnx.resolve() == pt2.resolve():
-        raise ConfigError(f"--onnx and --torch must name two files, not both {pt2}")
     from distillmatch.learner.estimator import ContinualLearner
-    from distillmatch.learner.export import export_onnx, export_torch
+    from distillmatch.learner.export import export_onnx
 
     learner = ContinualLearner.load(arguments.state, "cpu", allow_import=arguments.allow_import)
-    for path, write in ((onnx, export_onnx), (pt2, export_torch)):
-        if path is not None:
-            write(learner, path, arguments.pixels)
-            say(
-                f"{path}: {len(learner.classes_)} classes, images (count, 3, height, width) of "
-                f"{arguments.pixels}, scaled to {learner.image_size_} px, "
-                f"{size_shown(path.stat().st_size)}"
-            )
+    export_onnx(learner, arguments.onnx)
+    say(
+        f"{arguments.onnx}: {len(learner.classes_)} classes, images (count, 3, height, width) of "
+        f"uint8, scaled to {learner.image_size_} px, {size_shown(arguments.onnx.stat().st_size)}"
+    )

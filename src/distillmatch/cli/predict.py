@@ -5,11 +5,10 @@ import csv
 import io
 import json
 import os
-import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from distillmatch.cli.options import add_common
 from distillmatch.cli.parser import Commands, Parser, add_command, option
@@ -29,8 +28,6 @@ def add_parser(commands: Commands) -> Parser:
     add_common(parser, "state")
     said = "files and folders; - or nothing: names from standard input, one per line"
     option(parser, "images IMAGES", said, nargs="*")
-    said = "names on standard input end with a zero byte, as `find -print0` writes them"
-    option(parser, "-0", said, dest="null")
     form = parser.add_mutually_exclusive_group()
     option(form, "--json", "print one JSON object per line")
     option(form, "--csv", "print CSV with a header")
@@ -47,20 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     distillmatch predict learner photos --reject
     distillmatch predict learner camera --csv
     """
-    if arguments.null and arguments.images not in ([], ["-"]):
-        raise ConfigError("-0 is for names on standard input, so no others can be given")
     if "" in arguments.images:
         raise ConfigError("expected files or folders of images, not an empty name")
     if arguments.accept is not None and not arguments.reject:
         raise ConfigError("--accept is for --reject, which was not given")
-    empty: list[str] = []
-    names = _names(arguments.images or ["-"], b"\0" if arguments.null else b"\n", empty)
     from distillmatch.learner.estimator import ContinualLearner
     from distillmatch.learner.prediction import predict_files
 
     learner = ContinualLearner.load(
         arguments.state, device=arguments.device, allow_import=arguments.allow_import
     )
+    empty: list[str] = []
+    names = _names(arguments.images or ["-"], empty)
     predictions = predict_files(learner, names, arguments.reject, arguments.accept)
     row = _json if arguments.json else _csv if arguments.csv else _plain
     out = sys.stdout.buffer
@@ -83,14 +78,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 2 if failed == total else 1
 
 
-def _names(given: list[str], end: bytes, empty: list[str]) -> Iterator[str | None]:
-    """Yield the names of files; a folder stands for all files below it, None for a pause.
+def _names(given: list[str], empty: list[str]) -> Iterator[str]:
+    """Yield the names of files; a folder stands for all files below it.
 
-    What is wrong with a folder, or with a link in it, is told at once and added to `empty`.
+    Folders without files, and links to nothing, are reported and added to `empty`.
     """
     for name in given:
         if name == "-":
-            yield from names_on(sys.stdin.buffer, end)
+            yield from names_on_stdin()
         elif Path(name).is_dir():
             found = list_files(Path(name))
             yield from found.files
@@ -104,29 +99,11 @@ def _names(given: list[str], end: bytes, empty: list[str]) -> Iterator[str | Non
             yield name
 
 
-def names_on(stream: BinaryIO, end: bytes) -> Iterator[str | None]:
-    """Yield names as they come, and None where a slow writer is to be answered meanwhile."""
-
-    def trimmed(name: bytes) -> bytes:  # as a list that was written on Windows ends its lines
-        return name.removesuffix(b"\r") if end == b"\n" else name
-
-    rest = b""
-    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-    while piece := read(65536):
-        *names, rest = (rest + piece).split(end)
-        yield from (os.fsdecode(name) for name in map(trimmed, names) if name)
-        if not _has_more(stream):
-            yield None
-    if trimmed(rest):
-        yield os.fsdecode(trimmed(rest))
-
-
-def _has_more(stream: BinaryIO) -> bool:
-    """Return whether something can be read, or the end, without a wait; if unknown, say so too."""
-    try:
-        return bool(select.select([stream], [], [], 0)[0])
-    except (OSError, ValueError):  # no file of the system's, or one that cannot be asked
-        return True
+def names_on_stdin() -> Iterator[str]:
+    """Yield the names on standard input, one per line, whatever bytes they are made of."""
+    for line in sys.stdin.buffer:
+        if name := line.rstrip(b"\r\n"):
+            yield os.fsdecode(name)
 
 
 def _plain(one: "Prediction") -> bytes:

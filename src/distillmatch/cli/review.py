@@ -6,7 +6,7 @@ import secrets
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,10 +16,6 @@ from distillmatch.config.base import Place
 from distillmatch.errors import ConfigError
 from distillmatch.sources.walk import OF_REVIEW, shown
 from distillmatch.terminal import say, tell
-
-if TYPE_CHECKING:
-    from distillmatch.serve.camera import Camera
-    from distillmatch.serve.labels import Labels
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -53,7 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
     from distillmatch.serve.server import check_installed, open_browser, open_socket
 
     check_installed()
-    out: Path = arguments.out or _beside(arguments.state)
+    state = arguments.state if arguments.state.name not in ("", "..") else arguments.state.resolve()
+    out: Path = arguments.out or state.with_name(f"{state.name}-labels")
     with open_socket(arguments.port or 0) as listening, _alone_in(out):
         from distillmatch.learner import ContinualLearner
         from distillmatch.serve.app import Review, make_app
@@ -70,7 +67,12 @@ def run(arguments: argparse.Namespace) -> None:
                 "folders named after classes"
             )
         camera = look(learner, arguments.unlabeled, out)
-        tell(_found(camera))
+        found = f"{len(camera.shots):,} camera images"
+        if camera.copies:
+            found += f", {camera.copies:,} with the same content as another"
+        if camera.problems:
+            found += f", {len(camera.problems):,} not usable ({camera.problems[0]})"
+        tell(found)
         labels = Labels(out, list(learner.classes_), camera.shots)
         hosts = hosts_of(listening)
         token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
@@ -80,37 +82,16 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.no_browser:
             open_browser(f"http://{hosts[0]}/{once}")
         stop = serve(app, listening)
-    stop.message = _ending(arguments, labels)
+    stop.message = "the review ended without labels"
+    if labels.labeled:
+        words = ["distillmatch", "learn", arguments.state, "--labeled", out]
+        words += ["--unlabeled", *arguments.unlabeled]
+        several = "s are" if labels.labeled > 1 else " is"
+        stop.message = (
+            f"{labels.labeled:,} label{several} in {shown(out)}; learn with: "
+            f"{shown(shlex.join(map(str, words)))}"
+        )
     raise stop
-
-
-def _found(camera: "Camera") -> str:
-    """Return how many images there are, and what is wrong with other files."""
-    found = f"{len(camera.shots):,} camera images"
-    if camera.copies:
-        found += f", {camera.copies:,} with the same content as another"
-    if camera.problems:
-        found += f", {len(camera.problems):,} not usable ({camera.problems[0]})"
-    return found
-
-
-def _ending(arguments: argparse.Namespace, labels: "Labels") -> str:
-    """Return what the review made, and the command that learns it."""
-    if not labels.labeled:
-        return "the review ended without labels"
-    words = ["distillmatch", "learn", arguments.state, "--labeled", labels.folder]
-    words += ["--unlabeled", *arguments.unlabeled]
-    several = "s are" if labels.labeled > 1 else " is"
-    return (
-        f"{labels.labeled:,} label{several} in {shown(labels.folder)}; learn with: "
-        f"{shown(shlex.join(map(str, words)))}"
-    )
-
-
-def _beside(state: Path) -> Path:
-    """Return the default folder of labels."""
-    named = state if state.name not in ("", "..") else state.resolve()
-    return named.with_name(f"{named.name}-labels")
 
 
 @contextlib.contextmanager

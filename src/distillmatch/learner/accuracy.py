@@ -1,9 +1,9 @@
 """How well a learner does on images with labels: classes old and new, and what was forgotten."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,12 +30,13 @@ class TestImages:
     labels: Sequence[Label]
     problems: Sequence[str] = ()
     hidden: int = 0
-    given: Labeled | None = None
 
-    def read_by(self, reader: Reader) -> "TestImages":
-        """Return the same images, read anew."""
-        assert self.given is not None
-        return replace(self, rows=read_labeled(self.given, reader)[0])
+    @classmethod
+    def read(cls, on: On, given: Labeled, reader: Reader) -> "TestImages":
+        """Read images to measure with."""
+        what = "test images" if on == "test" else "images held out"
+        rows, left = read_labeled(given, reader, what)
+        return cls(on, rows, left.labels, left.problems, left.hidden)
 
 
 def hold_out(
@@ -46,19 +47,13 @@ def hold_out(
     Those are chosen whose names have the smallest hashes: no seed decides, and the choice stays
     when files are added.
     """
-    held = np.zeros(len(files), bool)
-    by_label: dict[Label, list[int]] = {}
-    for place, label in enumerate(labels):
-        by_label.setdefault(label, []).append(place)
-    for places in by_label.values():
+    held, of_label = np.zeros(len(files), np.bool_), np.asarray(labels)
+    for label in dict.fromkeys(labels):
+        places = np.flatnonzero(of_label == label).tolist()
         count = min(round(share * len(places)), len(places) - 1)
-        places.sort(key=lambda place: _hash(files[place]))
+        places.sort(key=lambda place: sha256(Path(files[place].where).name.encode()).digest())
         held[places[:count]] = True
     return held
-
-
-def _hash(file: ImageFile) -> bytes:
-    return hashlib.sha256(Path(file.where).name.encode()).digest()
 
 
 def accuracy_by_class(learner: ContinualLearner, tests: TestImages) -> dict[Label, float]:

@@ -34,7 +34,7 @@ IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 FORM = 1
 """To be raised when images are decoded or shown in another way, or old features would be used."""
 SHARE_PIXELS = 2 * 224 * 224
-"""Of the images that a core shows to the network at once."""
+"""Size of the images that a core shows to the network at once."""
 LITE = Normalization((efficientnet_lite.MEAN,) * 3, (efficientnet_lite.STD,) * 3)
 
 
@@ -56,21 +56,12 @@ class Backbone:
     @classmethod
     def of(cls, config: RunConfig, placement: Placement) -> "Backbone":
         """Return the network that a configuration names, with published weights or a file's."""
-        if config.network == efficientnet_lite.NAME and config.pretrained is None:
-            return cls.published(config, placement)
         side = config.image_size or IMAGE_SIZE
-        network = _fresh(config, side)
-        return cls._ready(network, config.network, side, placement)
-
-    @classmethod
-    def published(cls, config: RunConfig, placement: Placement) -> "Backbone":
-        """Return EfficientNet-Lite0 with the weights of its package."""
-        side, count = (
-            config.image_size or IMAGE_SIZE,
-            efficientnet_lite.EfficientNetLite0.feature_count,
-        )
-        digest = efficientnet_lite.SHA256
-        return cls(_published(placement), side, LITE, count, digest, {}, placement)
+        if config.network == efficientnet_lite.NAME and config.pretrained is None:
+            dimension = efficientnet_lite.EfficientNetLite0.feature_count
+            network, digest = _published(placement), efficientnet_lite.SHA256
+            return cls(network, side, LITE, dimension, digest, {}, placement)
+        return cls._ready(_fresh(config, side), config.network, side, placement)
 
     @classmethod
     def of_vectors(cls, dimension: int, placement: Placement) -> "Backbone":
@@ -116,7 +107,7 @@ class Backbone:
 
     @property
     def share(self) -> int:
-        """How many images a thread prepares at once; of large ones, more would leave the cache."""
+        """How many images a thread prepares at once: as many as fit into the cache."""
         return max(1, SHARE_PIXELS // self.side**2) if self.on_cpu else 4
 
     @contextmanager
@@ -136,8 +127,8 @@ class Backbone:
     @property
     def key(self) -> bytes:
         """What the features of an image depend on beside the image."""
-        told = repr((FORM, self.digest, self.side, self.normalization, str(self.placement.dtype)))
-        return hashlib.blake2b(told.encode(), digest_size=16).digest()
+        parts = (FORM, self.digest, self.side, self.normalization, str(self.placement.dtype))
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 
     def features(self, images: Pixels) -> NDArray[np.float32]:
         """Return a row of features for each image of shape (side, side, 3)."""

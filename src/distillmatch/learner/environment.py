@@ -1,14 +1,15 @@
 """The environment: unlabeled images from wherever they come, in bounded memory.
 
 That may be a file, a folder, a pattern such as `camera/**/*.jpg`, a video, a camera, an array, a
-list of any of these, a data set or data loader of torch, a webdataset, a queue, or any iterator.
+list of any of these, a data set or data loader of torch, a webdataset, or any iterator.
 """
 
 import glob
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,8 @@ from distillmatch.errors import DistillMatchError, LearnerError, kind_of
 from distillmatch.learner.inputs import (
     Items,
     Reader,
-    file_at,
     is_array,
     open_images,
-    selected,
     unreadable,
 )
 from distillmatch.learner.video import Camera, Video, is_camera, is_video
@@ -37,18 +36,16 @@ from distillmatch.terminal import show_progress, without_progress
 Place = str | Path | Video
 WHAT = "unlabeled images"
 KEYS = ("image", "images", "jpg", "jpeg", "png", "webp", "ppm", "bmp", "tif", "tiff", "gif", "avif")
-"""Under which a sample with names has its image; of a name with dots, the last part counts."""
+"""Keys of a sample's image in a mapping; of a key with dots, the last part counts."""
 AT_ONCE = 8
 """Images of a stream that are held as they came; they may be large."""
-MOST_EMPTY = 1000
-"""Batches without an image that may come one after another: a stream of them never ends."""
 FOR_EXAMPLE = 3
 """Unreadable files that are named."""
 
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """The unlabeled images that a task is learned with, as the reader gave them.
+    """The unlabeled images of a task, as the reader gave them.
 
     `seen` is how many there were to choose from, or came before enough were there; `unreadable`
     of them were files that are no image, of which `problems` names the first; `hidden` files were
@@ -62,11 +59,11 @@ class Environment:
     hidden: int = 0
 
 
-def look_around(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
+def read_unlabeled(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
     """Take at most `limit` unlabeled images from whatever was given.
 
-    Of what has a length they are drawn at random, and only those drawn are decoded. A queue, a
-    camera, and anything else that can be iterated over, may never end: its first images are taken.
+    From what has a length they are drawn at random, and only those drawn are decoded. A camera, and
+    anything else that can be iterated over, may never end: its first images are taken.
     """
     if isinstance(given, list | tuple) and len(given) == 1 and _is_camera(given[0]):
         (given,) = given
@@ -74,26 +71,23 @@ def look_around(given: Any, reader: Reader, limit: int, seed: int, task: int) ->
         return Environment(reader.room(0))
     if _is_camera(given):
         camera = given if isinstance(given, Camera) else Camera(given)
-        return _taken(iter(camera), reader, min(limit, camera.frames))
-    if isinstance(given, str | Path | Video | list | tuple | np.ndarray | torch.Tensor):
+        return _taken(camera, reader, min(limit, camera.frames))
+    if isinstance(given, str | Path | Video | list | tuple) or is_array(given):
         items, hidden = _opened(given)
-        count = len(items)
-        if count > limit:
-            items = selected(items, _drawn(count, limit, seed, task))
-        images, problems = reader.read(items, WHAT)
+        drawn = [items[number] for number in _drawn(len(items), limit, seed, task)]
+        images, problems = reader.read(drawn, WHAT)
         named = tuple(problems.values())[:FOR_EXAMPLE]
-        return Environment(images, count, len(problems), named, hidden)
-    if all(callable(getattr(given, name, None)) for name in ("get", "put")):
-        return _taken(_until_none(given), reader, limit)
-    if _is_indexed(given):
-        chosen = _drawn(len(given), limit, seed, task)
-        found = _taken((given[int(number)] for number in chosen), reader, limit)
+        return Environment(images, len(items), len(problems), named, hidden)
+    indexed = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    if indexed and not isinstance(given, IterableDataset | Mapping):  # a map-style data set
+        numbers = _drawn(len(given), limit, seed, task)
+        found = _taken((given[number] for number in numbers), reader, limit)
         return replace(found, seen=max(len(given), found.seen))
     if isinstance(given, Iterable):
-        return _taken(iter(given), reader, limit)
+        return _taken(given, reader, limit)
     raise LearnerError(
         "unlabeled must be a folder, a pattern, a video, a camera, an array, a list, a data set, "
-        f"a queue or an iterator, not {kind_of(given)}"
+        f"or an iterator, not {kind_of(given)}"
     )
 
 
@@ -101,25 +95,11 @@ def _is_camera(given: Any) -> bool:
     return isinstance(given, Camera) or (isinstance(given, str) and is_camera(given))
 
 
-def _is_indexed(given: Any) -> bool:
-    """Return whether any entry can be asked for, as of a map-style data set of torch."""
-    return (
-        hasattr(given, "__getitem__")
-        and hasattr(given, "__len__")
-        and not isinstance(given, IterableDataset | Mapping | str | bytes)
-    )
-
-
-def _until_none(queue: Any) -> Iterator[Any]:
-    while (item := queue.get()) is not None:
-        yield item
-
-
-def _drawn(count: int, limit: int, seed: int, task: int) -> NDArray[np.int64]:
+def _drawn(count: int, limit: int, seed: int, task: int) -> Sequence[int]:
     """Return the numbers of at most `limit` images, drawn at random and in order."""
     if count <= limit:
-        return np.arange(count)
-    return np.sort(permutation(count, seed, "environment", task)[:limit])
+        return range(count)
+    return sorted(permutation(count, seed, "environment", task)[:limit].tolist())
 
 
 def _opened(given: Any) -> tuple[Items, int]:
@@ -129,102 +109,79 @@ def _opened(given: Any) -> tuple[Items, int]:
     """
     if isinstance(given, str | Path | Video):
         return _images_at(given)
-    if isinstance(given, torch.Tensor) or is_array(given):
+    if is_array(given):
         return open_images(given, WHAT), 0
     items: list[Any] = []
     hidden = 0
-    for sample in given:
-        if _is_camera(sample):
+    for image in chain.from_iterable(map(_images_in, given)):
+        if _is_camera(image):
             raise LearnerError(
                 "a camera must be the only source of unlabeled images, not in a list"
             )
-        images = _images_in(sample)
-        if isinstance(images, str | Path | Video):
-            found, ignored = _images_at(images)
+        if isinstance(image, str | Path | Video):
+            found, ignored = _images_at(image)
             items += found
             hidden += ignored
         else:
-            items.extend(open_images(images if _is_batch(images) else [images], WHAT))
+            items.extend(open_images([image], WHAT))
     return items, hidden
 
 
-def _taken(stream: Iterator[Any], reader: Reader, limit: int) -> Environment:
+def _taken(given: Iterable[Any], reader: Reader, limit: int) -> Environment:
     """Take images, or batches of them, until so many were seen or no more come."""
-    # Untouched memory costs nothing: only what is filled is ever there.
-    try:
-        images = reader.room(limit)
-    except (MemoryError, ValueError):
-        raise LearnerError(
-            f"unlabeled_limit is {limit}, and there is no memory for so many images"
-        ) from None
-    count = seen = unreadable = empty = 0
+    images, count, seen = reader.room(limit), 0, 0  # untouched memory costs nothing
     problems: list[str] = []
+    stream = iter(given)
     with show_progress(f"taking {WHAT}", limit) as progress:
-        while seen < limit:
-            given = _next_of(stream, min(AT_ONCE, limit - seen))
-            if not given:
-                break
-            before = seen
-            for items in given:
-                with without_progress():  # of each handful
-                    read, wrong = reader.read(open_images(items, WHAT), WHAT)
-                kept = read[: limit - count]
-                images[count : count + len(kept)] = kept
-                count += len(kept)
-                seen += len(read) + len(wrong)
-                unreadable += len(wrong)
-                problems += [*wrong.values()][: FOR_EXAMPLE - len(problems)]
-            empty = 0 if seen > before else empty + 1
-            if empty > MOST_EMPTY:
-                raise LearnerError(f"{WHAT} came as {MOST_EMPTY} empty batches in a row")
-            del given, items, read  # before more of them come
+        while seen < limit and (some := _next_of(stream, min(AT_ONCE, limit - seen))):
+            with without_progress():  # of each handful
+                read, wrong = reader.read(open_images(some, WHAT), WHAT)
+            kept = read[: limit - count]
+            images[count : count + len(kept)] = kept
+            count += len(kept)
+            seen += len(some)
+            problems += wrong.values()
             progress(min(seen, limit))
-    return Environment(images[:count], seen, unreadable, tuple(problems))
+            del some, read  # before more of them come
+    return Environment(images[:count], seen, len(problems), tuple(problems[:FOR_EXAMPLE]))
 
 
-def _next_of(stream: Iterator[Any], most: int) -> list[Any]:
-    """Return a stream's next images as a list in a list, then the batch that ended it, if any."""
-    singles: list[Any] = []
+def _next_of(stream: Iterator[Any], enough: int) -> list[Any]:
+    """Return a stream's next images: enough of them, and what a last batch has beyond that."""
+    found: list[Any] = []
     for sample in stream:
-        images = _images_in(sample)
-        if _is_batch(images):
-            return [singles, images]
-        singles.append(images)
-        if len(singles) == most:
+        found += _images_in(sample)
+        if len(found) >= enough:
             break
-    return [singles] if singles else []
+    return found
 
 
-def _images_in(sample: Any) -> Any:
-    """Return the image or the batch that a sample holds, without what stands beside it.
+def _images_in(sample: Any) -> Iterator[Any]:
+    """Yield the images that a sample holds, without what stands beside them.
 
-    That is the image under its name in a mapping, and the first entry of a tuple. A list is a batch
+    That is the image under its key in a mapping, and the first entry of a tuple. A list is a batch
     if all its entries may be images; else it is taken as a tuple is. Bytes are an encoded image.
     """
     if isinstance(sample, Mapping):
-        for key in sample:
-            if str(key).rpartition(".")[2].lower() in KEYS:
-                return _images_in(sample[key])
-        raise LearnerError(
-            f"{WHAT} with names must have an image under a key such as 'image' or 'jpg', not "
-            f"{', '.join(map(repr, sample))}"
-        )
-    if isinstance(sample, list | tuple):
+        keys = [key for key in sample if str(key).rpartition(".")[2].lower() in KEYS]
+        if not keys:
+            raise LearnerError(
+                f"{WHAT} with names must have an image under a key such as 'image' or 'jpg', not "
+                f"{', '.join(map(repr, sample))}"
+            )
+        yield from _images_in(sample[keys[0]])
+    elif isinstance(sample, list) and sample and all(map(_may_be_image, sample)):
+        yield from chain.from_iterable(map(_images_in, sample))
+    elif isinstance(sample, list | tuple):
         if not sample:
             raise LearnerError(f"samples of {WHAT} must hold an image, but one is empty")
-        if isinstance(sample, list) and all(map(_may_be_image, sample)):
-            return [_images_in(one) for one in sample]
-        return _images_in(sample[0])
-    if isinstance(sample, bytes):
-        return ImageFile(f"{WHAT} that came as bytes", partial(io.BytesIO, sample))
-    return sample
-
-
-def _is_batch(images: Any) -> bool:
-    """Return whether these are several images, and not one."""
-    return isinstance(images, list) or (
-        isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 4
-    )
+        yield from _images_in(sample[0])
+    elif isinstance(sample, bytes):
+        yield ImageFile(f"{WHAT} that came as bytes", partial(io.BytesIO, sample))
+    elif isinstance(sample, np.ndarray | torch.Tensor) and sample.ndim == 4:
+        yield from sample
+    else:
+        yield sample
 
 
 def _may_be_image(one: Any) -> bool:
@@ -234,7 +191,7 @@ def _may_be_image(one: Any) -> bool:
 
 
 class Paths(NamedTuple):
-    """The files at a place, those that are no real files, and how many hidden ones were ignored."""
+    """The files at a place, the entries that are no real files, and the number of hidden ones."""
 
     files: list[str]
     special: list[str]
@@ -242,23 +199,19 @@ class Paths(NamedTuple):
 
 
 def paths_at(place: Place) -> Paths:
-    """Return what a person's file, folder, pattern or video stands for; refuse nothing at all."""
+    """Return the files that a file, folder, pattern or video stands for; refuse a place of none."""
     path = _path_of(place)
-    if path.is_dir():
-        return _below(path)
     if path.exists() or isinstance(place, Video):
-        return Paths([str(path)], [], 0)
+        return _below(path)
     if not glob.has_magic(str(path)):
         raise LearnerError(f"{shown(path)}: expected {WHAT} there, found nothing")
     matches = sorted(glob.iglob(str(path), recursive=True))  # noqa: PTH207  it may be absolute
     if not matches:
         raise LearnerError(f"{shown(path)}: expected {WHAT} that fit this pattern, found none")
-    found = [
-        _below(one) if one.is_dir() else Paths([str(one)], [], 0) for one in map(Path, matches)
-    ]
+    found = [_below(Path(one)) for one in matches]
     # A pattern may find a folder as well as the files in it.
-    files = dict.fromkeys(file for paths in found for file in paths.files)
-    special = dict.fromkeys(file for paths in found for file in paths.special)
+    files = dict.fromkeys(chain.from_iterable(paths.files for paths in found))
+    special = dict.fromkeys(chain.from_iterable(paths.special for paths in found))
     return Paths([*files], [*special], sum(paths.hidden for paths in found))
 
 
@@ -274,8 +227,11 @@ def _path_of(place: Place) -> Path:
     return place.path if isinstance(place, Video) else Path(place).expanduser()
 
 
-def _below(folder: Path) -> Paths:
-    listing = list_files(folder)
+def _below(path: Path) -> Paths:
+    """Return a file, or what lies below a folder."""
+    if not path.is_dir():
+        return Paths([str(path)], [], 0)
+    listing = list_files(path)
     if listing.unlisted:
         raise LearnerError(listing.unlisted[0])
     return Paths(listing.files, listing.special, listing.hidden)
@@ -288,13 +244,12 @@ def _images_at(place: Place) -> tuple[list[Any], int]:
     """
     path = _path_of(place)
     if isinstance(place, Video) or (path.is_file() and is_video(path)):
-        video = place if isinstance(place, Video) else Video(path)
-        return [*video.frames()], 0
+        return [*(place if isinstance(place, Video) else Video(path)).frames()], 0
     paths = paths_at(place)
     items: list[Any] = []
     for file in map(Path, paths.files):
-        items += _frames_among(file) if is_video(file) else [file_at(file)]
-    return [*items, *(file_at(Path(name)) for name in paths.special)], paths.hidden
+        items += _frames_among(file) if is_video(file) else [ImageFile.at(str(file))]
+    return [*items, *map(ImageFile.at, paths.special)], paths.hidden
 
 
 def _frames_among(path: Path) -> list[Any]:

@@ -1,11 +1,9 @@
 """The learner as an estimator with scikit-learn's conventions, without scikit-learn."""
 
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -17,12 +15,8 @@ from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.explanation import Explanation
 from distillmatch.learner.features import Featured
-from distillmatch.learner.inputs import (
-    Items,
-    Reader,
-    open_images,
-    read_in_chunks,
-)
+from distillmatch.learner.inputs import Items, Reader, open_images, read_in_chunks
+from distillmatch.learner.keeper import Keeper
 from distillmatch.learner.labels import (
     UNKNOWN,
     Labeled,
@@ -32,15 +26,9 @@ from distillmatch.learner.labels import (
     read_labeled,
     slots_of,
 )
-from distillmatch.learner.learned import Learned
-from distillmatch.learner.learning import config_of, first_reader, learn_task
-from distillmatch.learner.saved import alone_in, folder_at, read_learned, write_learned
-from distillmatch.learner.settings import (
-    AUTO,
-    Limits,
-    plain,
-)
-from distillmatch.learner.task import Keeper
+from distillmatch.learner.learning import AnyLearned, config_of, first_reader, learn_task
+from distillmatch.learner.saved import alone_in, read_learned, write_learned
+from distillmatch.learner.settings import AUTO, Limits, plain
 from distillmatch.learner.trained import Trained
 from distillmatch.methods import Method
 from distillmatch.sources.walk import shown
@@ -48,14 +36,10 @@ from distillmatch.streams import Coreset
 from distillmatch.terminal import shown_progress
 from distillmatch.views import Normalization
 
-_starting = Lock()
-_learning: set[int] = set()
-"""Learners that learn a task just now; kept apart from them, so that they can be copied."""
-
 
 @dataclass(eq=False, repr=False)
 class ContinualLearner:
-    """Learns classes of images a task at a time, with whatever unlabeled images are around.
+    """Learns classes of images a task at a time, with the help of unlabeled images.
 
     With `method` and `network` "auto", it keeps statistics of a pretrained network's features where
     the extra `pretrained` is installed, and else trains a small network from scratch, by method
@@ -105,13 +89,12 @@ class ContinualLearner:
         among them. `verbose` shows progress with the time left. With `checkpoint` the task can be
         continued.
         """
-        with self._alone(), shown_progress(progress, verbose, name or "learning") as shown_as:
+        with shown_progress(progress, verbose, name or "learning") as shown_as:
             labeled = labeled_images(X, y)
-            announced = labeled.labels if classes is None else labels_of(classes)
-            if strange := set(labeled.labels) - set(announced):
+            if classes is not None and (others := {*labeled.labels} - {*labels_of(classes)}):
                 raise LearnerError(
                     "labels must be among the classes that were given, but "
-                    f"{min(strange, key=str)!r} came"
+                    f"{min(others, key=str)!r} came"
                 )
             before = self._learned_or_none()
             self._learned = learn_task(
@@ -119,30 +102,9 @@ class ContinualLearner:
             )
         return self
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse a second task while one is being learned, whose result would be lost."""
-        with _starting:
-            if id(self) in _learning:
-                raise LearnerError(
-                    "this learner is learning a task in another thread; wait until it is done"
-                )
-            _learning.add(id(self))
-        try:
-            yield
-        finally:
-            _learning.discard(id(self))
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        unlabeled: Any = None,
-        *,
-        verbose: bool = False,
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, unlabeled: Any = None, *, verbose: bool = False) -> Self:
         """Forget everything, and learn a first task."""
-        with self._alone(), shown_progress(None, verbose, "learning") as progress:
+        with shown_progress(None, verbose, "learning") as progress:
             labeled = labeled_images(X, y)
             self._learned = learn_task(None, self._plain(), labeled, unlabeled, progress=progress)
         return self
@@ -150,11 +112,12 @@ class ContinualLearner:
     def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
         """Mark labeled images that would count twice, were they learned now."""
         before = self._learned_or_none()
-        nothing = np.zeros(len(labeled.items), np.bool_)
-        return nothing if before is None else before.learned_before(labeled)
+        if isinstance(before, Featured):
+            return before.learned_before(labeled)
+        return np.zeros(len(labeled.items), np.bool_)
 
     def reader_for(self, items: Items) -> Reader:
-        """Return what reads images, these ones being the first if nothing was learned yet."""
+        """Return what reads images; these ones are the first if nothing was learned yet."""
         before = self._learned_or_none()
         return first_reader(self._plain(), items) if before is None else before.reader
 
@@ -201,8 +164,10 @@ class ContinualLearner:
     def nearest_mean_rows(self, rows: NDArray[Any]) -> NDArray[Any] | None:
         """Return the label whose mean of features is nearest, where the learner has features."""
         learned = self._fitted()
-        found = learned.nearest_mean(rows)
-        return None if found is None else label_array(learned.labels)[found]
+        if isinstance(learned, Trained):
+            return None
+        found: NDArray[Any] = label_array(learned.labels)[learned.nearest_mean(rows)]
+        return found
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the share of images whose label is predicted; one never learned counts as wrong.
@@ -226,15 +191,14 @@ class ContinualLearner:
 
         A folder in which another process learns is refused.
         """
-        folder = folder_at(path)
         self._fitted()
+        folder = Path(path).expanduser()
         with alone_in(folder):
             self.write(folder)
 
     def write(self, folder: Path) -> None:
-        """Write the learner into a folder of which the caller holds the lock."""
-        learned = self._fitted()
-        parameters = self._plain()
+        """Write the learner into a folder whose lock the caller holds."""
+        learned, parameters = self._fitted(), self._plain()
         config_of(learned, parameters)  # or nobody could load the folder
         write_learned(folder, parameters, learned)
 
@@ -248,7 +212,7 @@ class ContinualLearner:
         only if `allow_import` names it.
         """
         allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
-        settings, learned = read_learned(folder_at(path), device, allowed)
+        settings, learned = read_learned(Path(path).expanduser(), device, allowed)
         try:
             learner = cls(**settings)
         except TypeError as error:
@@ -263,7 +227,7 @@ class ContinualLearner:
 
     @property
     def history_(self) -> list[dict[str, Any]]:
-        """What is told of each task: `distillmatch.learner.schema.Record` names the entries."""
+        """The record of each task, with the entries of `distillmatch.learner.schema.Record`."""
         return list(self._fitted().history)
 
     @property
@@ -303,11 +267,10 @@ class ContinualLearner:
     def set_params(self, **params: Any) -> Self:
         """Change some parameters; those that decide how learning goes count from the next task."""
         names = [field.name for field in fields(self)]
-        for name in params:
-            if name not in names:
-                raise LearnerError(
-                    f"unknown parameter '{name}'; the parameters are {', '.join(names)}"
-                )
+        if unknown := [name for name in params if name not in names]:
+            raise LearnerError(
+                f"unknown parameter '{unknown[0]}'; the parameters are {', '.join(names)}"
+            )
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -331,10 +294,10 @@ class ContinualLearner:
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned_or_none() is not None
 
-    def _learned_or_none(self) -> Learned | None:
+    def _learned_or_none(self) -> AnyLearned | None:
         return self.__dict__.get("_learned")
 
-    def _fitted(self) -> Learned:
+    def _fitted(self) -> AnyLearned:
         learned = self._learned_or_none()
         if learned is None:
             raise _not_fitted("this learner has learned nothing yet; give it a task by partial_fit")
@@ -346,7 +309,7 @@ class ContinualLearner:
             raise LearnerError("method 'features' trains no network and keeps no images")
         return learned
 
-    def _scoring(self) -> Learned:
+    def _scoring(self) -> AnyLearned:
         """Return what was learned, if it says how familiar images look."""
         learned = self._fitted()
         if learned.gives_scores:
@@ -366,15 +329,14 @@ class ContinualLearner:
         return plain(self.get_params())
 
 
-def _not_fitted(sentence: str) -> Exception:
-    """Return the error for a learner that has learned nothing: scikit-learn's own where in use."""
-    exceptions = sys.modules.get("sklearn.exceptions")
-    if exceptions is None:
-        return NotFittedError(sentence)
-    kinds = (NotFittedError, exceptions.NotFittedError)
-    error: Exception = type("NotFittedError", kinds, {})(sentence)
-    return error
-
-
 class NotFittedError(LearnerError, AttributeError):
     """The learner was asked before it was taught."""
+
+
+def _not_fitted(sentence: str) -> Exception:
+    """Return the error for a learner that has learned nothing: scikit-learn's own where in use."""
+    kinds: tuple[type, ...] = (NotFittedError,)
+    if exceptions := sys.modules.get("sklearn.exceptions"):
+        kinds += (exceptions.NotFittedError,)
+    error: Exception = type("NotFittedError", kinds, {})(sentence)
+    return error

@@ -1,4 +1,4 @@
-"""What a learner took from its environment in a task, as it can be shown to a person."""
+"""What a learner accepted from its environment in a task."""
 
 from dataclasses import dataclass
 

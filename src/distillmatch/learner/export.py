@@ -1,11 +1,10 @@
-"""A learner's classifier as one file for other programs: ONNX, or torch's own `.pt2`.
+"""A learner's classifier as an ONNX file for other programs.
 
-The file takes upright images of any size and count, (count, 3, height, width), and gives the
-probability of every class. Cropping, resizing and normalization are inside, exactly as `predict`
-does them; labels and all of this are written beside it. Familiarity stays with the learner.
+The file takes upright images of any size and count, as bytes of shape (count, 3, height, width),
+and gives the probability of every class. Its graph crops, resizes and normalizes as `predict` does;
+its metadata name the labels and describe all of this. Familiarity stays with the learner.
 """
 
-import io
 import json
 import logging
 import warnings
@@ -15,7 +14,7 @@ from copy import deepcopy
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +25,6 @@ from distillmatch.views import Normalization
 
 if TYPE_CHECKING:
     from distillmatch.learner.estimator import ContinualLearner
-
-Pixels = Literal["uint8", "float"]
-"""What a file takes: bytes from 0 to 255, or floats from 0 to 1."""
 
 OPSET = 18
 NEEDED = ("onnx", "onnxscript")
@@ -41,25 +37,19 @@ class ProbabilityModel(nn.Module):
     shift: Tensor
 
     def __init__(
-        self,
-        classifier: nn.Module,
-        classes: int,
-        side: int,
-        normalization: Normalization,
-        pixels: Pixels,
+        self, classifier: nn.Module, classes: int, side: int, normalization: Normalization
     ) -> None:
         super().__init__()
         self.classifier = classifier
         self.classes = classes
         self.side = side
-        self.white = 1.0 if pixels == "uint8" else 255.0
         pairs = list(zip(normalization.mean, normalization.std, strict=True))
         self.register_buffer("scale", _channels([1 / (255 * std) for _, std in pairs]))
         self.register_buffer("shift", _channels([-mean / std for mean, std in pairs]))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return a row of probabilities for each image, in the order of the labels."""
-        squares = fitted((images.float() * self.white).round(), self.side)
+        squares = fitted(images.float(), self.side)
         logits: Tensor = self.classifier(squares * self.scale + self.shift)
         return logits[:, : self.classes].softmax(dim=1)
 
@@ -92,16 +82,24 @@ def _resampling(pixels: Tensor, start: Tensor, scale: Tensor, side: int) -> Tens
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-def export_onnx(learner: "ContinualLearner", path: Path, pixels: Pixels = "uint8") -> None:
-    """Write the classifier as an ONNX file; its metadata say what it takes and gives."""
+def export_onnx(learner: "ContinualLearner", path: Path) -> None:
+    """Write the classifier as an ONNX file; its metadata describe input and output."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"an ONNX file is made with {' and '.join(missing)}, not installed here: "
             "pip install 'distillmatch[onnx]'"
         )
-    program = _traced(learner, pixels)
-    with _quiet():
+    classifier = deepcopy(learner.classifier_).cpu().eval().requires_grad_(False)
+    side, normalization = learner.image_size_, learner.normalization_
+    model = ProbabilityModel(classifier, len(learner.classes_), side, normalization).eval()
+    # Lengths that differ and are not 1, which would be taken for constants.
+    example = torch.zeros(2, 3, side + 2, side + 3, dtype=torch.uint8)
+    length = torch.export.Dim.DYNAMIC
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(
+            model, (example,), dynamic_shapes=({0: length, 2: length, 3: length},)
+        )
         exported = torch.onnx.export(
             program,
             dynamo=True,
@@ -112,56 +110,25 @@ def export_onnx(learner: "ContinualLearner", path: Path, pixels: Pixels = "uint8
             verbose=False,
         )
     assert exported is not None
-    model = exported.model_proto
-    for value in (model.graph.input[0], model.graph.output[0]):
+    proto = exported.model_proto
+    for value in (proto.graph.input[0], proto.graph.output[0]):
         value.type.tensor_type.shape.dim[0].dim_param = "count"
     for place, name in ((2, "height"), (3, "width")):
-        model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = name
-    for name, text in _description(learner, pixels).items():
-        model.metadata_props.add(key=name, value=text)
-    write_atomically(path, model.SerializeToString(), "writing the ONNX file")
-
-
-def export_torch(learner: "ContinualLearner", path: Path, pixels: Pixels = "uint8") -> None:
-    """Write the classifier as `torch.export` saves it, the same metadata in its extra files."""
-    buffer = io.BytesIO()
-    with _quiet():
-        torch.export.save(
-            _traced(learner, pixels), buffer, extra_files=_description(learner, pixels)
-        )
-    write_atomically(path, buffer.getvalue(), "writing the torch file")
-
-
-def _description(learner: "ContinualLearner", pixels: Pixels) -> dict[str, str]:
-    """Return what a program must know to use the file: each entry is JSON."""
-    normalization = learner.normalization_
-    entries = {
+        proto.graph.input[0].type.tensor_type.shape.dim[place].dim_param = name
+    about = {
         "labels": [str(label) for label in learner.classes_],
-        "pixels": pixels,
+        "pixels": "uint8",
         "orientation": "upright: what a camera noted (EXIF) is applied before",
         "crop": "the square in the middle",
-        "image_size": learner.image_size_,
+        "image_size": side,
         "filter": "bicubic, antialiased",
         "mean": normalization.mean,
         "std": normalization.std,
         "made_by": f"distillmatch {version('distillmatch')}",
     }
-    return {name: json.dumps(value) for name, value in entries.items()}
-
-
-def _traced(learner: "ContinualLearner", pixels: Pixels) -> torch.export.ExportedProgram:
-    classifier = deepcopy(learner.classifier_).cpu().eval().requires_grad_(False)
-    classes, side = len(learner.classes_), learner.image_size_
-    model = ProbabilityModel(classifier, classes, side, learner.normalization_, pixels).eval()
-    # Lengths that differ and are not 1, which would be taken for constants.
-    example = torch.zeros(2, 3, side + 2, side + 3)
-    any_length = torch.export.Dim.DYNAMIC
-    with torch.no_grad(), _quiet():
-        return torch.export.export(
-            model,
-            (example.byte() if pixels == "uint8" else example,),
-            dynamic_shapes=({0: any_length, 2: any_length, 3: any_length},),
-        )
+    for name, entry in about.items():
+        proto.metadata_props.add(key=name, value=json.dumps(entry))
+    write_atomically(path, proto.SerializeToString(), "writing the ONNX file")
 
 
 def _channels(values: list[float]) -> Tensor:

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,18 @@ from PIL import Image
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_cache import FeatureCache, Features, content_key
-from distillmatch.learner.inputs import Items, Pixels, decoded, read_usable
+from distillmatch.learner.inputs import Items, Pixels, Reader, decoded
 from distillmatch.sources.images import ImageFile, decode_file
 from distillmatch.terminal import show_progress
 
 AHEAD = 2
 """Batches that are prepared at once, the one that is used next among them."""
-HASHED_BYTES = 256 * 2**20
-"""Larger files are no photographs; what they hold is not looked for in the cache."""
-_PIECE_BYTES = 2**20
 PICTURES = 2048
 """Images without a file of which a small picture is kept, to show some as examples."""
 PICTURE_SIDE = 96
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Prepared:
     """An image ready for the network: its features if they are known, else its pixels."""
 
@@ -35,7 +32,6 @@ class _Prepared:
     features: Features | None = None
     pixels: Pixels | None = None
     problem: str = ""
-    is_new: bool = False
 
 
 class Gallery:
@@ -45,7 +41,7 @@ class Gallery:
         self._items: list[ImageFile | Pixels | None] = []
         self._kept = 0
 
-    def __getitem__(self, number: int, /) -> Pixels | None:
+    def picture(self, number: int) -> Pixels | None:
         """Return the picture of an image, if there is one still."""
         item = self._items[number]
         if isinstance(item, ImageFile):
@@ -66,7 +62,7 @@ class Gallery:
 
 
 @dataclass(frozen=True)
-class FeatureReader:
+class FeatureReader(Reader):
     """Reads images as float32 features of shape (count, dimension); those known are not computed.
 
     With a `gallery`, pictures of what it reads can be shown later.
@@ -80,10 +76,6 @@ class FeatureReader:
         """Return an array with room for the features of so many images."""
         return np.empty((count, self.backbone.dimension), np.float32)
 
-    def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
-        """Read those images that can be read, and say of the others, by number, what is wrong."""
-        return read_usable(items, self, what)
-
     def results(self, items: Items, what: str = "images") -> Iterator[Features | str]:
         """Yield the features of each image, or the reason why it cannot be read."""
         done = 0
@@ -92,8 +84,13 @@ class FeatureReader:
             self.backbone.workers() as pool,
         ):
             try:
-                for batch, prepared in self._prepared(pool, items, what):
-                    yield from self._finished(batch, prepared)
+                for batch, parts in self._batches(pool, items, what):
+                    prepared = [one for part in parts for one in part.result()]
+                    self._compute(prepared, self.backbone.batch)
+                    for item, one in zip(batch, prepared, strict=True):
+                        if self.gallery is not None and one.features is not None:
+                            self.gallery.add(item, one.pixels)
+                        yield one.problem if one.features is None else one.features
                     done += len(batch)
                     progress(done)
             finally:
@@ -101,40 +98,45 @@ class FeatureReader:
                 if self.cache is not None:
                     self.cache.close()
 
-    def _prepared(
+    def _batches(
         self, pool: ThreadPoolExecutor, items: Items, what: str
-    ) -> Iterator[tuple[Items, list[_Prepared]]]:
-        """Yield batches of images with what is known of each, prepared while others are used."""
-        size, share = self.backbone.batch, self.backbone.share
+    ) -> Iterator[tuple[Items, list[Future[list[_Prepared]]]]]:
+        """Yield batches of images with the threads that prepare them, some started ahead."""
         ahead: deque[tuple[Items, list[Future[list[_Prepared]]]]] = deque()
-        for start in range(0, len(items), size):
-            batch = items[start : start + size]
+        for start in range(0, len(items), self.backbone.batch):
+            batch = items[start : start + self.backbone.batch]
             # Frames of a video, which are decoded in a row, are not divided.
             files = all(type(item) is ImageFile for item in batch)
-            step = share if files else len(batch)
+            step = self.backbone.share if files else len(batch)
             parts = [batch[cut : cut + step] for cut in range(0, len(batch), step)]
             ahead.append((batch, [pool.submit(self._prepare, part, what) for part in parts]))
             if len(ahead) == AHEAD:
-                yield _gathered(*ahead.popleft())
-        for batch, started in ahead:
-            yield _gathered(batch, started)
+                yield ahead.popleft()
+        yield from ahead
 
     def _prepare(self, items: Items, what: str) -> list[_Prepared]:
         """Look images up by their content and decode those that are not known.
 
-        On a CPU their features are computed here, too: threads that each show an image or two to
-        the network are faster than one that shows it many.
+        On a CPU their features are computed here, too: several threads with an image or two each
+        are faster than one with many.
         """
         if all(type(item) is ImageFile for item in items):
             prepared = [self._of_file(item) for item in items]
         else:
             prepared = [self._of_pixels(one) for one in decoded(items, self.backbone.side, what)]
-        return self._computed(prepared, self.backbone.share) if self.backbone.on_cpu else prepared
+        if self.backbone.on_cpu:
+            self._compute(prepared, self.backbone.share)
+        return prepared
 
     def _of_file(self, file: ImageFile) -> _Prepared:
-        key = self._file_key(file)
-        known = self._known(key)
-        if known is not None:
+        key = None
+        try:
+            with file.open() as opened:
+                content = hashlib.file_digest(opened, "sha256")  # type: ignore[arg-type]
+                key = content_key(self.backbone.key, b"file", content.digest())
+        except OSError:  # decoding it says what is wrong
+            pass
+        if (known := self._known(key)) is not None:
             return _Prepared(key, known)
         found = decode_file(file, self.backbone.side)
         if isinstance(found, str):
@@ -154,51 +156,18 @@ class FeatureReader:
         found = self.cache.get(key)
         return found if found is not None and len(found) == self.backbone.dimension else None
 
-    def _file_key(self, file: ImageFile) -> bytes | None:
-        """Return the key of a file's content, if it is one of a photograph's size."""
-        try:
-            with file.open() as opened:
-                if opened.seek(0, 2) > HASHED_BYTES:
-                    return None
-                opened.seek(0)
-                content = hashlib.sha256()
-                while piece := opened.read(_PIECE_BYTES):
-                    content.update(piece)
-        except OSError:
-            return None
-        return content_key(self.backbone.key, b"file", content.digest())
-
-    def _computed(self, prepared: list[_Prepared], share: int) -> list[_Prepared]:
-        """Return images with features, so many at once; those that were not known are marked."""
-        todo = [
-            (place, one.pixels)
-            for place, one in enumerate(prepared)
-            if one.features is None and one.pixels is not None
-        ]
-        for start in range(0, len(todo), share):
-            part = todo[start : start + share]
-            rows = self.backbone.features(np.stack([pixels for _, pixels in part]))
-            for (place, _), row in zip(part, rows, strict=True):
-                prepared[place] = replace(prepared[place], features=row, is_new=True)
-        return prepared
-
-    def _finished(self, items: Items, prepared: list[_Prepared]) -> Iterator[Features | str]:
-        """Yield the features of a batch, and keep what was not known."""
-        prepared = self._computed(prepared, self.backbone.batch)
-        new = {
-            one.key: one.features
-            for one in prepared
-            if one.is_new and one.key is not None and one.features is not None
-        }
-        if new and self.cache is not None:
-            self.cache.put(new)
-        for item, one in zip(items, prepared, strict=True):
-            if one.features is None:
-                yield one.problem
-                continue
-            if self.gallery is not None:
-                self.gallery.add(item, one.pixels)
-            yield one.features
+    def _compute(self, prepared: list[_Prepared], at_once: int) -> None:
+        """Compute the features that are not known, and keep them."""
+        todo = [one for one in prepared if one.features is None and one.pixels is not None]
+        for start in range(0, len(todo), at_once):
+            part = todo[start : start + at_once]
+            pixels = [one.pixels for one in part if one.pixels is not None]
+            rows = self.backbone.features(np.stack(pixels))
+            for one, row in zip(part, rows, strict=True):
+                one.features = row
+            if self.cache is not None:
+                pairs = zip(part, rows, strict=True)
+                self.cache.put({one.key: row for one, row in pairs if one.key is not None})
 
 
 class VectorReader(FeatureReader):
@@ -206,22 +175,15 @@ class VectorReader(FeatureReader):
 
     def read(self, items: Items, what: str = "images") -> tuple[Features, dict[int, str]]:
         """Return a table of vectors as it is; refuse anything else."""
-        dimension = self.backbone.dimension
         if not len(items):
             return self.room(0), {}
-        if not isinstance(items, np.ndarray) or items.ndim != 2:
+        if not all(isinstance(item, np.ndarray) and item.ndim == 1 for item in items):
             raise LearnerError(f"with network 'identity', {what} must be an array of vectors")
-        if items.shape[1] != dimension:
+        rows, dimension = np.stack([*items]).astype(np.float32), self.backbone.dimension
+        if rows.shape[1] != dimension:
             raise LearnerError(
-                f"{what} must be vectors of {dimension} numbers, not of {items.shape[1]}"
+                f"{what} must be vectors of {dimension} numbers, not of {rows.shape[1]}"
             )
-        rows = items.astype(np.float32)
         if not np.isfinite(rows).all():
             raise LearnerError(f"{what} must be vectors of finite numbers, without NaN and inf")
         return rows, {}
-
-
-def _gathered(
-    items: Items, started: Sequence[Future[list[_Prepared]]]
-) -> tuple[Items, list[_Prepared]]:
-    return items, [one for future in started for one in future.result()]

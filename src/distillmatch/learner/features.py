@@ -11,24 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from distillmatch.config import RunConfig
 from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FeatureClassifier
 from distillmatch.learner.feature_reader import FeatureReader, VectorReader
-from distillmatch.learner.fine_tuning import (
-    FeatureNetwork,
-    beside,
-    bytes_of,
-    fine_tune,
-    tuned_copy,
-)
-from distillmatch.learner.labels import Labeled, slots_of
-from distillmatch.learner.learned import Learned
-from distillmatch.learner.recognition import Sample, choose_examples
+from distillmatch.learner.fine_tuning import FeatureNetwork, beside, fine_tune, tuned_copy
+from distillmatch.learner.keeper import Keeper
+from distillmatch.learner.labels import Labeled
+from distillmatch.learner.recognition import choose_examples
 from distillmatch.learner.settings import IDENTITY
-from distillmatch.learner.task import Classes, Given, Keeper, explained, record_of
+from distillmatch.learner.task import Learned, Task
+from distillmatch.learner.trained import bytes_of
 
 _STATISTICS, _BACKBONE, _TUNED = "statistics/", "backbone/", "tuned/"
 """Before the names of tensors in a saved learner."""
@@ -55,13 +49,13 @@ class Featured(Learned):
         """Return what was saved; `common` is what all kinds of learners have."""
         noted, side = body["features"], common["image_size"]
         config, placement = common["config"].replace(image_size=side), common["placement"]
+        weights = _below(_BACKBONE, tensors)
         if config.network == IDENTITY:
             dimension = tensors[f"{_STATISTICS}labeled_means"].shape[1]
             backbone = Backbone.of_vectors(dimension, placement)
         elif noted["published"]:
-            backbone = Backbone.published(config, placement)
+            backbone = Backbone.of(config.replace(pretrained=None), placement)
         else:
-            weights = _below(_BACKBONE, tensors)
             backbone = Backbone.stored(config, side, weights, placement)
         if backbone.digest != noted["digest"]:
             raise LearnerError(
@@ -74,11 +68,11 @@ class Featured(Learned):
         if statistics.logits(row).shape != (1, len(common["labels"])):
             raise ValueError("its statistics do not fit its classes")
         met = tensors[_MET].numpy() if _MET in tensors else np.empty(0, np.int64)
-        tuned, weights = None, _below(_TUNED, tensors)
-        if weights:
+        tuned = None
+        if of_copy := _below(_TUNED, tensors):
             tuned = tuned_copy(backbone, statistics)
             try:
-                tuned.load_state_dict(weights)
+                tuned.load_state_dict(of_copy)
             except RuntimeError:
                 raise ValueError("its tuned copy does not fit its network") from None
         return cls(**common, backbone=backbone, statistics=statistics, met=met, tuned=tuned)
@@ -113,8 +107,10 @@ class Featured(Learned):
 
     def learned_before(self, labeled: Labeled) -> NDArray[np.bool_]:
         """Mark the image files whose statistics are kept already."""
-        found = np.isin(labeled.digests(), self.met)
-        return found if len(found) else super().learned_before(labeled)
+        digests = labeled.digests()
+        return (
+            np.isin(digests, self.met) if len(digests) else np.zeros(len(labeled.items), np.bool_)
+        )
 
     def nearest_mean(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class whose mean of labeled rows is nearest."""
@@ -159,40 +155,37 @@ class Featured(Learned):
 
 def learn_features(
     before: Featured | None,
-    config: RunConfig,
-    given: Given,
+    task: Task,
     reader: FeatureReader,
-    progress: Progress | None = None,
-    keeper: Keeper | None = None,
+    progress: Progress | None,
+    keeper: Keeper | None,
 ) -> Featured:
     """Learn a task from features of images; what was learned before stays as it is."""
-    classes, backbone = Classes.after(before, given), reader.backbone
-    fingerprint = given.fingerprint(config, len(classes.sizes) - 1)
-    snapshot = None if keeper is None else keeper.found(fingerprint)
+    backbone, unlabeled = reader.backbone, task.environment.images
+    if keeper is not None:
+        keeper.start(task.fingerprint)
     began = time.perf_counter()
-    unlabeled, slots = given.environment.images, slots_of(classes.labels, given.labels)
     known = FeatureClassifier.empty(backbone.dimension) if before is None else before.statistics
     statistics, judgement = known.after(
-        given.images, slots, len(classes.labels), unlabeled, config.seed
+        task.images, task.slots, len(task.classes), unlabeled, task.config.seed
     )
-    met = given.digests if before is None else np.concatenate([before.met, given.digests])
-    explanation = explained(given, classes.labels, judgement)
+    met = task.labeled.digests()
+    met = met if before is None else np.concatenate([before.met, met])
+    explanation = task.explained(judgement)
     if len(unlabeled) and reader.gallery is not None:
-        sample = Sample(np.arange(len(unlabeled)), statistics.familiarity(unlabeled))
+        chosen, scores = np.arange(len(unlabeled)), statistics.familiarity(unlabeled)
         examples = choose_examples(
-            sample, judgement, classes.labels, reader.gallery, given.examples
+            chosen, scores, judgement, task.classes, reader.gallery.picture, task.examples
         )
         explanation = replace(explanation, examples=examples)
-    seconds = {"features": given.seconds, "classifier": time.perf_counter() - began}
+    seconds = {"features": task.seconds, "classifier": time.perf_counter() - began}
     tuned, fine_tuned = None, None
-    if given.fine_tune:
+    if task.fine_tune:
         began = time.perf_counter()
-        tuned, fine_tuned = fine_tune(
-            given, config, backbone, known, classes, snapshot, progress, keeper
-        )
+        tuned, fine_tuned = fine_tune(task, backbone, known, progress, keeper)
         seconds["fine-tuning"] = time.perf_counter() - began
     record = {
-        **record_of(given, classes, explanation),
+        **task.record(explanation),
         "unlabeled_in": [],
         "seconds": seconds,
         "fine_tuned": fine_tuned,
@@ -202,13 +195,13 @@ def learn_features(
         "stored_bytes": 0,
         "weights_bytes": bytes_of(backbone.network),
         "statistics_bytes": statistics.bytes + met.nbytes,
-        "known_threshold": statistics.threshold(given.accept) if statistics.has_scores else None,
+        "known_threshold": statistics.threshold(task.accept) if statistics.has_scores else None,
     }
     return Featured(
-        config=config,
+        config=task.config,
         placement=backbone.placement,
-        labels=classes.labels,
-        sizes=classes.sizes,
+        labels=task.classes,
+        sizes=task.sizes,
         image_size=backbone.side,
         normalization=backbone.normalization,
         history=(*(() if before is None else before.history), record),

@@ -1,13 +1,14 @@
 """A copy of the pretrained network, tuned for a task's classes beside the frozen one.
 
-It starts as the classifier on the frozen features, and is tuned by the labels and, as WorldMatch
-does, by strong views of the unlabeled images: these are to be told as the frozen classifier tells
-their weak views. It knows the past classes, so they stay known without labels where the camera
-shows them.
+It starts as the classifier on the frozen features. It is tuned by the labels and, as in WorldMatch,
+by strong views of the unlabeled images, whose targets are the frozen classifier's predictions on
+weak views. That one knows the past classes, so they are kept without labels where the camera shows
+them.
 
 A quarter of each class's labels and of the unlabeled images is held out. The copy is kept only if
-both networks together tell more of them right than the frozen one alone, or as many and are surer
-of the labels; what this one is sure to be a past class counts as such.
+both networks together classify more of them correctly than the frozen one alone, or as many with a
+lower cross entropy. The label of an unlabeled image is the past class that the frozen network is
+sure of.
 """
 
 from copy import deepcopy
@@ -21,15 +22,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from distillmatch.config import RunConfig
-from distillmatch.engine import Progress, Snapshot
+from distillmatch.engine import Progress
 from distillmatch.engine.data import TaskData
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.feature_classifier import FAMILIAR, FeatureClassifier
 from distillmatch.learner.feature_reader import FeatureReader
 from distillmatch.learner.inputs import Pixels
-from distillmatch.learner.labels import slots_of
-from distillmatch.learner.task import Classes, Given, Keeper
-from distillmatch.learner.trained_task import run_trainings
+from distillmatch.learner.keeper import Keeper
+from distillmatch.learner.task import Task
+from distillmatch.learner.trained import bytes_of, run_trainings
 from distillmatch.methods import Batch, Method, Past, TaskInfo, Training
 from distillmatch.randomness import permutation
 from distillmatch.runs.checkpoints import checksum
@@ -108,11 +109,6 @@ def beside(backbone: Backbone, tuned: FeatureNetwork) -> Backbone:
     return replace(backbone, network=network, dimension=width, digest=digest)
 
 
-def bytes_of(network: nn.Module) -> int:
-    """Return the size of a network's weights."""
-    return sum(value.nbytes for value in network.state_dict().values())
-
-
 class _FineTuning(Method):
     """Labels by weak and strong views, other images by strong views and a frozen classifier."""
 
@@ -146,12 +142,9 @@ class _FineTuning(Method):
 
 
 def fine_tune(
-    given: Given,
-    config: RunConfig,
+    task: Task,
     backbone: Backbone,
     known: FeatureClassifier,
-    classes: Classes,
-    snapshot: Snapshot | None,
     progress: Progress | None,
     keeper: Keeper | None,
 ) -> tuple[FeatureNetwork | None, dict[str, Any]]:
@@ -160,24 +153,24 @@ def fine_tune(
     `known` is what was known of the classes before the task. The comparison is a `FineTuned` of the
     learner's schema.
     """
-    assert given.pixels is not None
-    (images, unlabeled), rows = given.pixels, given.environment.images
-    slots, seen = slots_of(classes.labels, given.labels), len(classes.labels)
+    assert task.pixels is not None
+    (images, unlabeled), rows, config = task.pixels, task.environment.images, task.config
+    slots, seen = task.slots, len(task.classes)
     held, aside = _held_out(slots, len(rows), config.seed)
-    teacher, _ = known.after(given.images[~held], slots[~held], seen, rows[~aside], config.seed)
+    teacher, _ = known.after(task.images[~held], slots[~held], seen, rows[~aside], config.seed)
     past = np.setdiff1d(np.arange(seen), slots)
     sure = teacher.familiarity(rows) >= teacher.threshold(FAMILIAR)
     looks_past = aside & sure & np.isin(teacher.logits(rows).argmax(1), past)
-    told: dict[str, Any] = {"epochs": given.fine_tune, "kept": False, "bytes": 0}
+    told: dict[str, Any] = {"epochs": task.fine_tune, "kept": False, "bytes": 0}
     told |= {"labeled": int(held.sum()), "frozen": None, "tuned": None}
     told |= {"past": int(looks_past.sum()), "same": None}
     if not told["labeled"] or told["past"] < len(past):
         return None, told
 
-    config = config.replace(epochs=given.fine_tune, **TRAINING)
+    config = config.replace(epochs=task.fine_tune, **TRAINING)
     method, nothing = _FineTuning(config, backbone, teacher), Coreset(0, backbone.side)
     data = TaskData(
-        TaskInfo(len(classes.sizes) - 1, classes.sizes, last=False, coreset=False),
+        TaskInfo(len(task.sizes) - 1, task.sizes, last=False, coreset=False),
         (images[~held], slots[~held]),
         (nothing.images, nothing.labels),
         unlabeled[~aside],
@@ -186,7 +179,7 @@ def fine_tune(
         placement=backbone.placement,
     )
     trainings = method.trainings(data.info)
-    run_trainings(config, method, trainings, data, nothing, given.name, snapshot, progress, keeper)
+    run_trainings(config, method, trainings, data, nothing, task.name, progress, keeper)
 
     both, width = FeatureReader(beside(backbone, method.copy), None), backbone.dimension
 
@@ -222,7 +215,7 @@ def _held_out(
 
 
 def _some(places: NDArray[np.int64], seed: int, of: int | str) -> NDArray[np.int64]:
-    """Return one in so many places."""
+    """Return a random part of the places: one in `HELD_OUT`."""
     order = permutation(len(places), seed, "fine-tuning", of)
     return places[order[: len(places) // HELD_OUT]]
 

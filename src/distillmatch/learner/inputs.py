@@ -5,39 +5,34 @@ Whatever comes becomes squares of RGB bytes: the short side is scaled and the lo
 to 1. One image alone goes in a list.
 """
 
-import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from distillmatch.errors import LearnerError, kind_of
+from distillmatch.errors import LearnerError, first_of, kind_of
 from distillmatch.learner.video import Video, VideoFrame, decode_frames
-from distillmatch.sources.images import (
-    FORMATS,
-    BadImageError,
-    ImageFile,
-    decode_files,
-    square,
-)
+from distillmatch.sources.images import FORMATS, BadImageError, ImageFile, decode_files, square
 from distillmatch.sources.walk import list_files, shown
 from distillmatch.terminal import show_progress
 
 Pixels = NDArray[np.uint8]
 Items = Sequence[Any] | NDArray[Any]
-"""Images yet to be read: an array of them, or a list of files, video frames, PIL images, arrays."""
+"""Images yet to be read: files, video frames, PIL images, arrays (height, width, channels), or
+vectors of features.
+"""
 
 CHUNK = 1024
 """Images that are read at once where not all are wanted at once."""
 SMALLEST, LARGEST, STEP = 8, 64, 4
-"""Between which sides, and in which steps, the first image decides the size of all."""
+"""Range and step of the side that the first image suggests for all."""
 _CHANNELS = (1, 3)
 
 
@@ -49,9 +44,14 @@ def open_images(given: Any, what: str = "images") -> Items:
             return _files_below(path)
         if not path.exists():
             raise LearnerError(f"{shown(path)}: expected {what} there, found nothing")
-        return [file_at(path)]
-    if isinstance(given, torch.Tensor) or is_array(given):
-        return _several(given, what)
+        return [ImageFile.at(str(path))]
+    if is_array(given):
+        array = array_of(given)
+        if array.ndim == 3 and array.shape[2] == 3:
+            raise _no_images(what, array, "; a single image goes in a list")
+        if array.ndim != 2:  # not vectors of features, which only network 'identity' reads
+            array = _channels_last(array, what, isinstance(given, torch.Tensor))
+        return list(array)
     if isinstance(given, list | tuple | np.ndarray):
         return [_opened(one, what) for one in given]
     raise LearnerError(
@@ -60,28 +60,33 @@ def open_images(given: Any, what: str = "images") -> Items:
     )
 
 
-def selected(items: Items, numbers: Iterable[int]) -> Items:
-    """Return the opened images that have these numbers."""
-    if isinstance(items, np.ndarray):
-        return items[np.fromiter(numbers, np.int64)]
-    return [items[number] for number in numbers]
-
-
-class Reader(Protocol):
+class Reader:
     """Reads opened images as the rows of an array: as pixels, or as features of them."""
 
     def room(self, count: int) -> NDArray[Any]:
-        """Return an array with room for so many rows, as yet without content."""
-
-    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], dict[int, str]]:
-        """Read those images that can be read, and say of the others, by number, what is wrong."""
+        """Return an array with room for so many rows."""
+        raise NotImplementedError
 
     def results(self, items: Items, what: str = "images") -> Iterator[NDArray[Any] | str]:
         """Yield the row of each image, or the reason why it cannot be read."""
+        raise NotImplementedError
+
+    def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], dict[int, str]]:
+        """Read the images that can be read; return the problems of the others by number."""
+        rows, count = self.room(len(items)), 0
+        problems: dict[int, str] = {}
+        for number, result in enumerate(self.results(items, what)):
+            if isinstance(result, str):
+                where = getattr(items[number], "where", f"{what}, number {number + 1}")
+                problems[number] = f"{where}: {result}"
+            else:
+                rows[count] = result
+                count += 1
+        return rows[:count], problems
 
 
 @dataclass(frozen=True)
-class PixelReader:
+class PixelReader(Reader):
     """Reads images as uint8 of shape (count, side, side, 3)."""
 
     side: int
@@ -89,12 +94,6 @@ class PixelReader:
     def room(self, count: int) -> Pixels:
         """Return an array with room for so many images."""
         return np.empty((count, self.side, self.side, 3), np.uint8)
-
-    def read(self, items: Items, what: str = "images") -> tuple[Pixels, dict[int, str]]:
-        """Read those images that can be read, and say of the others, by number, what is wrong."""
-        if isinstance(items, np.ndarray):
-            return _resized(_as_bytes(items, what), self.side), {}
-        return read_usable(items, self, what)
 
     def results(self, items: Items, what: str = "images") -> Iterator[Pixels | str]:
         """Yield the pixels of each image, or the reason why it cannot be read."""
@@ -104,26 +103,11 @@ class PixelReader:
                 progress(done)
 
 
-def read_usable(items: Items, reader: Reader, what: str) -> tuple[NDArray[Any], dict[int, str]]:
-    """Read those images that can be read, and say of the others, by number, what is wrong."""
-    rows, count = reader.room(len(items)), 0
-    problems: dict[int, str] = {}
-    for number, result in enumerate(reader.results(items, what)):
-        if isinstance(result, str):
-            where = getattr(items[number], "where", f"{what}, number {number + 1}")
-            problems[number] = f"{where}: {result}"
-        else:
-            rows[count] = result
-            count += 1
-    return rows[:count], problems
-
-
 def read_all(items: Items, reader: Reader, what: str = "images") -> NDArray[Any]:
     """Read all opened images; refuse what is no image."""
     rows, problems = reader.read(items, what)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise LearnerError(f"{next(iter(problems.values()))}{more}")
+        raise LearnerError(first_of([*problems.values()]))
     return rows
 
 
@@ -136,7 +120,9 @@ def read_in_chunks(items: Items, reader: Reader) -> Iterator[NDArray[Any]]:
 
 def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
     """Yield each image as a square, or the reason why there is none; threads decode files."""
-    for kind, run in groupby(items, _kind_of):
+    for kind, run in groupby(
+        items, lambda item: item.video if isinstance(item, VideoFrame) else type(item)
+    ):
         if kind is ImageFile:
             with closing(decode_files(list(run), side)) as results:
                 yield from results
@@ -145,48 +131,41 @@ def decoded(items: Items, side: int, what: str) -> Iterator[Pixels | str]:
                 yield item if isinstance(item, str) else _decoded(item, side, what)
 
 
-def _kind_of(item: Any) -> Any:
-    """Return what items have in common that are decoded together."""
-    return item.video if isinstance(item, VideoFrame) else type(item)
-
-
 def _decoded(item: Any, side: int, what: str) -> Pixels | str:
-    if not isinstance(item, Image.Image):
-        pixels: Pixels = _resized(_as_bytes(item[None], what), side)[0]
+    """Return an image or an array as a square of bytes with three channels."""
+    if isinstance(item, Image.Image):
+        try:
+            return square(item.copy(), side)
+        except (BadImageError, OSError) as error:
+            return str(error)
+    if item.ndim != 3:
+        raise _no_images(what, item[None], "; for vectors of features, name network 'identity'")
+    white = {"f": 1, "i": 255, "u": 255}.get(item.dtype.kind)
+    if white is None or not (item.min(initial=0) >= 0 and item.max(initial=0) <= white):
+        raise _no_images(what, item[None])
+    levels = np.rint(item * 255) if white == 1 else item
+    pixels: Pixels = levels.astype(np.uint8, copy=False)
+    if pixels.shape[2] != 3:
+        pixels = np.repeat(pixels, 3, axis=2)
+    if pixels.shape[:2] == (side, side):
         return pixels
-    try:
-        return square(item.copy(), side)
-    except (BadImageError, OSError) as error:
-        return str(error)
+    return square(Image.fromarray(np.ascontiguousarray(pixels)), side)
 
 
 def natural_side(items: Items) -> int:
-    """Return the side that the first image suggests for all: its short one, within reason."""
+    """Return the side that the first readable image suggests: its short one, within a range."""
     short = next(filter(None, map(_short_side, items)), SMALLEST)
     return min(LARGEST, max(SMALLEST, round(short / STEP) * STEP))
 
 
 def _short_side(item: Any) -> int | None:
-    """Return the short side of an image, if it can be read."""
     if isinstance(item, ImageFile):
         try:
             with item.open() as file, Image.open(file, formats=FORMATS) as image:
                 return min(image.size)
-        except Exception:  # of whatever kind: reading it will say what is wrong with it
+        except Exception:  # reading it will say what is wrong with it
             return None
     return min(item.size if isinstance(item, Image.Image) else item.shape[:2])
-
-
-def file_at(path: Path) -> ImageFile:
-    """Return the image in a file that was named.
-
-    A pipe, a socket or a device, whose reader may wait for ever, is refused when it is read.
-    """
-    with suppress(OSError, ValueError):  # opening it will say what is wrong with it
-        mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            return unreadable(shown(path), "neither a file nor a folder")
-    return ImageFile.at(str(path))
 
 
 def unreadable(where: str, problem: str) -> ImageFile:
@@ -207,47 +186,32 @@ def _files_below(folder: Path) -> list[ImageFile]:
 
 
 def is_array(given: Any) -> bool:
-    """Return whether this is an array of numbers, and not of paths or other objects."""
-    return isinstance(given, np.ndarray) and given.dtype.kind not in "OUS"
+    """Return whether this is a tensor or an array of numbers, not of paths or other objects."""
+    if isinstance(given, np.ndarray):
+        return given.dtype.kind not in "OUS"
+    return isinstance(given, torch.Tensor)
 
 
-def array_of(given: Any, what: str) -> NDArray[Any]:
+def array_of(given: Any) -> NDArray[Any]:
     """Return an array or the values of a tensor, those of short floats (bfloat16) as float32."""
     if not isinstance(given, torch.Tensor):
         return np.asarray(given)
-    tensor = given.float() if given.is_floating_point() and given.element_size() < 4 else given
-    try:
-        array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-    except (TypeError, RuntimeError):
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise LearnerError(
-            f"{what} must be dense tensors of numbers, not {kind} ones of {tensor.dtype} on "
-            f"{tensor.device}"
-        ) from None
+    short = given.is_floating_point() and given.element_size() < 4
+    array: NDArray[Any] = (given.float() if short else given).numpy(force=True)
     return array
 
 
 def _opened(one: Any, what: str) -> Any:
     """Return one image of a list so that it can be read later."""
     if isinstance(one, str | Path):
-        return file_at(Path(one).expanduser())
+        return ImageFile.at(str(Path(one).expanduser()))
     if isinstance(one, Image.Image | ImageFile | VideoFrame):
         return one
     if isinstance(one, np.ndarray | torch.Tensor):
-        return _channels_last(array_of(one, what)[None], what, isinstance(one, torch.Tensor))[0]
+        return _channels_last(array_of(one)[None], what, isinstance(one, torch.Tensor))[0]
     raise LearnerError(
         f"{what} must be arrays, tensors, PIL images or paths, but the list has {kind_of(one)}"
     )
-
-
-def _several(given: Any, what: str) -> NDArray[Any]:
-    """Return an array of images as (count, height, width, channels)."""
-    array = array_of(given, what)
-    if array.ndim == 2:
-        return array  # vectors of features, which only network 'identity' reads
-    if array.ndim == 3 and array.shape[2] == 3:
-        raise _no_images(what, array, "; a single image goes in a list")
-    return _channels_last(array, what, isinstance(given, torch.Tensor))
 
 
 def _channels_last(array: NDArray[Any], what: str, channels_first: bool) -> NDArray[Any]:
@@ -263,17 +227,6 @@ def _channels_last(array: NDArray[Any], what: str, channels_first: bool) -> NDAr
     raise _no_images(what, array)
 
 
-def _as_bytes(array: NDArray[Any], what: str) -> Pixels:
-    """Return numbers as bytes, with three channels."""
-    if array.ndim != 4:
-        raise _no_images(what, array, "; for vectors of features, name network 'identity'")
-    white = {"f": 1, "i": 255, "u": 255}.get(array.dtype.kind)
-    if white is None or not (array.min(initial=0) >= 0 and array.max(initial=0) <= white):
-        raise _no_images(what, array)
-    pixels = (np.rint(array * 255) if white == 1 else array).astype(np.uint8, copy=False)
-    return pixels if array.shape[3] == 3 else np.repeat(pixels, 3, axis=3)
-
-
 def _no_images(what: str, array: NDArray[Any], hint: str = "") -> LearnerError:
     """Say what arrays of images must be, and what came instead."""
     came = f"{array.dtype} of shape {array.shape}"
@@ -284,12 +237,3 @@ def _no_images(what: str, array: NDArray[Any], hint: str = "") -> LearnerError:
         f"(count, height, width), as bytes from 0 to 255 or floats from 0 to 1 (not normalized); "
         f"this is {came}{hint}"
     )
-
-
-def _resized(pixels: Pixels, side: int) -> Pixels:
-    if pixels.shape[1:3] == (side, side):
-        return np.require(pixels, requirements=["C", "W"])  # torch wants memory it may write to
-    made = np.empty((len(pixels), side, side, 3), np.uint8)
-    for number, one in enumerate(pixels):
-        made[number] = square(Image.fromarray(np.ascontiguousarray(one)), side)
-    return made

@@ -1,7 +1,6 @@
 """Labels: strings or whole numbers, the same kind in every task, numbered as they come."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,15 +11,13 @@ from numpy.typing import NDArray
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Items, Reader, array_of, open_images, read_all, selected
+from distillmatch.learner.inputs import Items, Reader, array_of, open_images, read_all
 from distillmatch.sources.folder import find_classes
 from distillmatch.sources.images import ImageFile, problem_with
 from distillmatch.sources.walk import shown
 
 UNKNOWN = "unknown"
 """What is answered for an image that looks like no class; no class may be called so."""
-_UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
-"""Zero bytes, which NumPy drops at the end of text, and halves of characters."""
 
 
 class Labeled(NamedTuple):
@@ -44,9 +41,9 @@ class Labeled(NamedTuple):
     contents: tuple[str, ...] = ()
 
     def part(self, places: Sequence[int]) -> "Labeled":
-        """Return the images at some places, and what was left out before."""
+        """Return some of the images by number, and what was left out before."""
         return self._replace(
-            items=selected(self.items, places),
+            items=[self.items[n] for n in places],
             labels=[self.labels[n] for n in places],
             contents=tuple(self.contents[n] for n in places) if self.contents else (),
         )
@@ -148,11 +145,8 @@ def _no_image(where: str, problems: Sequence[str]) -> LearnerError:
 
 
 def _content_of(file: ImageFile) -> str:
-    try:
-        with file.open() as opened:
-            return hashlib.sha256(opened.read()).hexdigest()
-    except OSError as error:
-        raise LearnerError(f"{file.where}: {error.strerror or error}") from None
+    with file.open() as opened:
+        return hashlib.sha256(opened.read()).hexdigest()
 
 
 def _digest(label: Label, content: str) -> int:
@@ -185,10 +179,8 @@ def label_array(labels: Sequence[Label]) -> NDArray[Any]:
 
 def labels_of(given: Any) -> list[Label]:
     """Return what was given as labels, one an image, or refuse what no label can be."""
-    if isinstance(given, list | tuple):
-        array = np.asarray(given, dtype=object)
-    else:
-        array = array_of(given, "labels")
+    plain = isinstance(given, list | tuple)
+    array = np.asarray(given, dtype=object) if plain else array_of(given)
     if array.ndim != 1:
         raise LearnerError(
             f"labels must be a list of one label an image, not {array.ndim}-dimensional"
@@ -200,14 +192,14 @@ def labels_of(given: Any) -> list[Label]:
 
 def _label(one: Any) -> Label:
     plain = one.item() if isinstance(one, np.generic | torch.Tensor) else one
-    if isinstance(plain, str) and not _UNWRITABLE.search(plain):
+    if isinstance(plain, str):
         return str(plain)
     is_whole = isinstance(plain, int) or (isinstance(plain, float) and plain.is_integer())
     if is_whole and not isinstance(plain, bool) and -(2**63) <= plain < 2**63:
         return int(plain)
     raise LearnerError(
-        "labels must be text that can be written down or whole numbers of 64 bits (no continuous "
-        f"or other values), not {plain!r:.60}"
+        "labels must be text or whole numbers of 64 bits (no continuous or other values), not "
+        f"{plain!r:.60}"
     )
 
 

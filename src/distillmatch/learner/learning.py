@@ -12,38 +12,40 @@ from distillmatch.config import RunConfig
 from distillmatch.engine import Placement, Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
-from distillmatch.learner.environment import look_around
+from distillmatch.learner.environment import read_unlabeled
 from distillmatch.learner.feature_reader import FeatureReader, Gallery, VectorReader
 from distillmatch.learner.features import Featured, learn_features
 from distillmatch.learner.inputs import Items, PixelReader, Reader, natural_side
+from distillmatch.learner.keeper import Keeper
 from distillmatch.learner.labels import Labeled, new_classes, read_labeled
-from distillmatch.learner.learned import Learned
 from distillmatch.learner.settings import (
+    AUTO,
     FEATURES,
     IDENTITY,
+    MISSED,
     Parameters,
-    continued_config,
-    missed,
-    run_config,
+    resolve,
+    resolve_again,
 )
-from distillmatch.learner.task import Given, Keeper
-from distillmatch.learner.trained import Trained
-from distillmatch.learner.trained_task import learn_task as learn_trained
+from distillmatch.learner.task import Task
+from distillmatch.learner.trained import Trained, learn_trained
 from distillmatch.sources.walk import shown
 
+AnyLearned = Featured | Trained
 
-def config_of(before: Learned | None, parameters: Parameters) -> RunConfig:
+
+def config_of(before: AnyLearned | None, parameters: Parameters) -> RunConfig:
     """Return the configuration, or refuse one that is not that of what was learned before."""
     if before is None:
-        return run_config(parameters)
-    return continued_config(parameters, before.config, before.image_size)
+        return resolve(parameters)
+    return resolve_again(parameters, before.config, before.image_size)
 
 
 def first_reader(parameters: Parameters, items: Items) -> Reader:
     """Return what reads images where nothing was learned yet, these ones being the first."""
-    config = run_config(parameters)
+    config = resolve(parameters)
     if config.network == IDENTITY:
-        width = items.shape[-1] if isinstance(items, np.ndarray) else 0
+        width = len(items[0]) if len(items) and isinstance(items[0], np.ndarray) else 0
         return VectorReader(Backbone.of_vectors(width, Placement.of(config)), None)
     if config.method == FEATURES:
         return FeatureReader(Backbone.of(config, Placement.of(config)))
@@ -51,35 +53,84 @@ def first_reader(parameters: Parameters, items: Items) -> Reader:
 
 
 def learn_task(
-    before: Learned | None,
+    before: AnyLearned | None,
     parameters: Parameters,
     labeled: Labeled,
     unlabeled: Any,
     name: str | None = None,
     progress: Progress | None = None,
-    checkpoint: Keeper | None = None,
-) -> Learned:
+    keeper: Keeper | None = None,
+) -> AnyLearned:
     """Return what is learned after a task; what was learned before stays as it is."""
     if not len(labeled.items):
         raise LearnerError("images must be at least one, not none")
-    tell = warn if checkpoint is None else checkpoint.tell
+    tell: Callable[[str], Any] = warn if keeper is None else keeper.tell
     config = config_of(before, parameters)
+    known, sizes = ((), ()) if before is None else (before.labels, before.sizes)
     # What cannot be learned is refused before anything is read.
-    new_classes(() if before is None else before.labels, labeled.labels)
-    if before is None and (sentence := missed(parameters, config)):
-        tell(sentence)
+    new_classes(known, labeled.labels)
+    left_to_us = parameters["method"] == parameters["network"] == AUTO
+    if before is None and left_to_us and config.method != FEATURES:
+        tell(MISSED.format(method=config.method, network=config.network))
     _refuse_other_weights(before, config)
     labeled, again = _without_known(before, labeled, config, tell)
-    given, reader = _read(before, parameters, labeled, again, unlabeled, name)
-    learned = _after(before, config, given, reader, progress, checkpoint)
-    rows = given.environment.images
+
+    began, limit, seed = time.perf_counter(), parameters["unlabeled_limit"], parameters["seed"]
+    if before is None:
+        reader = first_reader(parameters, labeled.items)
+    else:
+        reader = before.frozen_reader if isinstance(before, Featured) else before.reader
+    watching, pixels = reader, None
+    if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
+        watching = replace(reader, gallery=Gallery())
+    if isinstance(reader, FeatureReader) and parameters["fine_tune"]:
+        to_pixels = PixelReader(reader.backbone.side)  # the images of a tuning are needed as such
+        images, labeled = read_labeled(labeled, to_pixels, "labeled images")
+        environment = read_unlabeled(unlabeled, to_pixels, limit, seed, len(sizes))
+        pixels = images, environment.images
+        images = reader.read(images)[0]
+        environment = replace(environment, images=watching.read(environment.images)[0])
+    else:
+        images, labeled = read_labeled(labeled, reader, "labeled images")
+        environment = read_unlabeled(unlabeled, watching, limit, seed, len(sizes))
+
+    new = new_classes(known, labeled.labels)
+    task = Task(
+        name=f"task {len(sizes) + 1}" if name is None else name,
+        config=config,
+        known=known,
+        classes=(*known, *new),
+        sizes=(*sizes, len(new)),
+        images=images,
+        labeled=labeled,
+        environment=environment,
+        accept=parameters["accept"],
+        examples=parameters["examples"],
+        seconds=time.perf_counter() - began,
+        again=again,
+        fine_tune=parameters["fine_tune"],
+        pixels=pixels,
+    )
+    learned: AnyLearned
+    if isinstance(watching, FeatureReader):
+        assert before is None or isinstance(before, Featured)
+        learned = learn_features(before, task, watching, progress, keeper)
+    else:
+        assert before is None or isinstance(before, Trained)
+        try:
+            learned = learn_trained(before, task, progress, keeper)
+        except KeyError as error:
+            if before is None:
+                raise
+            raise LearnerError(f"what was learned before has no {error}") from error
+    rows = environment.images
     if learned.gives_scores and len(rows):
-        unfamiliar = learned.familiarity(rows) < learned.threshold(given.accept)
+        unfamiliar = learned.familiarity(rows) < learned.threshold(task.accept)
         learned.history[-1]["rejected"] = int(unfamiliar.sum())
     return learned
 
 
-def _refuse_other_weights(before: Learned | None, config: RunConfig) -> None:
+def _refuse_other_weights(before: AnyLearned | None, config: RunConfig) -> None:
     """Refuse a file of weights by which features would be others; its name does not matter."""
     if not isinstance(before, Featured) or config.pretrained in (None, before.config.pretrained):
         return
@@ -92,80 +143,13 @@ def _refuse_other_weights(before: Learned | None, config: RunConfig) -> None:
 
 
 def _without_known(
-    before: Learned | None, labeled: Labeled, config: RunConfig, tell: Callable[[str], Any]
+    before: AnyLearned | None, labeled: Labeled, config: RunConfig, tell: Callable[[str], Any]
 ) -> tuple[Labeled, int]:
     """Return the images that were not learned before under their labels, and how many were."""
     if config.method == FEATURES:
         labeled = labeled.with_contents()
-    if before is None or not (known := before.learned_before(labeled)).any():
+    if not isinstance(before, Featured) or not (known := before.learned_before(labeled)).any():
         return labeled, 0
     again = int(known.sum())
     tell(f"{again:,} of {len(known):,} labeled images were learned before and do not count again")
     return labeled.part(np.flatnonzero(~known).tolist()), again
-
-
-def _read(
-    before: Learned | None,
-    parameters: Parameters,
-    labeled: Labeled,
-    again: int,
-    unlabeled: Any,
-    name: str | None,
-) -> tuple[Given, Reader]:
-    """Read a task's images; return them with the reader that read the unlabeled ones.
-
-    Images that a network is tuned with are needed as pixels, too.
-    """
-    began, number = time.perf_counter(), 0 if before is None else len(before.sizes)
-    limit, seed, pixels = parameters["unlabeled_limit"], parameters["seed"], None
-    if before is None:
-        reader = first_reader(parameters, labeled.items)
-    else:
-        reader = before.frozen_reader if isinstance(before, Featured) else before.reader
-    watching = reader
-    if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
-        watching = replace(reader, gallery=Gallery())
-    if isinstance(reader, FeatureReader) and parameters["fine_tune"]:
-        to_pixels = PixelReader(reader.backbone.side)
-        images, labeled = read_labeled(labeled, to_pixels, "labeled images")
-        environment = look_around(unlabeled, to_pixels, limit, seed, number)
-        pixels = images, environment.images
-        images = reader.read(images)[0]
-        environment = replace(environment, images=watching.read(environment.images)[0])
-    else:
-        images, labeled = read_labeled(labeled, reader, "labeled images")
-        environment = look_around(unlabeled, watching, limit, seed, number)
-    given = Given(
-        name=f"task {number + 1}" if name is None else name,
-        images=images,
-        labeled=labeled,
-        environment=environment,
-        accept=parameters["accept"],
-        examples=parameters["examples"],
-        seconds=time.perf_counter() - began,
-        again=again,
-        fine_tune=parameters["fine_tune"],
-        pixels=pixels,
-    )
-    return given, watching
-
-
-def _after(
-    before: Learned | None,
-    config: RunConfig,
-    given: Given,
-    reader: Reader,
-    progress: Progress | None,
-    checkpoint: Keeper | None,
-) -> Learned:
-    """Return what is learned, from features or by training."""
-    if isinstance(reader, FeatureReader):
-        assert before is None or isinstance(before, Featured)
-        return learn_features(before, config, given, reader, progress, checkpoint)
-    assert before is None or isinstance(before, Trained)
-    try:
-        return learn_trained(before, config, given, progress, checkpoint)
-    except KeyError as error:
-        if before is None:
-            raise
-        raise LearnerError(f"what was learned before has no {error}") from error

@@ -1,8 +1,8 @@
 """How familiar images look: examples are chosen, and unknown images rejected, by it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from distillmatch.engine.data import TaskData
 from distillmatch.engine.outputs import piece_size
 from distillmatch.learner.explanation import Example, Label
 from distillmatch.learner.inputs import Pixels
+from distillmatch.learner.task import AnyJudgement
 from distillmatch.losses import threshold_at_tpr
 from distillmatch.methods import Method, TaskInfo
 from distillmatch.methods.detector import CALIBRATION_VIEWS, held_out_images
@@ -24,82 +25,52 @@ SAMPLED = 2048
 """Unlabeled images that examples are chosen among."""
 
 
-class Judged(Protocol):
-    """What was believed of unlabeled images: a class of each, and whether it was accepted."""
-
-    @property
-    def pseudo_labels(self) -> NDArray[np.int64]:
-        """The class of each image."""
-
-    @property
-    def accepted(self) -> NDArray[np.bool_]:
-        """Whether each image was taken for its class."""
-
-
-class Pictures(Protocol):
-    """Images by their number, or none where one is not there any more."""
-
-    def __getitem__(self, number: int, /) -> Pixels | None: ...
-
-
 class Familiarity(NamedTuple):
     """How familiar images look, if the method says that."""
 
     score: Tensor | None
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Some unlabeled images by number, with how familiar each looked before the task."""
-
-    chosen: NDArray[np.int64]
-    scores: NDArray[np.float32] | None
-
-    @classmethod
-    def nothing(cls) -> "Sample":
-        """Return a sample of no images."""
-        return cls(np.empty(0, np.int64), None)
-
-    @classmethod
-    def of(
-        cls,
-        method: Method,
-        last: TaskInfo,
-        images: Pixels,
-        normalization: Normalization,
-        placement: Placement,
-        seed: int,
-    ) -> "Sample":
-        """Score a random choice of images by what was learned up to the last task."""
-        order = permutation(len(images), seed, "examples", last.number)
-        chosen = np.sort(order[:SAMPLED])
-        scores = familiarity(method, last, images[chosen], normalization, placement)
-        return cls(chosen, scores)
+def sample_of(
+    method: Method,
+    last: TaskInfo,
+    images: Pixels,
+    normalization: Normalization,
+    placement: Placement,
+    seed: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+    """Return random images by number, and their scores by what the last task left."""
+    order = permutation(len(images), seed, "examples", last.number)
+    chosen = np.sort(order[:SAMPLED])
+    return chosen, familiarity(method, last, images[chosen], normalization, placement)
 
 
 def choose_examples(
-    sample: Sample, judgement: Judged, labels: Sequence[Label], pictures: Pictures, most: int
+    chosen: NDArray[np.int64],
+    scores: NDArray[np.float32] | None,
+    judgement: AnyJudgement,
+    labels: Sequence[Label],
+    picture: Callable[[int], Pixels | None],
+    most: int,
 ) -> list[Example]:
-    """Return accepted images of the sample, the most familiar ones of each class in turn."""
-    places = np.flatnonzero(judgement.accepted[sample.chosen])
-    taken_for = judgement.pseudo_labels[sample.chosen]
-    if sample.scores is not None:
-        places = places[np.argsort(-sample.scores[places], kind="stable")]
+    """Return accepted images among those chosen, the most familiar ones of each class in turn.
+
+    `scores` are those of the chosen images; `picture` returns an image by its number, if it can.
+    """
+    places = np.flatnonzero(judgement.accepted[chosen])
+    slots = judgement.pseudo_labels[chosen]
+    if scores is not None:
+        places = places[np.argsort(-scores[places], kind="stable")]
+    counts: Counter[int] = Counter()
     turns: list[tuple[int, int]] = []
-    seen: dict[int, int] = {}
     for place in places.tolist():
-        slot = int(taken_for[place])
-        turns.append((seen.setdefault(slot, 0), place))
-        seen[slot] += 1
-    turns.sort(key=lambda turn: turn[0])
+        turns.append((counts[slots[place]], place))
+        counts[slots[place]] += 1
     examples: list[Example] = []
-    for _, place in turns:
-        if len(examples) == most:
-            break
-        image = pictures[int(sample.chosen[place])]
-        if image is not None:
-            score = None if sample.scores is None else float(sample.scores[place])
-            examples.append(Example(image.copy(), labels[int(taken_for[place])], score))
+    for _, place in sorted(turns, key=lambda turn: turn[0]):
+        if len(examples) < most and (image := picture(int(chosen[place]))) is not None:
+            score = None if scores is None else float(scores[place])
+            examples.append(Example(image.copy(), labels[slots[place]], score))
     return examples
 
 
@@ -147,7 +118,7 @@ def familiarity(
 def views_of(
     images: Pixels, normalization: Normalization, placement: Placement
 ) -> Iterator[Tensor]:
-    """Yield images as a network is shown them at test time, in pieces that fill the device."""
+    """Yield the views of images at test time, in pieces that fill the device."""
     size = piece_size(placement.scoring_batch, images.shape[1])
     for start in range(0, len(images), size):
         pixels = placement.tensor(images[start : start + size])

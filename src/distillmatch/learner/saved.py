@@ -1,11 +1,11 @@
 """A learner in a folder: `learner.json`, and the weights that it names in one safetensors file.
 
-The weights get a name of their own, after their content; `learner.json` is replaced once they are
-on the disk, and the old weights go only then. So at any moment the folder holds a whole learner.
+The weights are named by a hash of their content; `learner.json` is replaced once they are on the
+disk, and the old weights go only then. So at any moment the folder holds a whole learner.
 """
 
+import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -23,9 +23,9 @@ from distillmatch.errors import DistillMatchError, LearnerError
 from distillmatch.files import atomic_file, read_record, write_atomically
 from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.features import Featured
-from distillmatch.learner.learned import Learned
+from distillmatch.learner.learning import AnyLearned
 from distillmatch.learner.schema import LearnerSchema
-from distillmatch.learner.settings import run_config
+from distillmatch.learner.settings import resolve
 from distillmatch.learner.trained import Trained
 from distillmatch.plugins import refuse_code
 from distillmatch.runs.checkpoints import checksum, read_safetensors
@@ -39,31 +39,16 @@ Tell = Callable[[str], None]
 Result = TypeVar("Result")
 HEAD = "learner.json"
 UNFINISHED = (".weights-", f".{HEAD}.", ".report.html.")
-"""How the names of files begin of which a killed process wrote a part."""
-FORMAT = "distillmatch learner"
-VERSION, OLD = 2, 1
+"""Prefixes of files that a killed process left unfinished."""
+FORMAT, VERSION, OLD = "distillmatch learner", 2, 1
 _DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
 """What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
 
 
-def folder_at(path: Path | str) -> Path:
-    """Return the folder of a learner, or refuse what no folder is called."""
-    try:
-        folder = Path(path).expanduser()
-        if path == "" or b"\0" in os.fsencode(folder):
-            raise ValueError
-        folder.exists()
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError: there is no such user's home
-        raise LearnerError(f"a learner's folder must be a path, not {path!r:.60}") from None
-    except OSError as error:
-        raise LearnerError(f"{shown(path)}: {error.strerror or error}") from None
-    return folder
-
-
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a folder made for nothing is removed again."""
+    """Hold the folder's lock; a folder that was made for it and stays empty is removed again."""
     if folder.exists() and not folder.is_dir():
         raise LearnerError(f"{shown(folder)}: expected a folder for the learner, found a file")
     lock = FolderLock(folder)
@@ -73,16 +58,16 @@ def alone_in(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> None:
-    """Write a learner; the one that was there stays until the new one is whole.
+def write_learned(folder: Path, settings: dict[str, Any], learned: AnyLearned) -> None:
+    """Write a learner into a folder whose lock the caller holds.
 
-    Nobody else may write into the folder meanwhile.
+    The one that was there stays until the new one is whole.
     """
     own, tensors = learned.saved()
     explanation, side = learned.explanation, learned.image_size
     pictures = [example.image for example in explanation.examples]
-    shown_images = np.stack(pictures) if pictures else np.empty((0, side, side, 3), np.uint8)
-    tensors = {**tensors, "examples": torch.from_numpy(shown_images)}
+    stacked = np.stack(pictures) if pictures else np.empty((0, side, side, 3), np.uint8)
+    tensors = {**tensors, "examples": torch.from_numpy(stacked)}
     weights = folder / _name_of(tensors)
     with atomic_file(weights, "writing the learner") as file:
         file.write(to_safetensors(tensors))
@@ -92,7 +77,7 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> N
         "network": learned.config.network,
         "labels": list(learned.labels),
         "sizes": list(learned.sizes),
-        "image_size": learned.image_size,
+        "image_size": side,
         "normalization": {"mean": learned.normalization.mean, "std": learned.normalization.std},
         "history": list(learned.history),
         "explanation": {
@@ -107,13 +92,8 @@ def write_learned(folder: Path, settings: dict[str, Any], learned: Learned) -> N
     }
     # As it will be read again, so that its checksum will be the same: options may hold paths.
     body = json.loads(json.dumps(body, default=str))
-    record = {
-        "format": FORMAT,
-        "version": VERSION,
-        "weights": weights.name,
-        "checksum": _checksum_of(body),
-        "learner": body,
-    }
+    record = {"format": FORMAT, "version": VERSION, "weights": weights.name}
+    record |= {"checksum": _checksum_of(body), "learner": body}
     write_atomically(folder / HEAD, json.dumps(record, indent=1) + "\n", "writing the learner")
     sweep(folder, weights.name)
 
@@ -126,37 +106,35 @@ def sweep(folder: Path, kept: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def read_head(folder: Path) -> dict[str, Any]:
-    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
-    return _reading(folder, lambda head: head)
-
-
 def read_learned(
     folder: Path, device: str, allow_import: Collection[str]
-) -> tuple[dict[str, Any], Learned]:
+) -> tuple[dict[str, Any], AnyLearned]:
     """Return the parameters and what was learned; import only code that the user allowed."""
 
-    def read(head: dict[str, Any]) -> tuple[dict[str, Any], Learned]:
+    def read(head: dict[str, Any]) -> tuple[dict[str, Any], AnyLearned]:
         _, tensors = read_safetensors(folder / head["weights"])
         if _name_of(tensors) != head["weights"]:
             raise ValueError("the checksum of its weights differs")
         body = head["learner"]
         settings = {**body["settings"], "device": device}
-        named = {"method": body["method"], "network": body["network"]}
-        for values in (settings, named):
+        for values in (settings, body):
             refuse_code(values, shown(folder / HEAD), allow_import)
-        config, normalization = run_config(settings, named), body["normalization"]
+        config, noted = resolve(settings, body), body["explanation"]
+        pairs = zip(tensors["examples"].numpy(), noted["examples"], strict=True)
+        examples = [Example(image, label, score) for image, (label, score) in pairs]
+        by_class = dict(noted["by_class"])
+        mean, std = (tuple(body["normalization"][key]) for key in ("mean", "std"))
         common = {
             "config": config,
             "placement": Placement.of(config),
             "labels": tuple(body["labels"]),
             "sizes": tuple(body["sizes"]),
             "image_size": body["image_size"],
-            "normalization": Normalization(
-                tuple(normalization["mean"]), tuple(normalization["std"])
-            ),
+            "normalization": Normalization(mean, std),
             "history": tuple(body["history"]),
-            "explanation": _explanation(body["explanation"], tensors["examples"]),
+            "explanation": Explanation(
+                noted["name"], noted["seen"], noted["accepted"], by_class, examples
+            ),
         }
         kind = Featured if body.get("features") else Trained
         return settings, kind.restored(body, tensors, common)
@@ -164,26 +142,26 @@ def read_learned(
     return _reading(folder, read)
 
 
-def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
-    """Return what is read of a learner, given its checked head.
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return `learner.json`, checked, and the `bytes` on the disk, without reading the weights."""
+    return _reading(folder, lambda head: head)
 
-    Another process may put a newer learner there meanwhile: then that one is read. What is not as
-    it was written, or cannot be read, is refused in a sentence.
+
+def _reading(folder: Path, read: Callable[[dict[str, Any]], Result]) -> Result:
+    """Return what a function reads of a learner, given its checked head.
+
+    Another process may replace the learner meanwhile: then the newer one is read. What is not as it
+    was written is refused in a sentence.
     """
     try:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return read(_head_of(folder))
-        except FileNotFoundError:
-            return read(_head_of(folder))
+        return read(_head_of(folder))
     except DistillMatchError:
         raise
     except _DAMAGE as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise LearnerError(f"{shown(folder)}: not a whole learner ({reason})") from None
-    except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else folder
-        reason = error.strerror or str(error)
-        raise LearnerError(f"{shown(where)}: {reason} while reading the learner") from None
 
 
 def _head_of(folder: Path) -> dict[str, Any]:
@@ -207,19 +185,7 @@ def _head_of(folder: Path) -> dict[str, Any]:
     return head
 
 
-def _explanation(saved: dict[str, Any], pictures: Tensor) -> Explanation:
-    pairs = zip(pictures.numpy(), saved["examples"], strict=True)
-    return Explanation(
-        name=saved["name"],
-        seen=saved["seen"],
-        accepted=saved["accepted"],
-        by_class=dict(saved["by_class"]),
-        examples=[Example(image, label, score) for image, (label, score) in pairs],
-    )
-
-
 def _name_of(tensors: dict[str, Tensor]) -> str:
-    """Return the name of the file of weights, which is made of their content."""
     return f"weights-{checksum('', tensors)}.safetensors"
 
 

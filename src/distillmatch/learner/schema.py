@@ -46,17 +46,17 @@ class LeftOut(BaseModel):
 
 
 class FineTuned(BaseModel):
-    """What held-out images told of a tuned copy of the network, in percent."""
+    """The comparison of a tuned copy of the network on held-out images, in percent."""
 
     epochs: Count
     kept: Truth
     bytes: Count
     """The size of the copy, if it is kept."""
     labeled: Count
-    """Labeled images held out, and what share of them the `frozen` network tells right alone."""
+    """Labeled images held out, and the accuracy of the `frozen` network alone on them."""
     frozen: Percent
     tuned: Percent
-    """The share with the tuned copy beside it, or None where none was tuned."""
+    """The accuracy with the tuned copy beside it, or None where none was tuned."""
     past: Count
     """Unlabeled images held out that look like past classes."""
     same: Percent

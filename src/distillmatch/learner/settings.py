@@ -1,4 +1,4 @@
-"""From an estimator's parameters to the configuration that methods and trainer are given."""
+"""From a learner's parameters to the configuration that methods and trainer are given."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +18,17 @@ TRAINING_KEYS = ("epochs", "batch", "unlabeled_batch", "coreset", "learning_rate
 """What method 'features', which trains nothing, has no use for."""
 LEARNER_KEYS = ("method", "network", "image_size", "seed", "device", *TRAINING_KEYS)
 """What a learner of one's own images has under the same names as a run."""
-LASTING = ("method", "recipe", "network", "image_size", "coreset", "seed")
+OTHER_KEYS = {*RunConfig.model_fields} - {*StreamConfig.model_fields, *LEARNER_KEYS, "options"}
+OTHER_KEYS |= {"recipe"}
+"""What `options` may have of a run; all else there belongs to the method."""
+LASTING = ("method", "recipe", "network", "coreset", "seed")
 """What cannot change once something is learned: networks and stored images belong to it."""
 FEATURES = "features"
 """The method that keeps statistics of a pretrained network's features, and trains no network."""
 IDENTITY = "identity"
 """The network where features are given instead of images."""
 AUTO = "auto"
+PRETRAINED = {"method": FEATURES, "network": efficientnet_lite.NAME}
 FROM_SCRATCH: dict[str, Any] = {
     "method": "worldmatch",
     "network": "wrn-28-2",
@@ -59,86 +63,54 @@ def plain(parameters: Parameters) -> dict[str, Any]:
     return values | {"options": plain(options)} if isinstance(options, dict) else values
 
 
-def chosen(parameters: Parameters, named: Parameters | None = None) -> dict[str, Any]:
-    """Return parameters with a method and a network in place of 'auto', and a size of the coreset.
+def resolve(parameters: Parameters, chosen: Parameters | None = None) -> RunConfig:
+    """Return the configuration of plain parameters, or refuse them.
 
-    Where something was learned, `named` has its method and network. Else, where weights are at
-    hand, features of a pretrained network are learned from, and where none are, a small network is
-    trained from scratch, with a small coreset.
+    'auto' stands for the `chosen` method and network of what was learned. Without any, features of
+    a pretrained network are learned from where weights are at hand; else a small network is trained
+    from scratch, with a small coreset.
     """
-    left_to_us = parameters["method"] == AUTO
-    if named is None:
-        named = FROM_SCRATCH
-        if parameters["method"] == FEATURES or (left_to_us and _has_weights(parameters)):
-            named = {"method": FEATURES, "network": efficientnet_lite.NAME}
-    found = dict(parameters)
-    found |= {key: named[key] for key in ("method", "network") if parameters[key] == AUTO}
-    ours = FROM_SCRATCH if left_to_us and found["method"] == FROM_SCRATCH["method"] else {}
-    if found["coreset"] is None:
-        found["coreset"] = ours.get("coreset", 0)
-    if ours and isinstance(found["options"], dict | None):
-        found["options"] = ours.get("options", {}) | (found["options"] or {})
-    return found
-
-
-def _has_weights(parameters: Parameters) -> bool:
-    network = parameters["network"]
-    if _pretrained(parameters) is not None or network in (efficientnet_lite.NAME, IDENTITY):
-        return True
-    return bool(network == AUTO and efficientnet_lite.has_pretrained())
-
-
-def _pretrained(parameters: Parameters) -> Any:
-    """Return the file of weights, which `options` may name, too."""
-    options = parameters["options"]
-    named = options.get("pretrained") if isinstance(options, dict) else None
-    return parameters.get("pretrained") or named
-
-
-def missed(parameters: Parameters, config: RunConfig) -> str | None:
-    """Return the sentence on what is missed where both method and network were left to us."""
-    left_to_us = parameters["method"] == parameters["network"] == AUTO
-    if left_to_us and config.method != FEATURES:
-        return MISSED.format(method=config.method, network=config.network)
-    return None
-
-
-def run_config(parameters: Parameters, named: Parameters | None = None) -> RunConfig:
-    """Return the configuration of plain parameters, with `options` where it belongs.
-
-    What is wrong with them is said. `named` is as in `chosen`.
-    """
-    parameters = chosen(parameters, named)
-    options = parameters["options"] or {}
+    method, network = parameters["method"], parameters["network"]
+    coreset, options = parameters["coreset"], parameters["options"] or {}
     if not isinstance(options, dict):
         raise ConfigError(f"options must be names with values, not {options!r}")
-    further = set(RunConfig.model_fields) - set(StreamConfig.model_fields) - {*LEARNER_KEYS}
-    further = {*further, "recipe"} - {"options"}
-    of_run = {name: value for name, value in options.items() if name in further}
-    of_run |= {name: parameters[name] for name in LEARNER_KEYS}
-    of_method = {name: value for name, value in options.items() if name not in further}
-    config = RunConfig(**of_run | {"pretrained": _pretrained(parameters)}, options=of_method)
+    pretrained = parameters.get("pretrained") or options.get("pretrained")
+    if chosen is None:
+        has_weights = pretrained is not None or network in (efficientnet_lite.NAME, IDENTITY)
+        has_weights |= network == AUTO and efficientnet_lite.has_pretrained()
+        features = method == FEATURES or (method == AUTO and has_weights)
+        chosen = PRETRAINED if features else FROM_SCRATCH
+    if method == AUTO and chosen["method"] == FROM_SCRATCH["method"]:
+        coreset = FROM_SCRATCH.get("coreset", 0) if coreset is None else coreset
+        options = FROM_SCRATCH.get("options", {}) | options
+    of_run = {key: options[key] for key in options if key in OTHER_KEYS}
+    of_run |= {key: parameters[key] for key in LEARNER_KEYS}
+    of_run |= {"method": chosen["method"]} if method == AUTO else {}
+    of_run |= {"network": chosen["network"]} if network == AUTO else {}
+    of_run |= {"coreset": coreset or 0, "pretrained": pretrained}
+    of_method = {key: options[key] for key in options if key not in OTHER_KEYS}
+    config = RunConfig(**of_run, options=of_method)
     limits = Limits(**{key: parameters[key] for key in Limits.model_fields if key in parameters})
+    return _checked(config, limits)
+
+
+def _checked(config: RunConfig, limits: Limits) -> RunConfig:
+    """Refuse what a learner cannot do, or would ignore."""
     if limits.fine_tune and config.network == IDENTITY:
         raise ConfigError("fine_tune needs images: vectors of features have no network to tune")
-    if config.method == FEATURES:
-        _check_features(config)
-        return config
-    if limits.fine_tune:
-        raise ConfigError(
-            "fine_tune is for method 'features', which stands on a pretrained network; method "
-            f"'{config.method}' trains a network of its own"
-        )
-    method = find_method(config.method)
-    if method.memory == "everything":
-        raise ConfigError(
-            f"method '{config.method}' needs all images of earlier tasks, and a learner keeps none"
-        )
-    return with_options(config, method)
-
-
-def _check_features(config: RunConfig) -> None:
-    """Refuse what method 'features' would ignore, and networks without weights."""
+    if config.method != FEATURES:
+        if limits.fine_tune:
+            raise ConfigError(
+                "fine_tune is for method 'features', which stands on a pretrained network; method "
+                f"'{config.method}' trains a network of its own"
+            )
+        method = find_method(config.method)
+        if method.memory == "everything":
+            raise ConfigError(
+                f"method '{config.method}' needs all images of earlier tasks, and a learner keeps "
+                "none"
+            )
+        return with_options(config, method)
     fields = RunConfig.model_fields
     ignored = [key for key in TRAINING_KEYS if getattr(config, key) != fields[key].default]
     ignored += list(config.options)
@@ -147,44 +119,32 @@ def _check_features(config: RunConfig) -> None:
             f"{ignored[0]} is for methods that train a network, and method 'features' trains none; "
             f"leave it out, or name such a method, for example '{FROM_SCRATCH['method']}'"
         )
-    if config.network == IDENTITY:
-        return
-    check_network(config.network)
-    own = ":" in config.network and config.network.partition(":")[0] not in LIBRARIES
-    if config.pretrained is None and not own and config.network != efficientnet_lite.NAME:
-        raise ConfigError(
-            f"method 'features' needs network '{config.network}' with weights that it was trained "
-            "to; name their file (--pretrained FILE, in Python pretrained=FILE)"
-        )
-
-
-def continued_config(parameters: Parameters, before: RunConfig, image_size: int) -> RunConfig:
-    """Return the configuration to go on with, or refuse one that is not that of what was learned.
-
-    `image_size` is the size of the images that were learned.
-    """
-    named = {"method": before.method, "network": before.network}
-    _refuse_change("method", before.method, chosen(parameters, named)["method"])
-    config = run_config(parameters, named)
-    there, now = _lasting(before), _lasting(config)
-    there["image_size"] = image_size
-    if config.image_size is None:
-        now["image_size"] = image_size
-    for name, value in there.items():
-        _refuse_change(name, value, now.get(name))
+    if config.network != IDENTITY:
+        check_network(config.network)
+        own = ":" in config.network and config.network.partition(":")[0] not in LIBRARIES
+        if config.pretrained is None and not own and config.network != efficientnet_lite.NAME:
+            raise ConfigError(
+                f"method 'features' needs network '{config.network}' with weights that it was "
+                "trained to; name their file (--pretrained FILE, in Python pretrained=FILE)"
+            )
     return config
 
 
-def _lasting(config: RunConfig) -> dict[str, Any]:
-    """Return the values that cannot change once something is learned."""
-    values = {name: getattr(config, name) for name in LASTING}
-    if config.method == FEATURES:
-        return values
-    method = find_method(config.method)
-    options = method.Options(**config.options)
-    return {**values, **{name: getattr(options, name) for name in method.lasting_options}}
+def resolve_again(parameters: Parameters, before: RunConfig, image_size: int) -> RunConfig:
+    """Return the configuration to go on with, or refuse to change what was learned with."""
+    _refuse_change("method", before.method, parameters["method"], AUTO)
+    config = resolve(parameters, {"method": before.method, "network": before.network})
+    for name in LASTING:
+        _refuse_change(name, getattr(before, name), getattr(config, name))
+    _refuse_change("image_size", image_size, config.image_size, None)
+    if config.method != FEATURES:
+        method = find_method(config.method)
+        there, now = method.Options(**before.options), method.Options(**config.options)
+        for name in method.lasting_options:
+            _refuse_change(name, getattr(there, name), getattr(now, name))
+    return config
 
 
-def _refuse_change(name: str, there: Any, now: Any) -> None:
-    if now != there:
+def _refuse_change(name: str, there: Any, now: Any, *unset: Any) -> None:
+    if now != there and now not in unset:
         raise LearnerError(f"{name} is {there!r} in what was learned, and cannot become {now!r}")

@@ -1,26 +1,24 @@
-"""The folder in which a person's learner lives: `learn` feeds it, `read_state` looks into it."""
+"""A learner that lives in a folder: `learn` teaches it, `read_state` says what it is."""
 
 import hashlib
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distillmatch.engine import Progress, Snapshot
+from distillmatch.engine import Progress
 from distillmatch.errors import LearnerError
-from distillmatch.learner.accuracy import On, TestImages, accuracy_by_class, hold_out, measure
+from distillmatch.learner.accuracy import TestImages, accuracy_by_class, hold_out, measure
 from distillmatch.learner.environment import Place, paths_at, roots_of
 from distillmatch.learner.estimator import ContinualLearner
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Reader
-from distillmatch.learner.labels import Labeled, class_folders, read_labeled
+from distillmatch.learner.keeper import Keeper, unchanged
+from distillmatch.learner.labels import Labeled, class_folders
 from distillmatch.learner.saved import HEAD, UNFINISHED, Tell, alone_in, read_head, sweep
 from distillmatch.learner.video import Camera, Video
-from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
+from distillmatch.runs.checkpoints import Checkpoints
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.schema import LearnerCheckpoint
@@ -76,8 +74,7 @@ def learn(
         if test is not None:
             _refuse_overlap(test, labeled, unlabeled)
         name = shown(name or _task_name(labeled))
-        _refuse_outer(labeled.expanduser())
-        images = class_folders(labeled.expanduser()).with_contents()
+        images = _labeled_folders(labeled.expanduser())
         fingerprint = _fingerprint(images, unlabeled)
         if not again and (done := _learned_before(learner, name, fingerprint)):
             tell(
@@ -89,26 +86,32 @@ def learn(
         checkpoints = Checkpoints(state, LearnerCheckpoint)
         checkpoints.sweep()
         with StopRequest(tell) as stop, ExitStack() as reading:
-            reading.enter_context(stop.idle(f"before anything was learned; {_as_before(state)}"))
-            images, tests = _read_folders(learner, images, test, held_out)
+            reading.enter_context(stop.idle(f"before anything was learned; {unchanged(state)}"))
+            reader = learner.reader_for(images.items)
+            if test is not None:
+                found = class_folders(test.expanduser(), may_lack=True)
+                tests = TestImages.read("test", found, reader)
+            else:
+                held = hold_out(list(images.items), images.labels, held_out)
+                new = np.flatnonzero(held & ~learner.learned_before(images)).tolist()
+                found = images.part(new)._replace(problems=(), hidden=0)
+                images = images.part(np.flatnonzero(~held).tolist())
+                tests = TestImages.read("held-out", found, reader)
             before = {}
-            if learner.__sklearn_is_fitted__() and tests is not None:
+            if learner.__sklearn_is_fitted__():
                 before = accuracy_by_class(learner, tests)
-            keeper = _StateKeeper(
+            keeper = Keeper(
                 state, checkpoints, checkpoint_seconds, stop, tell, drop_unfinished, reading.close
             )
             learner.partial_fit(
-                images,
-                unlabeled=list(unlabeled),
-                name=name,
-                progress=progress,
-                checkpoint=keeper,
+                images, unlabeled=list(unlabeled), name=name, progress=progress, checkpoint=keeper
             )
             record = learner.history_[-1]
             record["fingerprint"] = fingerprint
-            if tests is not None and any(one.get("fine_tuned") for one in learner.history_[-2:]):
-                tests = tests.read_by(learner.reader_for([]))  # as the networks are now
-            if tests is not None:
+            if any(one.get("fine_tuned") for one in learner.history_[-2:]):
+                # The networks that read images may have changed.
+                tests = TestImages.read(tests.on, found, learner.reader_for([]))
+            if tests.labels or test is not None:
                 record["test"] = measure(learner, tests, record["added"], before)
                 record["left_out"]["test"] = len(tests.problems)
                 record["left_out"]["hidden"] += tests.hidden
@@ -138,73 +141,21 @@ def read_state(state: Path) -> dict[str, Any]:
     }
 
 
-@dataclass
-class _StateKeeper:
-    """Keeps the snapshots of a task in the state's folder, and stops the task when asked to.
-
-    `begin` is called once all images are read: from then on a signal waits for a snapshot.
-    """
-
-    state: Path
-    checkpoints: Checkpoints
-    seconds: float
-    stop: StopRequest
-    tell: Tell
-    drop: bool
-    begin: Callable[[], None]
-    fingerprint: str = ""
-    saved_at: float = field(default_factory=time.monotonic)
-
-    def found(self, fingerprint: str) -> Snapshot | None:
-        """Return where the task stands; refuse a checkpoint of a task with other images."""
-        self.begin()
-        self.fingerprint = fingerprint
-        if self.drop:
-            self.checkpoints.clear()
-        checkpoint, problems = self.checkpoints.load()
-        for problem in problems:
-            self.tell(f"{problem}; {'it' if checkpoint is None else 'a later one'} is not used")
-        if checkpoint is None:
-            return None
-        if checkpoint.values["fingerprint"] != fingerprint:
-            raise LearnerError(
-                f"{shown(self.state)}: an unfinished task was begun with other images or settings; "
-                "give the same to continue it, or drop it (drop_unfinished=True, "
-                "--drop-unfinished)"
-            )
-        self.tell(f"continuing the unfinished task in {shown(self.state)}")
-        return Snapshot(checkpoint.values["engine"], checkpoint.tensors)
-
-    def pause(self, take: Callable[[], Snapshot]) -> None:
-        """Write a checkpoint if one is due, or if the task is to stop."""
-        due = self.seconds and time.monotonic() - self.saved_at >= self.seconds
-        if due or self.stop.asked:
-            snapshot = take()
-            values = {"fingerprint": self.fingerprint, "engine": snapshot.values}
-            self.checkpoints.save(Checkpoint(values, snapshot.tensors))
-            self.saved_at = time.monotonic()
-        if self.stop.asked:
-            raise self.stop.interrupted(f"in the midst of a task; {_as_before(self.state)}")
-
-
-def _as_before(state: Path) -> str:
-    return f"{shown(state)} is as it was before it, and the same command continues"
-
-
 def _task_name(labeled: Path) -> str:
     """Return what a task is called by its folder: `march` for `march/labeled`, too."""
     folder = labeled.expanduser().absolute()
     return folder.parent.name if folder.name in GENERIC and folder.parent.name else folder.name
 
 
-def _refuse_outer(labeled: Path) -> None:
-    """Refuse the folder around the one that has the classes: `march` for `march/labeled`."""
+def _labeled_folders(labeled: Path) -> Labeled:
+    """Return the images of a task; refuse the folder around the one that has the classes."""
     for inner in (labeled / name for name in LABELED):
         if any(path.is_dir() for path in inner.glob("*")):
             raise LearnerError(
                 f"{shown(labeled)}: expected one folder of images for each class there, found a "
                 f"folder of such folders; did you mean {shown(inner)}?"
             )
+    return class_folders(labeled).with_contents()
 
 
 def _contents(images: Labeled) -> list[tuple[str, Label, str]]:
@@ -214,15 +165,15 @@ def _contents(images: Labeled) -> list[tuple[str, Label, str]]:
 
 
 def _tell_of_twins(images: Labeled, tell: Tell) -> None:
-    """Say which image came in the folders of two classes, if any did."""
+    """Name an image that is in the folders of two classes, if any is."""
     first: dict[str, tuple[str, Label]] = {}
     twins = []
     for where, label, content in _contents(images):
         other = first.setdefault(content, (where, label))
         if label != other[1]:
-            twins.append((other[1], label, other[0], where))
+            twins.append((other[1], shown(str(label)), other[0], where))
     if twins:
-        label, other_label, where, other_where = (shown(str(part)) for part in twins[0])
+        label, other_label, where, other_where = twins[0]
         more = f" (and {len(twins) - 1:,} more such images)" if len(twins) > 1 else ""
         tell(
             f"the same image is labeled '{label}' and '{other_label}': {where} and "
@@ -271,67 +222,37 @@ def _open(state: Path, settings: dict[str, Any], allow_import: Collection[str]) 
     """Return the learner of a state, or a new one in an empty folder."""
     given = {name: value for name, value in settings.items() if value is not None}
     if not (state / HEAD).exists():
-        others = [path for path in state.iterdir() if not _is_ours(path)]
-        if others:
-            raise LearnerError(
-                f"{shown(state)}: expected a learner or an empty folder, found {shown(others[0])}"
-            )
+        ours = ("run.lock", "checkpoints", "weights-", *UNFINISHED)
+        for path in state.iterdir():
+            if not path.name.startswith(ours):
+                raise LearnerError(
+                    f"{shown(state)}: expected a learner or an empty folder, found {shown(path)}"
+                )
         sweep(state, kept="")
         return ContinualLearner().set_params(**given)
-    record = read_head(state)
-    sweep(state, kept=record["weights"])
-    saved = record["learner"]["settings"]
+    head = read_head(state)
+    sweep(state, kept=head["weights"])
+    saved = head["learner"]
     allowed = {*allow_import, *(given[key] for key in ("method", "network") if key in given)}
     learner = ContinualLearner.load(state, given.get("device", "auto"), allow_import=allowed)
-    _forget_finished(state, len(record["learner"]["sizes"]))
-    if isinstance(given.get("options"), dict):
-        given["options"] = {**(saved["options"] or {}), **given["options"]}
-    return learner.set_params(**given)
-
-
-def _is_ours(path: Path) -> bool:
-    names = ("run.lock", "checkpoints")
-    return path.name in names or path.name.startswith((*UNFINISHED, "weights-"))
-
-
-def _forget_finished(state: Path, tasks: int) -> None:
-    """Remove the checkpoint of a task that was finished just before a process died."""
     checkpoints = Checkpoints(state, LearnerCheckpoint)
     checkpoint, problems = checkpoints.load()
-    if checkpoint is None and problems:
-        return  # what is wrong with it is said when the next task begins
-    if checkpoint is None or checkpoint.values["engine"]["task"] < tasks:
-        checkpoints.clear()
-
-
-def _read_folders(
-    learner: ContinualLearner, images: Labeled, test: Path | None, held_out: float
-) -> tuple[Labeled, TestImages | None]:
-    """Return what to learn from, and decoded already what to measure with, if anything."""
-    reader = learner.reader_for(images.items)
-    if test is not None:
-        found = class_folders(test.expanduser(), may_lack=True)
-        return images, _tests("test", found, reader)
-    held = hold_out(list(images.items), images.labels, held_out)
-    new = held & ~learner.learned_before(images)
-    tested = images.part(np.flatnonzero(new).tolist())._replace(problems=(), hidden=0)
-    kept = images.part(np.flatnonzero(~held).tolist())
-    return kept, _tests("held-out", tested, reader) if tested.labels else None
-
-
-def _tests(on: On, given: Labeled, reader: Reader) -> TestImages:
-    what = "test images" if on == "test" else "images held out"
-    rows, left = read_labeled(given, reader, what)
-    return TestImages(on, rows, left.labels, left.problems, left.hidden, given)
+    if checkpoint is None:
+        finished = not problems
+    else:
+        finished = checkpoint.values["engine"]["task"] < len(saved["sizes"])
+    if finished:
+        checkpoints.clear()  # of a task that was finished just before its process died
+    if isinstance(given.get("options"), dict):
+        given["options"] = {**(saved["settings"]["options"] or {}), **given["options"]}
+    return learner.set_params(**given)
 
 
 def _refuse_overlap(test: Path, labeled: Path, unlabeled: Sequence[Place | Camera]) -> None:
     """Refuse a test folder whose images would be learned from."""
     tested = test.expanduser().resolve()
-    on_disk = [place for place in unlabeled if not isinstance(place, Camera)]
-    others: list[tuple[str, Place]] = [("labeled", labeled)]
-    others += [("unlabeled", place) for place in on_disk]
-    for kind, place in others:
+    on_disk = [("unlabeled", place) for place in unlabeled if not isinstance(place, Camera)]
+    for kind, place in [("labeled", labeled), *on_disk]:
         for learned in roots_of(place):
             if tested.is_relative_to(learned) or learned.is_relative_to(tested):
                 raise LearnerError(

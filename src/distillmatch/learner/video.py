@@ -18,11 +18,9 @@ from distillmatch.sources.walk import shown
 SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".ts", ".3gp")
 """Of files that are taken for videos."""
 CAMERA, STREAMS = "camera:", ("rtsp://", "rtmp://")
-"""How the name of a camera begins, here or in the network."""
-SEEK_SECONDS = 20.0
-"""Frames further apart than this are jumped to; those in between need not be decoded."""
+"""How the name of a camera begins, on this machine or in the network."""
 DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
-"""The format and the name of the camera with a number, by platform; elsewhere it is named."""
+"""Format and name of the camera with a number, by platform."""
 _EARLY = 1e-6
 """Seconds by which a frame may come before its time."""
 
@@ -36,14 +34,20 @@ class Video:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path).expanduser())
-        _check_positive("every", self.every)
+        _check_positive(every=self.every)
 
     def frames(self) -> list["VideoFrame"]:
         """Return the frames that are used, none of them decoded yet."""
         if not self.path.is_file():
             raise LearnerError(f"{shown(self.path)}: expected a video there, found nothing")
         with _opened(str(self.path), None, what=shown(self.path)) as (container, stream):
-            seconds = _length(container, stream)
+            if stream.duration is not None:
+                seconds = float(stream.duration * stream.time_base)
+            elif container.duration is not None:
+                seconds = container.duration / 1e6
+            else:  # its head does not say, but its packets do
+                times = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
+                seconds = float((max(times) - min(times)) * stream.time_base) if times else 0.0
         count = max(1, math.ceil(seconds / self.every - _EARLY))
         return [VideoFrame(self, number * self.every) for number in range(count)]
 
@@ -56,7 +60,7 @@ class VideoFrame(NamedTuple):
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{shown(self.video.path)}, second {self.at:g}"
 
 
@@ -72,8 +76,7 @@ class Camera:
     minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        _check_positive("every", self.every)
-        _check_positive("minutes", self.minutes)
+        _check_positive(every=self.every, minutes=self.minutes)
 
     @property
     def frames(self) -> int:
@@ -109,60 +112,36 @@ def is_camera(name: str) -> bool:
     return name.startswith((CAMERA, *STREAMS))
 
 
-def has_reader() -> bool:
-    """Return whether videos can be read here."""
-    return find_spec("av") is not None
-
-
 def decode_frames(frames: Sequence[VideoFrame]) -> Iterator[Image.Image | str]:
-    """Yield frames of one video, in the order of time, or the reason why there is none."""
+    """Yield frames of one video, in the order of time, or the reason why there is none.
+
+    Shortly after its end, the last picture is given.
+    """
     video, reason, done = frames[0].video, "the video ends before", 0
     try:
         with _opened(str(video.path), None, what=shown(video.path)) as (container, stream):
-            for image in _images_at(container, stream, frames):
+            start = float((stream.start_time or 0) * stream.time_base)
+            pictures, picture, at = container.decode(stream), None, 0.0
+            for frame in frames:
+                while picture is None or at < frame.at - _EARLY:
+                    following = next(pictures, None)
+                    if following is None:
+                        break
+                    picture = following
+                    at = 0.0 if picture.time is None else picture.time - start
+                if picture is None or at + max(1.0, video.every) < frame.at:
+                    break
+                yield _upright(picture)
                 done += 1
-                yield image
     except (LearnerError, OSError) as error:
         reason = f"the video is damaged ({error})"
     yield from [reason] * (len(frames) - done)
 
 
-def _images_at(container: Any, stream: Any, frames: Sequence[VideoFrame]) -> Iterator[Image.Image]:
-    """Yield what a video shows at the times of some frames, as far as it goes.
-
-    Its last picture stands for what is shown shortly after it. Long stretches are jumped over.
-    """
-    start = float((stream.start_time or 0) * stream.time_base)
-    pictures, picture, at = container.decode(stream), None, 0.0
-    for video, time in frames:
-        if picture is not None and time - at > SEEK_SECONDS:
-            container.seek(int((time + start) / stream.time_base), stream=stream)
-            pictures = container.decode(stream)
-        while picture is None or at < time - _EARLY:
-            following = next(pictures, None)
-            if following is None:
-                if picture is None or at + max(1.0, video.every) < time:
-                    return
-                break
-            picture = following
-            at = 0.0 if picture.time is None else picture.time - start
-        yield _upright(picture)
-
-
-def _length(container: Any, stream: Any) -> float:
-    """Return how many seconds a video lasts; where its head does not say, its packets do."""
-    if stream.duration is not None:
-        return float(stream.duration * stream.time_base)
-    if container.duration is not None:
-        return float(container.duration / 1e6)
-    times = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
-    return float((max(times) - min(times)) * stream.time_base) if times else 0.0
-
-
 @contextmanager
 def _opened(place: str, format_name: str | None, what: str) -> Iterator[tuple[Any, Any]]:
-    """Open a video or a camera; say what is wrong with one that is none."""
-    if not has_reader():
+    """Open a video or a camera; explain why one cannot be opened."""
+    if find_spec("av") is None:
         raise ConfigError(
             f"{what}: reading videos and cameras needs av, not installed here: "
             "pip install 'distillmatch[video]'"
@@ -187,6 +166,7 @@ def _upright(frame: Any) -> Image.Image:
     return image.rotate(turn, expand=True) if turn else image
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise LearnerError(f"{name} must be more than 0, not {value}")
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise LearnerError(f"{name} must be more than 0, not {value}")

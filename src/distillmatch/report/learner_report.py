@@ -1,4 +1,4 @@
-"""What is to be said of a learner, in words and in tables of the terminal; the page says the same.
+"""Words and tables on a learner, for the terminal and its page.
 
 A record is `distillmatch.learner.schema.Record`, and a summary what `read_state` returns.
 """
@@ -26,7 +26,7 @@ FEW = 10
 DOUBTFUL = 0.5
 """Share of right answers for a class below which images taken for it are doubtful."""
 LOST, BEHIND, BELOW = 10.0, 2.0, 10.0
-"""Points of accuracy lost, behind the nearest class mean, and of acceptance: worth saying."""
+"""Points of accuracy lost, behind the nearest class mean, and of acceptance: worth a warning."""
 
 
 class Best(NamedTuple):
@@ -66,14 +66,15 @@ def confusions(record: Record) -> list[tuple[str, str, int, int]]:
 
 def precision_by_answer(record: Record) -> dict[str, float]:
     """Return the share of test images answered with a class that were of it."""
-    every, answered = answers_of(record), Counter[str]()
-    for answers in every.values():
+    answered: Counter[str] = Counter()
+    for answers in answers_of(record).values():
         answered.update(answers)
-    return {one: every.get(one, {}).get(one, 0) / n for one, n in answered.items() if n}
+    found = answers_of(record)
+    return {one: found.get(one, {}).get(one, 0) / count for one, count in answered.items() if count}
 
 
 def lead_sentence(summary: Record) -> str:
-    """Say how the learner stands."""
+    """Return how the learner stands."""
     record, known = summary["history"][-1], plural(len(summary["labels"]), "class", "classes")
     said, test = (
         f"After the task “{shown(record['name'])}” the learner knows {known}",
@@ -91,19 +92,11 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
     if not test:
         return found
     if test["all"] is not None:
-        guessing = f"Guessing would tell {_chance(record):.1f} % right"
-        if test.get("nearest_mean") is not None:
-            guessing += ", the nearest class mean on the same features "
-            guessing += f"{test['nearest_mean']:.1f} %"
-        found.append(f"{guessing}; the learner tells {test['all']:.1f} %.")
-    best = best_by_class(history)
-    lost = sum(one.best - one.now for one in best.values()) / max(1, len(best))
-    if lost >= ROUNDING:
-        label, worst = max(best.items(), key=lambda pair: pair[1].best - pair[1].now)
+        mean = test.get("nearest_mean")
+        mean = "" if mean is None else f", the nearest class mean on the same features {mean:.1f} %"
         found.append(
-            f"Beside the best that each class ever was, {lost:.1f} points are lost on average; "
-            f"most by {shown(label)}: {worst.best:.1f} % after “{worst.task}”, {worst.now:.1f} % "
-            "now."
+            f"Guessing would tell {_chance(record):.1f} % right{mean}; the learner tells "
+            f"{test['all']:.1f} %."
         )
     if record["number"] > 1:
         found.append(_forgotten_sentence(test["forgotten"], test["old_before"]))
@@ -113,8 +106,8 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
         accepted = f"{test['accepted']:.1f} % of the known test images are accepted"
         found.append(f"With --reject, {accepted}{asked}.")
     if test["images"]:
-        images = plural(test["images"], "image")
-        found.append(f"Measured on {images} {MEASURED_ON.get(test['on'], test['on'])}.")
+        where = MEASURED_ON.get(test["on"], test["on"])
+        found.append(f"Measured on {plural(test['images'], 'image')} {where}.")
     else:
         found.append("The test folder has no image of a learned class.")
     if test["unknown"]:
@@ -123,25 +116,24 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
 
 
 def fine_tuning_sentences(record: Record) -> list[str]:
-    """Say whether a tuned copy of the network is used, and what held-out images tell of it."""
+    """Return whether a tuned copy of the network is used, with both accuracies."""
     told = record.get("fine_tuned")
     if not told:
         return []
     if told["tuned"] is None:
         lacking = f"only {plural(told['past'], 'camera image')} held out show classes of the past"
-        if not told["labeled"]:
-            lacking = "a class needs four labels for that"
+        lacking = lacking if told["labeled"] else "a class needs four labels for that"
         return [f"The network was not tuned, since nothing could tell if it helps: {lacking}."]
     used = "is used beside the frozen one" if told["kept"] else "is not used"
-    said = f"A copy of the network was tuned and {used}: of "
-    said += f"{plural(told['labeled'], 'labeled image')} held out the frozen network alone tells "
-    said += f"{told['frozen']:.1f} % right, with the copy {told['tuned']:.1f} %"
-    if told["kept"] and told["tuned"] <= told["frozen"]:
-        said += ", and is surer of it"
+    past = ""
     if told["past"] and told["same"] is not None:
-        past = plural(told["past"], "camera image")
-        said += f"; of {past} held out that look like past classes {told['same']:.1f} % stay so"
-    return [f"{said}."]
+        past = f"; of {plural(told['past'], 'camera image')} held out that look like past classes "
+        past += f"{told['same']:.1f} % stay so"
+    return [
+        f"A copy of the network was tuned and {used}: of {plural(told['labeled'], 'image')} with "
+        f"labels held out the frozen network alone tells {told['frozen']:.1f} % right, with the "
+        f"copy {told['tuned']:.1f} %{past}."
+    ]
 
 
 def _forgotten_sentence(lost: float | None, before: float | None) -> str:
@@ -155,12 +147,11 @@ def _forgotten_sentence(lost: float | None, before: float | None) -> str:
 
 
 def environment_sentences(record: Record) -> list[str]:
-    """Say what unlabeled images were met, what became of them, and what was left out."""
+    """Return what unlabeled images there were, what became of them, and what was left out."""
     found = ["No unlabeled images were found."]
     if record["seen"]:
         read = f", {record['kept']:,} of them read" if record["kept"] < record["seen"] else ""
-        if record["unreadable"]:
-            read += f" ({record['unreadable']:,} could not be)"
+        read += f" ({record['unreadable']:,} could not be)" if record["unreadable"] else ""
         seen = f"{plural(record['seen'], 'unlabeled image')} seen{read}, none stored"
         found = [f"{seen}; {_use_of_unlabeled(record)}."]
     if record["accepted"] and (precision := precision_by_answer(record)):
@@ -174,21 +165,26 @@ def environment_sentences(record: Record) -> list[str]:
         verb = "looks" if record["rejected"] == 1 else "look"
         found.append(f"{record['rejected']:,} of {record['kept']:,} {verb} like no class.")
     left_out = record.get("left_out") or {}
-    kinds = (
-        (left_out.get("labeled"), "file in the labeled folder", "files in the labeled folder"),
-        (left_out.get("test"), "file in the test folder", "files in the test folder"),
-        (record["unreadable"], "unlabeled file", "unlabeled files"),
-        (left_out.get("hidden"), "hidden entry", "hidden entries"),
-    )
-    if parts := ", ".join(plural(count, one, many) for count, one, many in kinds if count):
-        examples = "; ".join(shown(said) for said in left_out.get("for_example", []))
-        named = f" For example: {examples}." if examples else ""
-        found.append(f"Left out, because they are no images that can be read: {parts}.{named}")
+    parts = [
+        plural(count, one, many)
+        for count, one, many in (
+            (left_out.get("labeled"), "file in the labeled folder", "files in the labeled folder"),
+            (left_out.get("test"), "file in the test folder", "files in the test folder"),
+            (record["unreadable"], "unlabeled file", "unlabeled files"),
+            (left_out.get("hidden"), "hidden entry", "hidden entries"),
+        )
+        if count
+    ]
+    if parts:
+        named = "; ".join(shown(said) for said in left_out.get("for_example", []))
+        named = f" For example: {named}." if named else ""
+        unread = f"Left out, because they are no images that can be read: {', '.join(parts)}."
+        found.append(unread + named)
     return found
 
 
 def _use_of_unlabeled(record: Record) -> str:
-    """Say whether unlabeled images were taken for known classes, and else what they were for."""
+    """Return whether unlabeled images were taken for known classes, and else their use."""
     accepted, refined = record["accepted"], _has_statistics(record)
     if accepted:
         count = sum(number > 0 for number in record["accepted_by_class"].values())
@@ -210,7 +206,7 @@ def _use_of_unlabeled(record: Record) -> str:
 
 def warnings_of(history: Sequence[Record]) -> list[str]:
     """Return what a person should know of the last task, and what to try, in plain words."""
-    record, found = history[-1], []
+    record, test, found = history[-1], _test(history[-1]), []
     few = [label for label, count in record["labeled_by_class"].items() if count < FEW]
     if few:
         found.append(
@@ -222,23 +218,18 @@ def warnings_of(history: Sequence[Record]) -> list[str]:
             "Only one label of each class: predict --reject works, and camera images are learned "
             "from, as soon as a class has two."
         )
-    if record["test"]:
-        found += _warnings_of_test(history)
-    elif record["number"] > 1:
-        found.append("Nothing was tested. Give a folder of images of all classes with --test.")
-    return found
-
-
-def _warnings_of_test(history: Sequence[Record]) -> list[str]:
-    record, found = history[-1], []
-    test, by_class = record["test"], record["test"]["by_class"]
+    if not test:
+        if record["number"] > 1:
+            found.append("Nothing was tested. Give a folder of images of all classes with --test.")
+        return found
     remedy = "Try more labels of them"
     if "statistics_bytes" in record:
         remedy += ", or camera images that show them."
     else:
         remedy += "" if record["stored"] else ", stored images in a new learner (--coreset 75)"
         remedy += ", or a pretrained network: pip install 'distillmatch[pretrained]'."
-    by_chance = [label for label, right in by_class.items() if right <= _chance(record)]
+    by_class, chance = test["by_class"], _chance(record)
+    by_chance = [label for label, right in by_class.items() if right <= chance]
     if by_chance and len(by_class) > 1:
         found.append(f"No better than guessing: {listed(by_chance)}. {remedy}")
     lost = {label: one.best - one.now for label, one in best_by_class(history).items()}
@@ -253,15 +244,12 @@ def _warnings_of_test(history: Sequence[Record]) -> list[str]:
             f"The nearest class mean would be better by {nearest - right:.1f} points: the "
             "camera's images did harm. Try other ones, or learn without."
         )
-    small = [label for label, row in answers_of(record).items() if sum(row.values()) < FEW]
-    if small:
-        found.append(f"Tested on fewer than {FEW} images: {listed(small)}. Such figures are rough.")
     precision, taken = precision_by_answer(record), record["accepted_by_class"]
     doubtful = [label for label in taken if precision.get(label, 0.0) < DOUBTFUL]
     if precision and doubtful:
-        count = sum(taken[one] for one in doubtful)
+        number = sum(taken[label] for label in doubtful)
         found.append(
-            f"Doubtful: {plural(count, 'camera image was', 'camera images were')} taken for "
+            f"Doubtful: {plural(number, 'camera image was', 'camera images were')} taken for "
             f"{listed(doubtful)}, and such answers are wrong more often than right. Look at some "
             "of them (distillmatch review), or add labels of these classes."
         )
@@ -314,31 +302,29 @@ def state_table(summary: Record) -> Table:
 
 def state_rows(summary: Record) -> list[tuple[str, str]]:
     """Return what a learner is made of, what it keeps, and how it stands."""
-    settings, history = summary["settings"], summary["history"]
-    labels, last = ", ".join(shown(str(one)) for one in summary["labels"]), history[-1:]
+    settings, history, record = summary["settings"], summary["history"], summary["history"][-1]
+    labels = ", ".join(shown(str(one)) for one in summary["labels"])
     rows = [
-        ("classes", f"{len(summary['labels'])}: {labels}" if labels else "none yet"),
+        ("classes", f"{len(summary['labels'])}: {labels}"),
         ("tasks", f"{len(history)}: {', '.join(shown(one['name']) for one in history)}"),
         ("method", str(settings["method"])),
         ("network", str(settings["network"])),
         ("images", f"{summary['image_size']} px square"),
+        ("on disk", size_shown(summary["bytes"])),
     ]
-    if not any(map(_has_statistics, last)):
+    weights, stored = size_shown(record["weights_bytes"]), size_shown(record["stored_bytes"])
+    if _has_statistics(record):
+        copy = (record.get("fine_tuned") or {}).get("bytes")
+        tuned = f", and of a tuned copy {size_shown(copy)}" if copy else ""
+        statistics = f"{size_shown(record['statistics_bytes'])}, of the classes' features"
+        rows += [("weights", f"{weights}, frozen{tuned}"), ("statistics", statistics)]
+        rows += [("fine-tuning", said) for said in fine_tuning_sentences(record)]
+        rows.append(("photographs", "none, but a few small examples for the report"))
+    else:
+        images = f"{record['stored']:,} ({stored})" if record["stored"] else "none"
         rows.append(("epochs a task", f"{settings['epochs']:,}"))
-    rows.append(("on disk", size_shown(summary["bytes"])))
-    for record in last:
-        weights, stored = size_shown(record["weights_bytes"]), size_shown(record["stored_bytes"])
-        if _has_statistics(record):
-            statistics = f"{size_shown(record['statistics_bytes'])}, of the classes' features"
-            copy = (record.get("fine_tuned") or {}).get("bytes")
-            tuned = f", and of a tuned copy {size_shown(copy)}" if copy else ""
-            rows += [("weights", f"{weights}, frozen{tuned}"), ("statistics", statistics)]
-            rows += [("fine-tuning", said) for said in fine_tuning_sentences(record)]
-            rows.append(("photographs", "none, but a few small examples for the report"))
-        else:
-            images = f"{record['stored']:,} ({stored})" if record["stored"] else "none"
-            rows += [("networks", weights), ("stored images", images)]
-        rows += [(name, f"{value:.4g}") for name, value in record["values"].items()]
+        rows += [("networks", weights), ("stored images", images)]
+    rows += [(name, f"{value:.4g}") for name, value in record["values"].items()]
     if summary["unfinished"]:
         rows.append(("unfinished", "a task was interrupted; the same command continues it"))
     if summary["busy"]:

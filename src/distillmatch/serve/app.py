@@ -65,22 +65,20 @@ class Review:
         self.groups = group_images(camera.judged, self.uncertainty, self.classes)
 
     def page(self) -> dict[str, Any]:
-        """Return everything the page shows but the pictures.
-
-        A group's gain is the sum of the uncertainties of its images without a label: about as many
-        answers the learner does not know.
-        """
+        """Return everything the page shows but the pictures; groups with the largest gain first."""
         given = [self.labels.of(number) for number in range(len(self.camera.shots))]
         gains = self.uncertainty * [label is None for label in given]
         names = [shot.name for shot in self.camera.shots]
+        rows = self.camera.judged.probabilities
+        best = np.argsort(-rows, axis=1, kind="stable")[:, :GUESSES].tolist()
+        guesses = [
+            [(self.classes[number], round(float(row[number]), 3)) for number in numbers]
+            for row, numbers in zip(rows, best, strict=True)
+        ]
         uncertainty = self.uncertainty.round(3).astype(float).tolist()
-        return {
-            **self._status(),
-            "images": list(zip(names, self._guesses(), given, uncertainty, strict=True)),
-            "groups": [
-                asdict(group) for group in sorted(self.groups, key=lambda g: -gains[g.images].sum())
-            ],
-        }
+        groups = sorted(self.groups, key=lambda group: -gains[group.images].sum())
+        images = list(zip(names, guesses, given, uncertainty, strict=True))
+        return {**self._status(), "images": images, "groups": [asdict(one) for one in groups]}
 
     def give(self, numbers: Sequence[int], label: str | None) -> dict[str, Any]:
         """Label images, and return what changed."""
@@ -121,14 +119,6 @@ class Review:
                 image = Image.fromarray(decode_image(file, THUMB_SIDE))
         image.save(made, "JPEG", quality=85)
         return made.getvalue()
-
-    def _guesses(self) -> list[list[tuple[str, float]]]:
-        rows = self.camera.judged.probabilities
-        order = np.argsort(-rows, axis=1, kind="stable")[:, :GUESSES].tolist()
-        return [
-            [(self.classes[number], round(float(row[number]), 3)) for number in best]
-            for row, best in zip(rows, order, strict=True)
-        ]
 
     def _changed(self, numbers: Sequence[int]) -> dict[str, Any]:
         return {**self._status(), "changed": {n: self.labels.of(n) for n in numbers}}

@@ -4,6 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +22,7 @@ from distillmatch.terminal import show_progress
 
 WHAT = "camera images"
 BATCH = 256
-LARGEST_FILE = 256 * 2**20
-"""Bytes of a file that may be an image; a film among photographs is not read."""
+_digest = partial(hashlib.blake2b, digest_size=8)
 _GRID = 8
 """Squares along each side of an image whose mean colors describe it."""
 
@@ -49,10 +49,8 @@ class Shot:
 class Judged(NamedTuple):
     """What a learner says of images, a row for each.
 
-    Attributes:
-        probabilities: of each class.
-        familiar: whether it looks like a learned class; always so if the learner cannot tell.
-        descriptors: images that look alike have rows that are near.
+    Images that look alike have `descriptors` that are near. All images are `familiar` to a learner
+    that cannot reject.
     """
 
     probabilities: NDArray[np.float32]
@@ -63,11 +61,8 @@ class Judged(NamedTuple):
 class Camera(NamedTuple):
     """All distinct camera images, judged.
 
-    Attributes:
-        shots: the images.
-        judged: what the learner says of them.
-        copies: files left out because another has the same content.
-        problems: a sentence for each file that is no image.
+    So many `copies` have the same content as another file. `problems` has a sentence for each file
+    that is no image.
     """
 
     shots: list[Shot]
@@ -85,17 +80,19 @@ def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera
         for number, (path, name) in enumerate(files.items(), 1):
             progress(number)
             try:
-                shot = _shot(path, name)
+                stamp = _stamp(path)
+                with Path(path).open("rb") as file:
+                    content = hashlib.file_digest(file, _digest)
             except OSError as error:
                 problems.append(f"{shown(path)}: {error.strerror or error}")
                 continue
-            copies += shot.digest in distinct
-            distinct.setdefault(shot.digest, shot)
+            shot = Shot(path, name, content.hexdigest(), stamp)
+            copies += distinct.setdefault(shot.digest, shot) is not shot
     shots: list[Shot] = []
     judged: list[Judged] = []
     items = [ImageFile.at(shot.path) for shot in distinct.values()]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is wrong with a file is said of it
+        warnings.simplefilter("ignore")  # each problem is listed
         rows = learner.reader_for(items).results(items, WHAT)
         results = zip(distinct.values(), rows, strict=True)
         while batch := list(islice(results, BATCH)):
@@ -114,7 +111,7 @@ def look(learner: ContinualLearner, places: Sequence[Path], out: Path) -> Camera
 def find_files(places: Sequence[Path], out: Path) -> tuple[dict[str, str], list[str]]:
     """Return each file at some places once, with its name for people, and the problems of others.
 
-    Files in `out` are left out. Links may not lead to where nobody asked to look.
+    Files in `out` are left out, and so are links that lead out of the places.
     """
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -153,17 +150,6 @@ def describe(rows: NDArray[np.generic]) -> NDArray[np.float32]:
     cut = rows[:, : cell * _GRID, : cell * _GRID].astype(np.float32)
     cells = cut.reshape(len(rows), _GRID, cell, _GRID, cell, 3).mean(axis=(2, 4))
     return np.asarray(cells.reshape(len(rows), -1) / 255)
-
-
-def _shot(path: str, name: str) -> Shot:
-    """Read a whole file and hash its content."""
-    stamp, content = _stamp(path), hashlib.blake2b(digest_size=8)
-    if stamp[0] > LARGEST_FILE:
-        raise OSError("too large for an image")
-    with Path(path).open("rb") as file:
-        while piece := file.read(2**20):
-            content.update(piece)
-    return Shot(path, name, content.hexdigest(), stamp)
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Labels that a person gives: each labeled image lies in the folder of its class.
+"""Labels given on the page: each labeled image lies in the folder of its class.
 
 The folders are the only record. A file there is called after the image's name and a hash of its
 content, so an image is recognized wherever it came from, and moving the file by hand moves its
@@ -147,7 +147,7 @@ class Labels:
 
 
 def class_name(text: str, known: Collection[str]) -> str:
-    """Return the class that a person means; raise if no folder can have the name.
+    """Return the class that a typed name means; raise if no folder can have the name.
 
     A known class is found whatever the letter case; two folders may not differ in that alone.
     """

@@ -51,17 +51,9 @@ def hosts_of(listening: socket.socket) -> tuple[str, ...]:
     return (*named, LOOPBACK, "localhost") if port == 80 else named
 
 
-def open_browser(address: str) -> Thread | None:
-    """Show a page in the user's browser, unless that would take over the terminal."""
-    try:
-        browser = webbrowser.get()
-    except webbrowser.Error:
-        return None
-    if type(browser) is webbrowser.GenericBrowser:
-        return None
-    thread = Thread(target=browser.open, args=(address,), daemon=True)
-    thread.start()
-    return thread
+def open_browser(address: str) -> None:
+    """Show a page in the user's browser, if there is one."""
+    Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
 @contextmanager
