@@ -1,9 +1,14 @@
 """Splits against their rules: the authors', written out plainly, and scikit-learn's own.
 
-They are compared on labels shaped as those of CIFAR-100.
+They are compared on labels shaped as those of CIFAR-100, and on CIFAR-100 itself if it is in the
+user's cache or in the folder that DISTILLMATCH_CIFAR100 names.
 """
 
+import os
 import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +21,21 @@ from sklearn.model_selection import train_test_split
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, StreamError
-from distillmatch.sources import Dataset
+from distillmatch.sources import Dataset, load_source
+from distillmatch.sources.cifar100 import FILE_MD5S, FOLDER
 from distillmatch.streams import build_stream
 from distillmatch.streams.splits import stratified_labels
 
 LABELS = 100
+SHARES = {"0.8": 0.008, "5": 0.05, "25": 0.25}
+
+
+@cache
+def real_cifar100() -> Dataset:
+    folder = Path(os.environ.get("DISTILLMATCH_CIFAR100", "~/.cache/distillmatch")).expanduser()
+    if not any(all((f / name).is_file() for name in FILE_MD5S) for f in (folder, folder / FOLDER)):
+        pytest.skip("CIFAR-100 is not here")
+    return load_source(StreamConfig(source="cifar100", data_dir=folder))
 
 
 def authors_tasks(dataset: Dataset, order: str, seed: int, tasks: int) -> list[list[int]]:
@@ -76,6 +91,7 @@ def authors_unlabeled(
     return received
 
 
+@pytest.mark.parametrize("data", [cifar_shaped, real_cifar100])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
     ("order", "tasks", "unlabeled"),
@@ -89,9 +105,9 @@ def authors_unlabeled(
     ],
 )
 def test_a_stream_has_the_authors_classes_labels_and_unlabeled_images(
-    order: Any, tasks: int, unlabeled: Any, seed: int
+    order: Any, tasks: int, unlabeled: Any, seed: int, data: Callable[[], Dataset]
 ) -> None:
-    dataset = cifar_shaped()
+    dataset = data()
     config = StreamConfig(order=order, unlabeled=unlabeled, splits="authors", seed=seed)
     stream = build_stream(dataset, config.replace(tasks=tasks))
     classes = authors_tasks(dataset, order, seed, tasks)
@@ -102,6 +118,32 @@ def test_a_stream_has_the_authors_classes_labels_and_unlabeled_images(
     shown = [set(task.unlabeled_classes) for task in stream.tasks]
     received = authors_unlabeled(dataset, classes, shown, rest, seed)
     assert [set(task.unlabeled.tolist()) for task in stream.tasks] == received
+
+
+@pytest.mark.parametrize(("unlabeled", "of_task"), [("random", False), ("negative", True)])
+def test_classes_that_the_authors_drew_without_a_seed_are_ours(
+    unlabeled: str, of_task: bool
+) -> None:
+    """The classes of a task in `random`, the groups of the parents in `negative`."""
+    config = StreamConfig(order="parent", unlabeled=unlabeled, seed=2)
+    shown = [
+        {
+            task.classes if of_task else number: task.unlabeled_classes
+            for number, task in enumerate(build_stream(cifar_shaped(), given).tasks)
+        }
+        for given in (config, config.replace(splits="authors"))
+    ]
+    assert shown[0] == shown[1]
+
+
+def test_a_given_order_is_kept_and_the_labels_are_the_authors() -> None:
+    dataset = cifar_shaped()
+    names = tuple(f"class {c}" for c in reversed(range(CLASSES)))
+    config = StreamConfig(tasks=10, class_order=names, splits="authors")
+    stream = build_stream(dataset, config)
+    assert stream.class_order == tuple(reversed(range(CLASSES)))
+    labeled, _ = authors_labels(dataset, 1)
+    assert set(stream.tasks[0].labeled.tolist()) == {n for c in range(90, 100) for n in labeled[c]}
 
 
 def stream_config(share: float) -> StreamConfig:
@@ -126,6 +168,17 @@ def test_labels_are_those_of_scikit_learn(sizes: list[int], share: float, random
     assert found == set(theirs.tolist())
     for order, images in zip(orders, by_class, strict=True):
         assert sorted(order) == images.tolist()
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_the_labels_of_cifar100_are_those_that_were_published(name: str) -> None:
+    """Where the lists are: in the folder that DISTILLMATCH_NNCSL names."""
+    folder = Path(os.environ.get("DISTILLMATCH_NNCSL", "/nowhere"))
+    if not folder.is_dir():
+        pytest.skip("the published lists are not here")
+    stream = build_stream(real_cifar100(), stream_config(SHARES[name]))
+    published = np.loadtxt(folder / f"cifar100-{name}percent.txt", dtype=np.int64)
+    assert {i for task in stream.tasks for i in task.labeled.tolist()} == set(published.tolist())
 
 
 def test_classes_come_by_number_and_tasks_show_their_own_images_whatever_the_seed() -> None:
