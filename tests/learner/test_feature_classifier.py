@@ -1,13 +1,17 @@
 """The classifier on frozen features, against slow plain computations."""
 
+import math
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from distillmatch.learner.feature_classifier import (
     AXES,
+    CAUTION,
     SHRINKAGE,
     FeatureClassifier,
+    _Model,
 )
 
 Features = NDArray[np.float32]
@@ -25,8 +29,10 @@ def drawn(classes: range, count: int, seed: int, spread: float = 0.3) -> tuple[F
     return np.abs(places[labels] + noise).astype(np.float32), labels
 
 
-def plain_scores(x: Features, y: Labels, image: Features) -> tuple[list[float], list[float]]:
-    """Return logits of one image, without temperature, and its distance from each class mean."""
+def plain_scores(
+    x: Features, y: Labels, image: Features, others: Features | None = None
+) -> tuple[list[float], float, float]:
+    """Return logits of one image, without temperature, its odds, and its angle."""
     z = np.sqrt(x.astype(np.float64))
     means = [z[y == c].mean(0) for c in range(y.max() + 1)]
     scatter = np.zeros((x.shape[1], x.shape[1]))
@@ -37,13 +43,17 @@ def plain_scores(x: Features, y: Labels, image: Features) -> tuple[list[float], 
     inverse = np.linalg.inv((1 - SHRINKAGE) * covariance + SHRINKAGE * even)
     place, center = np.sqrt(image.astype(np.float64)), np.mean(means, axis=0)
     chance = x.shape[1] / np.bincount(y)
-    logits = [
-        (place - center) @ inverse @ (mean - center)
-        - (mean - center) @ inverse @ (mean - center) / 2
-        + (by_chance - chance.mean()) / 2
-        for mean, by_chance in zip(means, chance, strict=True)
-    ]
-    return logits, [float(np.linalg.norm(place - mean)) for mean in means]
+
+    def logit(mean: NDArray[np.float64]) -> float:
+        moved = mean - center
+        return float((place - center) @ inverse @ moved - moved @ inverse @ moved / 2)
+
+    logits = [logit(m) + (c - chance.mean()) / 2 for m, c in zip(means, chance, strict=True)]
+    t = max(1.0, x.shape[1] / 20)
+    against = 1.0 + sum(math.exp(logit(one) / t) for one in ([] if others is None else others)) / 4
+    odds: float = math.log(sum(math.exp(one / t) for one in logits)) - math.log(against)
+    cosines = [float(place @ m / np.linalg.norm(place) / np.linalg.norm(m)) for m in means]
+    return logits, odds, 1.0 - max(cosines)
 
 
 def test_the_logits_are_those_of_a_linear_discriminant_whatever_the_tasks() -> None:
@@ -79,20 +89,77 @@ def test_a_class_of_one_label_beside_classes_of_many_is_still_recognized() -> No
 def test_the_threshold_comes_from_images_scored_without_learning_them() -> None:
     x, y = drawn(range(3), 5, 0)
     known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 3, NONE, 0)
-    largest, nearest = [], []
+    scores = []
     for fold in range(5):
         kept = np.arange(15) % 5 != fold
-        for image in x[~kept]:
-            logits, distances = plain_scores(x[kept], y[kept], image)
-            largest.append(max(logits))
-            nearest.append(min(distances))
-    scores = np.stack([largest, nearest], axis=1)
-    np.testing.assert_allclose(known.tensors["scores"], scores, rtol=1e-4)
-    familiarity = scores[:, 0] / np.std(largest) - scores[:, 1] / np.std(nearest) / 3
-    assert known.threshold(0.9) == pytest.approx(np.quantile(familiarity, 0.1), rel=1e-4)
-    logits, distances = plain_scores(x, y, x[4])
-    expected = max(logits) / np.std(largest) - min(distances) / np.std(nearest) / 3
-    assert known.familiarity(x[4:5])[0] == pytest.approx(expected, rel=1e-3)
+        scores += [plain_scores(x[kept], y[kept], image)[1:] for image in x[~kept]]
+    np.testing.assert_allclose(known.tensors["scores"], scores, rtol=1e-3, atol=1e-5)
+
+    def familiarity(odds: float, angle: float) -> float:
+        o, a = (np.array([odds, angle]) - np.mean(scores, axis=0)) / np.std(scores, axis=0)
+        return float(min(o - a / 2, 1.5 - a))
+
+    of_known = [familiarity(*one) for one in scores]
+    share = 0.1 - CAUTION * math.sqrt(0.9 * 0.1 / 15)
+    assert known.threshold(0.9) == pytest.approx(np.quantile(of_known, share), rel=1e-3)
+    expected = familiarity(*plain_scores(x, y, x[4])[1:])
+    assert known.familiarity(x[4:5])[0] == pytest.approx(expected, rel=1e-2)
+
+
+def world(classes: range, count: int, seed: int) -> Features:
+    """Draw images of classes in many dimensions, as networks give them."""
+    places = np.random.default_rng(5).uniform(0.8, 1.4, (20, 64))
+    noise = np.random.default_rng(seed).normal(0, 0.45, (len(classes) * count, 64))
+    labels = np.repeat(np.array(classes, np.int64), count)
+    return np.abs(places[labels] + noise).astype(np.float32)
+
+
+def rejected(known: FeatureClassifier, images: Features) -> float:
+    return float(np.mean(known.familiarity(images) < known.threshold(0.95)))
+
+
+def test_classes_that_the_camera_shows_are_rejected_until_they_are_learned() -> None:
+    x, y = world(range(8), 20, 0), np.repeat(np.arange(8), 20)
+    unknown, learned = world(range(8, 12), 60, 1), world(range(8), 60, 2)
+    nothing = np.zeros((0, 64), np.float32)
+    alone, _ = FeatureClassifier.empty(64).after(x, y, 8, nothing, 0)
+    helped, _ = FeatureClassifier.empty(64).after(
+        x, y, 8, np.concatenate([world(range(8), 30, 3), world(range(8, 12), 30, 4)]), 0
+    )
+    same, _ = FeatureClassifier.empty(64).after(x, y, 8, world(range(8), 30, 3), 0)
+    assert not len(same.tensors["others"]) and len(helped.tensors["others"])
+    assert rejected(helped, unknown) > rejected(alone, unknown) + 0.1
+    assert rejected(helped, learned) < 0.12 and rejected(alone, learned) < 0.12
+    far = np.random.default_rng(6).exponential(1, (100, 64)).astype(np.float32)
+    assert rejected(helped, far) > 0.95 and rejected(alone, far) > 0.95
+    new = world(range(8, 12), 20, 7)
+    after, _ = helped.after(new, np.repeat(np.arange(8, 12), 20), 12, nothing, 0)
+    assert len(after.tensors["others"]) < len(helped.tensors["others"])
+    assert rejected(after, unknown) < 0.15
+
+
+def test_odds_are_against_the_clusters_of_other_images() -> None:
+    x, y = drawn(range(3), 8, 0)
+    known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 3, NONE, 0)
+    others = np.sqrt(drawn(range(5, 8), 1, 4)[0])
+    model = _Model(
+        {key: value.astype(np.float64) for key, value in known.tensors.items()}
+        | {"others": others.astype(np.float64)}
+    )
+    at, _ = drawn(range(8), 2, 5)
+    expected = [plain_scores(x, y, image, others)[1:] for image in at]
+    np.testing.assert_allclose(model.scores(np.sqrt(at.astype(float))), expected, rtol=1e-3)
+
+
+def test_a_state_without_angles_loads_without_its_scores() -> None:
+    x, y = drawn(range(3), 8, 0)
+    known, _ = FeatureClassifier.empty(DIMENSION).after(x, y, 3, NONE, 0)
+    earlier = {key: value for key, value in known.tensors.items() if key != "angles"}
+    restored = FeatureClassifier.restored(earlier)
+    assert not restored.has_scores and known.has_scores
+    np.testing.assert_array_equal(restored.logits(x), known.logits(x))
+    again, _ = restored.after(*drawn(range(3), 8, 1), 3, NONE, 0)
+    assert again.has_scores
 
 
 def test_unlabeled_images_of_the_classes_help_and_others_do_no_harm() -> None:

@@ -72,7 +72,7 @@ def test_a_copy_that_is_better_on_held_out_images_answers_beside_the_frozen_netw
 def test_where_it_does_not_help_the_frozen_network_answers_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(fine_tuning.TRAINING, "learning_rate", 0.5)
+    monkeypatch.setitem(fine_tuning.TRAINING, "learning_rate", 10.0)
     frozen = ContinualLearner(**TINY).partial_fit(*MARCH, unlabeled=CAMERA)
     learner = tuned().partial_fit(*MARCH, unlabeled=CAMERA)
     comparison = told(learner)

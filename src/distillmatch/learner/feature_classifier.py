@@ -8,12 +8,17 @@ it, u_c and b_c; of all classes together, the largest axes of the scatter within
     covariance   C = (1 - s) S / f + s v I,   v = tr(S) / (f d), f the degrees of freedom
     logits       l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2 + e_c, over T
     chance       e_c = d / 2 (n_c + w_c), less the mean of it over the classes
-    familiarity  (max_c l_c - 3/4 max(0, max_o l_o)) / p - min_c |z - m_c| / 3 q
+    odds         o = log sum_c exp(l_c / t) - log(1 + w sum_o exp(l_o / t)),   t = d / 20
+    angle        a = 1 - max_c cos(z, m_c)
+    familiarity  min(o', 1.5 - a'), each less its mean and over its deviation on known images;
+                 without others o' - a' / 2 in place of o'
 
-An other o is the mean of a group of unlabeled images that looked unfamiliar. The temperature T, the
-scales p and q and the familiarity that a share of the known images reaches come from labeled images
-scored by a classifier that has not learned them (cross-validation); while they are few, T stays
-near d / 20.
+An other o is the mean of a cluster of unlabeled images that are no known class, and l_o its logit.
+The clusters are made several times, whence the weight w, and only if the camera shows more images
+at a large angle than there are among known ones. The odds tell classes apart that resemble each
+other, the angle tells other worlds. The temperature T and the distributions of odds and angle come
+from labeled images scored by a classifier that has not learned them (cross-validation); while they
+are few, T stays near t.
 
 Familiar unlabeled images move the means by their probabilities, but earn their weight w_c: if b_c
 is farther from a_c than chance explains, the excess is its bias, and w_c the number of labeled
@@ -25,7 +30,7 @@ images of the same error; it is never more than n_c.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +48,26 @@ FAMILIAR = 0.5
 ROUNDS = 5
 MEMORY = 5
 """Unlabeled images remembered for each labeled one; beyond, the mean follows newer ones."""
-SCORES = 4096
-"""Held-out images whose scores are kept."""
-UNUSUAL = 0.8
-"""Share of known images that are more familiar than an unlabeled image must be to be an other."""
-GROUP, GROUPS, OTHERS = 6, 16, 48
-"""Others in a group on the average; groups of a task at most; groups kept at most."""
-OTHER = 0.75
-"""Weight of the largest logit of the others in the familiarity."""
+ANGLES = 4096
+"""Held-out images whose angles are kept."""
+RECENT = 50
+"""Held-out images at least whose scores count; those of earlier tasks met fewer classes."""
+CAUTION = 0.25
+"""Deviations of the number of known images below the threshold by which it is set lower."""
+FAR = 1.5
+"""By how many deviations more the angle may be unusual than the odds."""
+BLEND = 0.5
+"""Weight of the angle beside the odds where there are no others."""
+BEYOND = 0.3
+"""Share of known images by whose angle it is told whether the camera shows anything else."""
+CLUSTERED, TRIES, CLUSTERS, SMALLEST = 4096, 4, 1.2, 3
+"""Unlabeled images that are clustered at most; how often; clusters for each known class; images in
+a cluster at least.
+"""
+BEGIN = 0.4
+"""Share of known images that have lower odds than those that clusters begin with at most have."""
+TAKEN = 0.2
+"""Share of a class's labeled images that an other may take before it is that class."""
 USUAL = 20
 """Features for one unit of the temperature that is usual: logits grow with their number."""
 _NEVER = -1e12
@@ -83,9 +100,18 @@ class FeatureClassifier:
                 "temperature": np.full(1, _usual_temperature(dimension), np.float32),
                 "power": np.ones(1, np.float32),
                 "others": np.zeros((0, dimension), np.float32),
-                "scores": np.zeros((0, 2), np.float32),
+                "scores": np.zeros((0, 2), np.float32),  # odds and angles of recent held-out images
+                "angles": np.zeros(0, np.float32),  # of those of all tasks
             }
         )
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, NDArray[np.float32]]) -> "FeatureClassifier":
+        """Return what was kept, without scores of earlier versions, which meant something else."""
+        if "angles" in tensors:
+            return cls(tensors)
+        empty = cls.empty(tensors["labeled_means"].shape[1]).tensors
+        return cls({**tensors, **{key: empty[key] for key in ("others", "scores", "angles")}})
 
     @property
     def classes(self) -> int:
@@ -126,18 +152,20 @@ class FeatureClassifier:
         judgement = Judgement(np.zeros(len(u), np.int64), np.zeros(len(u), np.bool_))
         if len(u) and classes:
             alone = learned | {"others": before["others"][:0]}
-            learned = learned | {
-                "others": _others(before["others"], alone, u, _held_out(alone, folds), seed)
-            }
+            learned["others"] = _others(alone, u, _held_out(alone, folds), seed)
             learned, judgement = _with_unlabeled(learned, u, _held_out(learned, folds))
+        learned["others"] = _without_taken(learned, folds)
         held_out = _held_out(learned, folds)
-        scores = before["scores"]
         if len(held_out.labels):
             learned["temperature"] = np.array([held_out.temperature])
-            past = scores if (before["labeled"] > 0).sum() > 1 else scores[:0]
-            scores = np.concatenate([past, held_out.scores])  # of one class alone they tell nothing
-        kept = np.linspace(0, len(scores) - 1, min(SCORES, len(scores))).round().astype(int)
-        learned |= {"scores": scores[kept], "power": np.array([power])}
+            # Of one class alone, scores tell nothing.
+            first = None if (before["labeled"] > 0).sum() > 1 else 0
+            scores = np.concatenate([before["scores"][:first], held_out.scores])
+            angles = np.concatenate([before["angles"][:first], held_out.scores[:, 1]])
+            kept = np.linspace(0, len(angles) - 1, min(ANGLES, len(angles))).round().astype(int)
+            learned["scores"] = scores[-max(RECENT, len(held_out.scores)) :]
+            learned["angles"] = angles[kept]
+        learned["power"] = np.array([power])
         stored = {key: value.astype(np.float32) for key, value in learned.items()}
         return FeatureClassifier(stored), judgement
 
@@ -165,14 +193,17 @@ class FeatureClassifier:
     def familiarity(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return how familiar images are (n,): the higher, the more."""
         scores = self._model.scores(self._compressed(features))
-        return np.asarray(_familiarity(scores, self.tensors["scores"]), np.float32)
+        known = self.tensors["scores"].astype(np.float64)
+        return np.asarray(_familiarity(scores, self.tensors, known), np.float32)
 
     def threshold(self, accept: float) -> float:
         """Return the familiarity that a share `accept` of known images reaches."""
         known = self.tensors["scores"].astype(np.float64)
         if len(known) == 0:
             return float(np.finfo(np.float32).min)
-        return float(np.quantile(_familiarity(known, known), 1 - accept))
+        spread = np.sqrt(accept * (1 - accept) / len(known))
+        share = max(0.0, 1 - accept - CAUTION * spread)
+        return float(np.quantile(_familiarity(known, self.tensors, known), share))
 
     @property
     def _model(self) -> "_Model":
@@ -205,27 +236,31 @@ class _Model:
         spread = (1 - SHRINKAGE) * squares / max(freedom, 1.0)
         self.axes = axes / np.sqrt(np.where(squares > 0, squares, 1))[:, None]
         self.excess = spread / (self.even * (self.even + spread))
-        self.weights, self.biases = self._linear(self.means)
+        self.weights, self.biases = self.linear(self.means)
         # The mean of a few images lies farther out by chance, which must not count against it.
         chance = sums.shape[1] / np.maximum(labeled + weight, 1)
         self.biases += (chance - (chance[self.known].mean() if several else chance)) / 2
-        self.other_weights, self.other_biases = self._linear(state["others"])
+        self.other_weights, self.other_biases = self.linear(state["others"])
 
     def logits(self, z: Array) -> Array:
         """Return the logits before the temperature."""
         return np.where(self.known, z @ self.weights.T + self.biases, _NEVER)
 
     def scores(self, z: Array) -> Array:
-        """Return of each image the largest logit, others considered, and the nearest distance."""
+        """Return of each image the odds that it is of a known class, and its angle."""
         if not self.known.any():
             return np.zeros((len(z), 2))
-        means = self.means[self.known]
-        squares = (z**2).sum(1)[:, None] - 2 * z @ means.T + (means**2).sum(1)
-        nearest = np.sqrt(np.maximum(squares.min(1), 0.0))
-        others = (z @ self.other_weights.T + self.other_biases).max(1, initial=0.0)
-        return np.stack([self.logits(z).max(1) - OTHER * others, nearest], axis=1)
+        means, t = self.means[self.known], _usual_temperature(z.shape[1])
+        known = np.logaddexp.reduce(self.logits(z)[:, self.known] / t, axis=1)
+        others = z @ self.other_weights.T + self.other_biases
+        nothing = np.full((len(z), 1), np.log(TRIES))
+        against = np.logaddexp.reduce(np.concatenate([nothing, others / t], axis=1), axis=1)
+        lengths = np.linalg.norm(z, axis=1)[:, None] * np.linalg.norm(means, axis=1)
+        angle = 1 - (z @ means.T / np.maximum(lengths, 1e-12)).max(1)
+        return np.stack([known - against + np.log(TRIES), angle], axis=1)
 
-    def _linear(self, means: Array) -> tuple[Array, Array]:
+    def linear(self, means: Array) -> tuple[Array, Array]:
+        """Return the weights and biases of the logits of classes with these means."""
         weights = self._whitened(means - self.center)
         return weights, -0.5 * ((means + self.center) * weights).sum(1)
 
@@ -262,10 +297,14 @@ def _earned(state: State, variance: float) -> Array:
     return np.minimum(np.minimum(stands_for, unlabeled), labeled)
 
 
-def _familiarity(scores: Array, known: NDArray[np.float32] | Array) -> Array:
-    scale = known.astype(np.float64).std(0) if len(known) else np.zeros(2)
-    largest, distance = (scores / np.where(scale > 0, scale, 1.0)).T
-    return np.asarray(largest - distance / 3)
+def _familiarity(scores: Array, state: Mapping[str, NDArray[Any]], known: Array) -> Array:
+    """Return how familiar images are by their scores, and by those of known images."""
+    spread = known.std(0) if len(known) else np.zeros(2)
+    mean = known.mean(0) if len(known) else np.zeros(2)
+    odds, angle = ((scores - mean) / np.where(spread > 0, spread, 1.0)).T
+    if not len(state["others"]):
+        odds = odds - BLEND * angle
+    return np.asarray(np.minimum(odds, FAR - angle))
 
 
 def _folds(before: State, z: Array, y: NDArray[np.int64]) -> list[_Fold]:
@@ -361,13 +400,13 @@ def _with_unlabeled(learned: State, u: Array, held_out: _HeldOut) -> tuple[State
     sums = before[:, None] * learned["unlabeled_means"]
     needed, farthest = np.inf, 0.0
     if len(known):
-        needed = float(np.quantile(_familiarity(known, known), 1 - FAMILIAR))
+        needed = float(np.quantile(_familiarity(known, learned, known), 1 - FAMILIAR))
         farthest = float(np.quantile(known[:, 1], 0.95))
     state, accepted, shares = learned, np.zeros(len(u), np.bool_), np.zeros((0, 0))
     for _ in range(ROUNDS):
         model = _Model(state)
         scores = model.scores(u)
-        accepted = (_familiarity(scores, known) >= needed) & (scores[:, 1] <= farthest)
+        accepted = (_familiarity(scores, learned, known) >= needed) & (scores[:, 1] <= farthest)
         shares = _softmax(model.logits(u) / held_out.temperature)
         taken = shares * accepted[:, None]
         count = before + taken.sum(0)
@@ -376,30 +415,72 @@ def _with_unlabeled(learned: State, u: Array, held_out: _HeldOut) -> tuple[State
     return state, Judgement(shares.argmax(1).astype(np.int64), accepted)
 
 
-def _others(before: Array, alone: State, u: Array, held_out: _HeldOut, seed: int) -> Array:
-    """Return means of groups of unfamiliar images, those of the past that still are so included."""
-    known, model = held_out.scores, _Model(alone)
+def _others(alone: State, u: Array, held_out: _HeldOut, seed: int) -> Array:
+    """Return the means of clusters of unlabeled images that are no known class, if there are any.
+
+    Known classes take part in the clustering: their means begin at those of the labeled images.
+    """
+    known, model, draw = held_out.scores, _Model(alone), np.random.default_rng(seed)
+    u = u[draw.permutation(len(u))[:CLUSTERED]]
+    scores, angles = model.scores(u), np.concatenate([alone["angles"], known[:, 1]])
     if len(known) == 0:
-        return before
-    familiarity = _familiarity(known, known)
-    unusual = _familiarity(model.scores(u), known) < np.quantile(familiarity, 1 - UNUSUAL)
-    groups = np.concatenate([before, _groups(u[unusual], seed)])
-    strange = _familiarity(model.scores(groups), known) < np.median(familiarity)
-    return groups[strange][-OTHERS:]
+        return alone["others"]
+    beyond = (scores[:, 1] > np.quantile(angles, 1 - BEYOND)).mean()
+    by_chance = np.sqrt(BEYOND * (1 - BEYOND) * (1 / len(u) + 1 / len(angles)))
+    if beyond <= BEYOND + by_chance:
+        return alone["others"]
+    unusual = u[scores[:, 0] < np.quantile(known[:, 0], 1 - BEGIN)]
+    count = min(max(2, int(CLUSTERS * model.known.sum())), len(unusual) // SMALLEST)
+    found = [alone["others"]]
+    for _ in range(TRIES if count else 0):
+        means = _groups(unusual, count, draw)
+        found.append(_clusters(model, alone["labeled"][model.known], u, means))
+    return np.concatenate(found)
 
 
-def _groups(z: Array, seed: int) -> Array:
-    """Return the means of a k-means clustering, of clusters of at least three."""
-    count = min(GROUPS, len(z) // GROUP)
-    if count == 0:
-        return z[:0]
-    means = z[np.random.default_rng(seed).choice(len(z), count, replace=False)]
+def _groups(z: Array, count: int, draw: np.random.Generator) -> Array:
+    """Return the means of a k-means clustering."""
+    means = z[draw.choice(len(z), count, replace=False)]
     for _ in range(10):
         nearest = ((means**2).sum(1) - 2 * z @ means.T).argmin(1)
-        sizes = np.bincount(nearest, minlength=count)
-        shares = (nearest == np.arange(count)[:, None]) / np.maximum(sizes, 1)[:, None]
-        means = np.where(sizes[:, None] > 0, shares @ z, means)
-    return means[sizes >= 3]
+        means, _ = _means_of(z, nearest, means, np.zeros(count))
+    return means
+
+
+def _clusters(model: _Model, labeled: Array, u: Array, others: Array) -> Array:
+    """Return the means of the other clusters, after images have moved between them and classes."""
+    first = np.concatenate([model.means[model.known], others])
+    counts = np.concatenate([labeled, np.zeros(len(others))])
+    means, sizes = first, counts
+    for _ in range(12):
+        weights, biases = model.linear(means)
+        means, sizes = _means_of(u, (u @ weights.T + biases).argmax(1), first, counts)
+    return means[len(labeled) :][sizes[len(labeled) :] >= SMALLEST]
+
+
+def _means_of(
+    z: Array, cluster: NDArray[np.int64], first: Array, counts: Array
+) -> tuple[Array, Array]:
+    """Return the mean and size of each cluster; the first means count as so many images."""
+    members = (cluster == np.arange(len(first))[:, None]).astype(float)
+    sizes = counts + members.sum(1)
+    sums = counts[:, None] * first + members @ z
+    means = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], first)
+    return means, sizes
+
+
+def _without_taken(learned: State, folds: list[_Fold]) -> Array:
+    """Return the others less those that take much of a class, for they are that class."""
+    shares = np.zeros((len(learned["labeled"]), len(learned["others"])))
+    for fold in folds:
+        model = _Model(fold.rest | {"others": learned["others"]})
+        own = model.logits(fold.z)[np.arange(len(fold.z)), fold.y]
+        taken = fold.z @ model.other_weights.T + model.other_biases > own[:, None]
+        np.add.at(shares, fold.y, taken)
+    counts = np.bincount(np.concatenate([[], *(fold.y for fold in folds)]).astype(int))
+    shares[: len(counts)] /= np.maximum(counts, 1)[:, None]
+    kept: Array = learned["others"][shares.max(axis=0, initial=0.0) <= TAKEN]
+    return kept
 
 
 def _temperature(logits: Array, labels: NDArray[np.int64], usual: float) -> float:

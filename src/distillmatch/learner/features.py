@@ -63,7 +63,7 @@ class Featured(Learned):
                 "are installed here"
             )
         arrays = {name: value.numpy() for name, value in _below(_STATISTICS, tensors).items()}
-        statistics = FeatureClassifier(arrays)
+        statistics = FeatureClassifier.restored(arrays)
         row = np.zeros((1, backbone.dimension), np.float32)
         if statistics.logits(row).shape != (1, len(common["labels"])):
             raise ValueError("its statistics do not fit its classes")
