@@ -55,18 +55,21 @@ def test_the_nearest_mean_is_the_nearest() -> None:
 
 
 def test_learners_are_measured_over_splits(tmp_path: Path) -> None:
-    write_classes(tmp_path, BOAT, CLOWNFISH, GOLDFISH, SHARK, TROUT, count=8)
     base = {**SMALL, "method": "base", "epochs": 1}
     tuned = {"method": "features", "network": "learner_methods:TinyBackbone", "image_size": 16}
     learners = {"months": base, "at once": base, "tuned": {**tuned, "fine_tune": 1}}
+    world, other = tmp_path / "world", tmp_path / "other"
+    write_classes(world, BOAT, CLOWNFISH, GOLDFISH, SHARK, TROUT, count=8)
+    write_classes(other, BOAT, count=4)
     found = measure_photographs(
-        tmp_path, learners, at_once=["at once"], splits=2, months=2, labels=3
+        world, learners, at_once=["at once"], splits=2, months=2, labels=3, other=other
     )
     assert [one.name for one in found] == [*learners]  # the baselines stand on untuned features
     for one in found:
         assert len(one.figures["all"]) == 2
         assert all(0 <= value <= 100 for value in one.figures["all"])
         assert set(one.figures) >= {"all", "old", "new", "seconds", "bytes"}
+    assert len(found[-1].figures["other"]) == 2 and "other" not in found[0].figures
 
 
 def test_a_folder_without_enough_classes_is_refused(

@@ -21,7 +21,7 @@ from distillmatch.errors import ConfigError
 from distillmatch.learner import ContinualLearner
 from distillmatch.learner.accuracy import TestImages, measure
 from distillmatch.learner.explanation import Label
-from distillmatch.learner.inputs import Reader
+from distillmatch.learner.inputs import Items, Reader, open_images
 from distillmatch.learner.labels import UNKNOWN, Labeled, class_folders, read_labeled
 from distillmatch.randomness import permutation
 
@@ -29,6 +29,8 @@ UNSEEN_SHARE = 0.2
 """Share of the classes that are never learned, to be rejected."""
 TEST_SHARE, MOST_TESTED = 0.3, 50
 """Share of a class's images to test with, and at most how many."""
+MOST_OTHERS = 300
+"""Images of another world."""
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 """Of logistic regression: the inverse weight of its penalty, chosen on a fifth of the labels."""
 NEAREST, REGRESSION = "nearest mean", "logistic"
@@ -73,13 +75,16 @@ def measure_photographs(
     splits: int,
     months: int,
     labels: int,
+    other: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Measured]:
     """Return what each of the learners, by name and settings, reaches on a folder of classes.
 
-    Those that are named in `at_once` are given all months as one.
+    Those that are named in `at_once` are given all months as one. Images in `other` are of another
+    world, which no camera shows.
     """
     images = class_folders(folder.expanduser())
+    elsewhere = [] if other is None else _some_images_in(other.expanduser())
     plans = [split(images.labels, months, labels, seed) for seed in range(1, splits + 1)]
     shown = progress or NoProgress()
     shown.start(float(splits * months * len(learners)))
@@ -93,7 +98,7 @@ def measure_photographs(
                 def tell(part: float, name: str = name, seed: int = seed) -> None:
                     shown.advance(part, f"{name}, split {seed}")
 
-                rows = _learned(learner, images, plan, given, found[name], tell)
+                rows = _learned(learner, images, plan, elsewhere, given, found[name], tell)
                 if rows.tested.ndim == 2 and not learner.fine_tune:
                     _baselines(images, plan, rows, found)
     finally:
@@ -152,10 +157,18 @@ def split(labels: Sequence[Label], months: int, per_class: int, seed: int) -> Sp
     )
 
 
+def _some_images_in(folder: Path) -> Items:
+    """Return at most `MOST_OTHERS` of the images in a folder, spread over it."""
+    items = open_images(folder)
+    places = np.linspace(0, len(items) - 1, min(MOST_OTHERS, len(items))).astype(int)
+    return [items[place] for place in places.tolist()]
+
+
 def _learned(
     learner: ContinualLearner,
     images: Labeled,
     plan: Split,
+    elsewhere: Items,
     months: Sequence[Month],
     found: Measured,
     tell: Callable[[float], None],
@@ -174,15 +187,19 @@ def _learned(
     added = {images.labels[place] for place in plan.months[-1].labeled}
     test = measure(learner, TestImages("test", rows, tested.labels), list(added), {})
     unseen = [images.items[place] for place in plan.unseen]
-    rejected = None
-    if learner.can_reject:
-        rejected = 100 * float(np.mean(learner.predict(unseen, reject=True) == UNKNOWN))
+
+    def rejected(asked: Items) -> float | None:
+        if not learner.can_reject or not len(asked):
+            return None
+        return 100 * float(np.mean(learner.predict(asked, reject=True) == UNKNOWN))
+
     kept = record["stored_bytes"] + record.get("statistics_bytes", record["weights_bytes"])
     kept += (record.get("fine_tuned") or {}).get("bytes", 0)
     found.add(
         {
             **{name: test[name] for name in ("all", "old", "new", "accepted")},
-            "rejected": rejected,
+            "rejected": rejected(unseen),
+            "other": rejected(elsewhere),
             "seconds": seconds,
             "bytes": kept,
         }

@@ -19,6 +19,7 @@ FIGURES = {
     "old": "older",
     "new": "new",
     "rejected": "rejects",
+    "other": "other",
     "accepted": "accepts",
     "seconds": "s",
     "bytes": "kept",
@@ -56,6 +57,8 @@ def add_parser(commands: Commands) -> Parser:
     option(parser, "--splits N", "random divisions of classes and images", Count, 3)
     option(parser, "--months N", "tasks that the classes come in", Count, 3)
     option(parser, "--labels N", "labeled images of each class", Count, 20)
+    said = "folder of images of another world, of which it is measured how many are rejected"
+    option(parser, "--other DIR", said, Place)
     said = (
         "also train networks, which is slow: ours with --fine-tune; the pretrained one on all "
         "months at once; from scratch, by method base or the default without a pretrained network"
@@ -132,6 +135,7 @@ def run_photographs(arguments: argparse.Namespace) -> None:
     """Compare learners and baselines on a folder of classes.
 
     distillmatch bench photographs birds
+    distillmatch bench photographs birds --other holidays --splits 10
     distillmatch bench photographs birds --also base --epochs 50
     """
     from distillmatch.bench.photographs import measure_photographs
@@ -157,6 +161,7 @@ def run_photographs(arguments: argparse.Namespace) -> None:
         splits=arguments.splits,
         months=arguments.months,
         labels=arguments.labels,
+        other=arguments.other,
         progress=LiveProgress("photographs"),
     )
     if arguments.json:
@@ -164,12 +169,12 @@ def run_photographs(arguments: argparse.Namespace) -> None:
         return
     title = (
         f"{arguments.folder.name}: percent over {arguments.splits} splits, {arguments.months} "
-        f"months, {arguments.labels} labels a class; rejects: unseen classes, accepts: known ones"
+        f"months, {arguments.labels} labels a class; rejects: unseen classes, other: of another "
+        "world, accepts: known ones"
     )
-    rows = [
-        (one.name, *(_cell(key, one.figures.get(key, [])) for key in FIGURES)) for one in measured
-    ]
-    heads = ("learner", *(f">{head}" for head in FIGURES.values()))
+    keys = [key for key in FIGURES if key != "other" or arguments.other]
+    rows = [(one.name, *(_cell(key, one.figures.get(key, [])) for key in keys)) for one in measured]
+    heads = ("learner", *(f">{FIGURES[key]}" for key in keys))
     show(make_table(heads, rows, title=title, box=None, padding=(0, 1, 0, 0), fold=False))
 
 

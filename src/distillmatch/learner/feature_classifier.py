@@ -52,7 +52,7 @@ ANGLES = 4096
 """Held-out images whose angles are kept."""
 RECENT = 50
 """Held-out images at least whose scores count; those of earlier tasks met fewer classes."""
-CAUTION = 0.25
+CAUTION = 0.4
 """Deviations of the number of known images below the threshold by which it is set lower."""
 FAR = 1.5
 """By how many deviations more the angle may be unusual than the odds."""
