@@ -97,7 +97,7 @@ def test_the_threshold_comes_from_images_scored_without_learning_them() -> None:
 
     def familiarity(odds: float, angle: float) -> float:
         o, a = (np.array([odds, angle]) - np.mean(scores, axis=0)) / np.std(scores, axis=0)
-        return float(min(o - a / 2, 1.5 - a))
+        return float(min(o - a / 2, 1.25 - a))
 
     of_known = [familiarity(*one) for one in scores]
     share = 0.1 - CAUTION * math.sqrt(0.9 * 0.1 / 15)

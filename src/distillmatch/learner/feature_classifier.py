@@ -10,7 +10,7 @@ it, u_c and b_c; of all classes together, the largest axes of the scatter within
     chance       e_c = d / 2 (n_c + w_c), less the mean of it over the classes
     odds         o = log sum_c exp(l_c / t) - log(1 + w sum_o exp(l_o / t)),   t = d / 20
     angle        a = 1 - max_c cos(z, m_c)
-    familiarity  min(o', 1.5 - a'), each less its mean and over its deviation on known images;
+    familiarity  min(o', 1.25 - a'), each less its mean and over its deviation on known images;
                  without others o' - a' / 2 in place of o'
 
 An other o is the mean of a cluster of unlabeled images that are no known class, and l_o its logit.
@@ -54,7 +54,7 @@ RECENT = 50
 """Held-out images at least whose scores count; those of earlier tasks met fewer classes."""
 CAUTION = 0.4
 """Deviations of the number of known images below the threshold by which it is set lower."""
-FAR = 1.5
+FAR = 1.25
 """By how many deviations more the angle may be unusual than the odds."""
 BLEND = 0.5
 """Weight of the angle beside the odds where there are no others."""
