@@ -15,8 +15,17 @@ from distillmatch.terminal import make_table
 
 Record = Mapping[str, Any]
 
-FIGURES = ("labels", "seen", "taken", "all", "older", "new", "lost", "time")
-"""Columns of a task, after its name and its classes."""
+FIGURES = {
+    "labels": "labeled images",
+    "seen": "unlabeled images seen",
+    "taken": "images taken for known classes",
+    "all": "% accuracy, all classes",
+    "older": "% accuracy, older classes",
+    "new": "% accuracy, new classes",
+    "lost": "points forgotten",
+    "time": "of learning",
+}
+"""Figures of a task: columns of the history with their meaning."""
 MEASURED_ON = {"test": "of the test folder", "held-out": "held out of the labeled ones"}
 MANY = 6
 ROUNDING = 0.05
@@ -268,7 +277,7 @@ def figures_of(record: Record) -> tuple[str, ...]:
     return (
         f"{record['labeled']:,}",
         f"{record['seen']:,}",
-        count_or_dash(record["accepted"]),
+        "–" if record["accepted"] is None else f"{record['accepted']:,}",
         *("–" if value is None else f"{value:.1f}" for value in test),
         f"{sum(record['seconds'].values()):.0f} s",
     )
@@ -330,11 +339,6 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
     if summary["busy"]:
         rows.append(("busy", "another process works with it now"))
     return rows
-
-
-def count_or_dash(count: int | None) -> str:
-    """Return a count, or a dash where nothing was counted."""
-    return "–" if count is None else f"{count:,}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:
