@@ -172,11 +172,10 @@ def learn_features(
     met = task.labeled.digests()
     met = met if before is None else np.concatenate([before.met, met])
     explanation = task.explained(judgement)
-    if len(unlabeled) and reader.gallery is not None:
+    if len(task.environment.items) and task.config.network != IDENTITY:
         chosen, scores = np.arange(len(unlabeled)), statistics.familiarity(unlabeled)
-        examples = choose_examples(
-            chosen, scores, judgement, task.classes, reader.gallery.picture, task.examples
-        )
+        picture = task.environment.picture
+        examples = choose_examples(chosen, scores, judgement, task.classes, picture, task.examples)
         explanation = replace(explanation, examples=examples)
     seconds = {"features": task.seconds, "classifier": time.perf_counter() - began}
     tuned, fine_tuned = None, None
