@@ -185,7 +185,7 @@ def test_a_failed_task_leaves_the_learner_as_it_was(method: str, epochs: int) ->
     ("parameters", "sentence"),
     [
         ({"method": "offline"}, "needs all images of earlier tasks"),
-        ({"method": "worldmatch", "options": {"accept": "truth"}}, "nobody knows them"),
+        ({"method": "worldmatch", "options": {"accept": "truth"}}, "they are unknown"),
         ({"options": {"pseudo_label": False}}, "did you mean 'pseudo_labels'"),
         ({"options": {"tasks": 3}}, "method 'dm' has no option 'tasks'"),
         ({"options": {"momentum": "much"}}, "momentum must be a number, not 'much'"),

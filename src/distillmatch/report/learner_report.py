@@ -91,7 +91,7 @@ def lead_sentence(summary: Record) -> str:
     )
     if test.get("all") is None:
         return f"{said}. There was nothing to test it with."
-    return f"{said} and tells {test['all']:.0f} % of {plural(test['images'], 'test image')} right."
+    return f"{said}; {test['all']:.0f} % of {plural(test['images'], 'test image')} are recognized."
 
 
 def accuracy_sentences(history: Sequence[Record]) -> list[str]:
@@ -104,8 +104,7 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
         mean = test.get("nearest_mean")
         mean = "" if mean is None else f", the nearest class mean on the same features {mean:.1f} %"
         found.append(
-            f"Guessing would tell {_chance(record):.1f} % right{mean}; the learner tells "
-            f"{test['all']:.1f} %."
+            f"Accuracy is {test['all']:.1f} %; guessing would reach {_chance(record):.1f} %{mean}."
         )
     if record["number"] > 1:
         found.append(_forgotten_sentence(test["forgotten"], test["old_before"]))
@@ -126,22 +125,24 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
 
 def fine_tuning_sentences(record: Record) -> list[str]:
     """Return whether a tuned copy of the network is used, with both accuracies."""
-    told = record.get("fine_tuned")
-    if not told:
+    tuning = record.get("fine_tuned")
+    if not tuning:
         return []
-    if told["tuned"] is None:
-        lacking = f"only {plural(told['past'], 'camera image')} held out show classes of the past"
-        lacking = lacking if told["labeled"] else "a class needs four labels for that"
+    if tuning["tuned"] is None:
+        lacking = f"only {plural(tuning['past'], 'camera image')} held out show classes of the past"
+        lacking = lacking if tuning["labeled"] else "a class needs four labels for that"
         return [f"The network was not tuned, since nothing could tell if it helps: {lacking}."]
-    used = "is used beside the frozen one" if told["kept"] else "is not used"
+    used = "is used beside the frozen one" if tuning["kept"] else "is not used"
     past = ""
-    if told["past"] and told["same"] is not None:
-        past = f"; of {plural(told['past'], 'camera image')} held out that look like past classes "
-        past += f"{told['same']:.1f} % stay so"
+    if tuning["past"] and tuning["same"] is not None:
+        past = (
+            f"; of {plural(tuning['past'], 'camera image')} held out that look like past classes "
+        )
+        past += f"{tuning['same']:.1f} % stay so"
     return [
-        f"A copy of the network was tuned and {used}: of {plural(told['labeled'], 'image')} with "
-        f"labels held out the frozen network alone tells {told['frozen']:.1f} % right, with the "
-        f"copy {told['tuned']:.1f} %{past}."
+        f"A copy of the network was tuned and {used}: of {plural(tuning['labeled'], 'image')} with "
+        f"labels held out the frozen network alone recognizes {tuning['frozen']:.1f} %, with the "
+        f"copy {tuning['tuned']:.1f} %{past}."
     ]
 
 
