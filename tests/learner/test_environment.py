@@ -85,7 +85,6 @@ def test_what_is_no_image_is_counted_and_no_pipe_is_waited_for(tmp_path: Path) -
         ("no such/*.jpg", r"\*\.jpg: expected .* that fit this pattern, found none"),
         (3, "unlabeled must be"),
         ([{"json": {}, "cls": 3}], "under a key such as 'image' or 'jpg', not 'json', 'cls'"),
-        (iter([()]), "must hold an image, but one is empty"),
         ([(3, PIXELS[0])], "the list has an int"),
     ],
 )

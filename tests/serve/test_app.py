@@ -258,7 +258,7 @@ def test_an_image_that_went_away_or_was_replaced_is_not_shown_and_gets_no_label(
     for said in ("No such file", "has changed"):
         for kind in ("thumb", "picture"):
             answer = client.get(f"/{kind}/0")
-            assert answer.status == 404 and said in answer.json["error"]
+            assert answer.status == 400 and said in answer.json["error"]
         answer = client.post("/label", {"images": [1, 0], "label": "red"})
         assert answer.status == 400 and said in answer.json["error"]
         assert client.get("/page").json["images"][1][2] == "red", "the first was labeled"

@@ -1,4 +1,4 @@
-"""The environment: unlabeled images from wherever they come, in bounded memory.
+"""The environment: unlabeled images from any source, in bounded memory.
 
 That may be a file, a folder, a pattern such as `camera/**/*.jpg`, a video, a camera, an array, a
 list of any of these, a data set or data loader of torch, a webdataset, or any iterator.
@@ -71,7 +71,7 @@ class Environment:
 
 
 def read_unlabeled(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
-    """Take at most `limit` unlabeled images from whatever was given.
+    """Take at most `limit` unlabeled images from a source.
 
     From what has a length they are drawn at random, and only those drawn are decoded. A camera, and
     anything else that can be iterated over, may never end: its first images are taken.
@@ -185,9 +185,7 @@ def _images_in(sample: Any) -> Iterator[Any]:
     elif isinstance(sample, list) and sample and all(map(_may_be_image, sample)):
         yield from chain.from_iterable(map(_images_in, sample))
     elif isinstance(sample, list | tuple):
-        if not sample:
-            raise LearnerError(f"samples of {WHAT} must hold an image, but one is empty")
-        yield from _images_in(sample[0])
+        yield from chain.from_iterable(map(_images_in, sample[:1]))
     elif isinstance(sample, bytes):
         yield ImageFile(f"{WHAT} that came as bytes", partial(io.BytesIO, sample))
     elif isinstance(sample, np.ndarray | torch.Tensor) and sample.ndim == 4:

@@ -115,12 +115,7 @@ def learn_task(
         learned = learn_features(before, task, reader, progress, keeper)
     else:
         assert before is None or isinstance(before, Trained)
-        try:
-            learned = learn_trained(before, task, progress, keeper)
-        except KeyError as error:
-            if before is None:
-                raise
-            raise LearnerError(f"what was learned before has no {error}") from error
+        learned = learn_trained(before, task, progress, keeper)
     rows = environment.images
     if learned.gives_scores and len(rows):
         unfamiliar = learned.familiarity(rows) < learned.threshold(task.accept)
