@@ -279,10 +279,7 @@ def test_what_features_have_no_use_for_is_refused(
     ],
 )
 def test_method_and_network_choose_themselves(
-    given: dict[str, Any],
-    installed: bool,
-    chosen: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any], installed: bool, chosen: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(efficientnet_lite, "has_pretrained", lambda: installed)
     found = settings.resolve(ContinualLearner(**given).get_params())

@@ -49,14 +49,6 @@ def test_unknown_images_are_rejected_by_a_calibrated_threshold(recipe: str, tmp_
     assert set(learner.predict(SEEN, reject=True)) <= {"unknown", *learner.classes_.tolist()}
 
 
-def test_rejecting_keeps_whole_numbers_as_they_are() -> None:
-    images, _ = task(GOLDFISH, BOAT, count=4)
-    learner = small_learner("dm", epochs=1, accept=0.5).fit(images, [7] * 4 + [3] * 4)
-    assert learner.classes_.tolist() == [3, 7]
-    assert set(learner.predict(images, reject=True).tolist()) <= {3, 7, "unknown"}
-    assert learner.predict(images).dtype == np.int64
-
-
 @pytest.mark.parametrize(("method", "options"), [("e2e", None), ("dm", {"pseudo_labels": False})])
 def test_rejecting_by_what_gives_no_scores_is_refused(method: str, options: Any) -> None:
     learner = small_learner(method, epochs=1, options=options).fit(*task(SHARK, count=2))

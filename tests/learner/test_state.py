@@ -22,7 +22,6 @@ from learner_world import (
     DiesIn,
     images_of,
     names_of,
-    small_learner,
     task,
     write_classes,
     write_images,
@@ -32,12 +31,11 @@ from odd_files import contents
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
 from distillmatch.engine import NoProgress
-from distillmatch.errors import DiskError, LearnerError, LockedError, SourceError
+from distillmatch.errors import DiskError, LearnerError, SourceError
 from distillmatch.learner import learn, read_state
 from distillmatch.learner.accuracy import hold_out
 from distillmatch.learner.saved import HEAD
 from distillmatch.runs import Interrupted
-from distillmatch.runs.lock import FolderLock
 from distillmatch.sources.images import ImageFile
 
 WITH_DETECTOR = {**SMALL, "method": "dm"}
@@ -244,20 +242,6 @@ def test_a_repeated_command_learns_nothing_and_finishes_the_report(
     assert (state / HEAD).read_bytes() == head
     assert main([*words, "--again"]) == 0
     assert [one["name"] for one in read_state(state)["history"]] == ["march", "march"]
-
-
-def test_one_process_at_a_time(world: Path, state: Path) -> None:
-    lock = FolderLock(state)
-    try:
-        assert read_state(state)["busy"]
-        with pytest.raises(LockedError):
-            learn(state, labeled=world / "april")
-        other = small_learner().partial_fit(*task(GOLDFISH, count=2))
-        with pytest.raises(LockedError):
-            other.save(state)
-    finally:
-        lock.release()
-    assert read_state(state)["labels"] == names_of(CLOWNFISH, GOLDFISH)
 
 
 @pytest.mark.parametrize("checkpoint_seconds", [ALWAYS, 0.0])

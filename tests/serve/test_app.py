@@ -206,18 +206,6 @@ def test_the_page_shows_groups_with_the_largest_gain_first(client: Client, revie
     assert shown["classes"] == [*CLASSES, "gray"]
 
 
-def test_labels_are_given_and_taken_back(client: Client, review: Review) -> None:
-    reds = numbers_of(review, "red")
-    given = client.post("/label", {"images": reds, "label": "Red"}).json
-    assert given["changed"] == {str(n): "red" for n in reds} and given["undo"] == 1
-    assert client.post("/label", {"images": reds, "label": "red"}).json["changed"] == {}
-    skipped = client.post("/label", {"images": reds[:1], "label": ""}).json
-    assert skipped["changed"] == {str(reds[0]): ""}
-    assert client.post("/undo").json["changed"] == {str(reds[0]): "red"}
-    assert client.post("/undo").json["changed"] == {str(n): None for n in reds}
-    assert client.post("/undo").json["changed"] == {}
-
-
 @pytest.mark.parametrize(
     "body",
     [
