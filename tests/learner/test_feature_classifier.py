@@ -244,8 +244,10 @@ def test_few_or_degenerate_images_give_finite_scores(kind: str, classes: int, co
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_labels_that_all_are_told_right_make_no_probability_certain(count: int) -> None:
-    """Features in which one image of a class tells little, but all held out are told right."""
+def test_few_labels_that_are_all_classified_correctly_make_no_probability_certain(
+    count: int,
+) -> None:
+    """One image says little of its class, but all held-out images are classified correctly."""
     rng = np.random.default_rng(0)
     places = rng.uniform(0.9, 1.1, (3, 400))
     y = np.repeat(np.arange(3), count)

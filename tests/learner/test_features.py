@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -195,23 +194,6 @@ def test_the_cache_drops_what_came_first_and_survives_damage(tmp_path: Path) -> 
     fresh = FeatureCache(tmp_path / "it.sqlite")
     fresh.put({there[0]: rows[there[0]]})
     np.testing.assert_array_equal(fresh.get(there[0]), rows[there[0]])
-
-
-def test_several_writers_share_the_cache(tmp_path: Path) -> None:
-    def write(first: int) -> None:
-        cache = FeatureCache(tmp_path / "it.sqlite")
-        for number in range(first, first + 30):
-            cache.put({number.to_bytes(16, "big"): np.full(8, number, np.float32)})
-        cache.close()
-
-    threads = [threading.Thread(target=write, args=(30 * one,)) for one in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cache = FeatureCache(tmp_path / "it.sqlite")
-    found = [cache.get(number.to_bytes(16, "big")) for number in range(120)]
-    assert [None if row is None else row[0] for row in found] == list(range(120))
 
 
 def test_without_a_cache_the_answers_are_the_same(
