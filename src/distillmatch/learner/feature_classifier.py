@@ -48,8 +48,10 @@ SHRINKAGE = 0.8
 AXES = 128
 """Axes of the scatter that are kept."""
 FOLDS = 10
-FAMILIAR = 0.5
-"""An unlabeled image is learned if it is as familiar as this share of known images is."""
+FAMILIAR, NEAR = 0.5, 0.95
+"""An unlabeled image is learned if it is as familiar as the first share of known images is, and its
+angle as small as that of the second.
+"""
 ROUNDS = 5
 """Rounds of assigning unlabeled images to classes."""
 MEMORY = 5
@@ -158,7 +160,7 @@ class FeatureClassifier:
         return FeatureClassifier(stored), judgement
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return logits (n, classes) over the temperature."""
+        """Return logits (n, classes), divided by the temperature."""
         model = self._model
         logits = model.logits(self._compressed(features)) / model.temperature
         return np.asarray(np.maximum(logits, _NEVER), np.float32)
@@ -369,7 +371,7 @@ def _with_unlabeled(
     needed, farthest = np.inf, 0.0
     if len(known):
         needed = float(np.quantile(_familiarity(known, known, others), 1 - FAMILIAR))
-        farthest = float(np.quantile(known[:, 1], 0.95))
+        farthest = float(np.quantile(known[:, 1], NEAR))
     state, accepted, shares = learned, np.zeros(len(u), np.bool_), np.zeros((0, 0))
     for _ in range(ROUNDS):
         model = _Model(state)
@@ -385,11 +387,11 @@ def _with_unlabeled(
 
 def _others(alone: State, u: Array, known: Array, seed: int) -> Array:
     """Return the means of clusters of unlabeled images that belong to no known class, if any."""
+    if len(known) == 0:
+        return alone["others"]
     model, draw = _Model(alone), np.random.default_rng(seed)
     u = u[draw.permutation(len(u))[:CLUSTERED]]
     scores, angles = model.scores(u), np.concatenate([alone["angles"], known[:, 1]])
-    if len(known) == 0:
-        return alone["others"]
     beyond = (scores[:, 1] > np.quantile(angles, 1 - BEYOND)).mean()
     by_chance = np.sqrt(BEYOND * (1 - BEYOND) * (1 / len(u) + 1 / len(angles)))
     if beyond <= BEYOND + by_chance:
@@ -413,9 +415,9 @@ def _k_means(z: Array, count: int, draw: np.random.Generator) -> Array:
 
 
 def _clusters(model: _Model, labeled: Array, u: Array, others: Array) -> Array:
-    """Refine other clusters by k-means in the discriminant's metric, beside the known classes.
+    """Refine other clusters by k-means in the metric of the covariance.
 
-    The means of the classes start at those of their labeled images, which count.
+    Known classes take part, with their means as members as often as they have labels.
     """
     first = np.concatenate([model.means[model.known], others])
     counts = np.concatenate([labeled, np.zeros(len(others))])
@@ -444,8 +446,8 @@ def _without_taken(learned: State, folds: list[_Fold]) -> Array:
         model = _Model(fold.rest | {"others": learned["others"]})
         own = model.logits(fold.z)[np.arange(len(fold.z)), fold.y]
         np.add.at(shares, fold.y, model.other_logits(fold.z) > own[:, None])
-    counts = np.bincount(np.concatenate([[], *(fold.y for fold in folds)]).astype(int))
-    shares[: len(counts)] /= np.maximum(counts, 1)[:, None]
+    counts = np.bincount([label for fold in folds for label in fold.y], minlength=len(shares))
+    shares /= np.maximum(counts, 1)[:, None]
     return np.asarray(learned["others"][shares.max(axis=0, initial=0.0) <= TAKEN])
 
 
