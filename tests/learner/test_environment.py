@@ -136,13 +136,12 @@ def encoded(pixels: Any) -> bytes:
     "samples",
     [
         [(Image.fromarray(one), "boat", {"width": 16}) for one in PIXELS],
-        [[TENSOR[:2], NUMBERS[:2]], [TENSOR[2:], NUMBERS[2:]]],
         [[Image.fromarray(one) for one in PIXELS]],
         [{"__key__": "1", "cls": b"3", "left.PNG": encoded(one)} for one in PIXELS],
         [{"image": TENSOR, "label": NUMBERS}],
         [encoded(one) for one in PIXELS],
     ],
-    ids=["tuples", "loader", "lists", "webdataset", "named", "bytes"],
+    ids=["tuples", "lists", "webdataset", "named", "bytes"],
 )
 def test_what_loaders_give_beside_an_image_is_left_out(samples: list[Any]) -> None:
     for given in (iter(samples), samples):

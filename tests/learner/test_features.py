@@ -116,6 +116,8 @@ def test_learns_months_and_says_what_it_keeps(tmp_path: Path) -> None:
     assert len(found.examples) == min(found.accepted or 0, 24)
     for example in found.examples:
         assert example.image.shape == (96, 96, 3) and example.label in found.by_class
+    streamed = tiny_learner().partial_fit(*task(CLOWNFISH, BOAT, count=8), unlabeled=iter(CAMERA))
+    assert streamed.explain().accepted and not streamed.explain().examples
     with pytest.raises(LearnerError, match="trains no network"):
         learner.method_  # noqa: B018
     learner.save(tmp_path / "it")
@@ -321,14 +323,16 @@ def test_a_signal_leaves_the_old_state_and_the_same_command_finishes(
 
 def test_an_image_in_two_classes_is_named_and_the_page_quotes_the_state(tmp_path: Path) -> None:
     write_classes(tmp_path / "march", CLOWNFISH, BOAT, count=4)
-    state, told = tmp_path / "our fish", list[str]()
-    first_month = learn(state, labeled=tmp_path / "march", name="", settings=TINY, tell=told.append)
-    assert first_month["name"] == "march" and told == []
+    state, messages = tmp_path / "our fish", list[str]()
+    first_month = learn(
+        state, labeled=tmp_path / "march", name="", settings=TINY, tell=messages.append
+    )
+    assert first_month["name"] == "march" and messages == []
     first, second = sorted(names_of(CLOWNFISH, BOAT))
     found = tmp_path / "march" / second / "again.png"
     found.write_bytes((tmp_path / "march" / first / "0.png").read_bytes())
-    learn(state, labeled=tmp_path / "march", name="april", settings=TINY, tell=told.append)
-    sentence, _ = told
+    learn(state, labeled=tmp_path / "march", name="april", settings=TINY, tell=messages.append)
+    sentence, _ = messages
     assert f"the same image is labeled '{first}' and '{second}'" in sentence and "0.png" in sentence
     learner = ContinualLearner.load(state, allow_import=OWN)
     page = write_learner_page(state, read_state(state), learner.explain()).read_text()

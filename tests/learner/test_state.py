@@ -150,9 +150,9 @@ def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Pa
             learn(broken, **april, progress=DiesIn(epochs), checkpoint_seconds=ALWAYS)
         assert before.items() <= contents(broken).items()
         assert read_state(broken)["unfinished"]
-    told: list[str] = []
-    record = learn(broken, **april, tell=told.append)
-    assert any("continuing the unfinished task" in sentence for sentence in told)
+    messages: list[str] = []
+    record = learn(broken, **april, tell=messages.append)
+    assert any("continuing the unfinished task" in sentence for sentence in messages)
     assert weights(broken) == weights(whole)
     assert record["losses"] == read_state(whole)["history"][-1]["losses"]
     assert not (broken / "checkpoints").exists()
@@ -164,9 +164,9 @@ def test_ctrl_c_keeps_what_was_done(world: Path, tmp_path: Path) -> None:
         learn(state, labeled=world / "march", settings=SETTINGS, progress=Interrupts())
     with pytest.raises(LearnerError, match="found none"):
         read_state(state)
-    told: list[str] = []
-    learn(state, labeled=world / "march", settings=SETTINGS, tell=told.append)
-    assert any("continuing" in sentence for sentence in told)
+    messages: list[str] = []
+    learn(state, labeled=world / "march", settings=SETTINGS, tell=messages.append)
+    assert any("continuing" in sentence for sentence in messages)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -184,9 +184,9 @@ def test_a_signal_after_the_state_was_replaced_loses_and_repeats_nothing(
         patched.setattr(ContinualLearner, "write", killed)
         with pytest.raises(error):
             learn(tmp_path / "fish", **given)
-    told: list[str] = []
-    record = learn(tmp_path / "fish", **given, tell=told.append)
-    assert record["number"] == 1 and "is learned already" in told[-1]
+    messages: list[str] = []
+    record = learn(tmp_path / "fish", **given, tell=messages.append)
+    assert record["number"] == 1 and "is learned already" in messages[-1]
     assert len(read_state(tmp_path / "fish")["history"]) == 1
 
 
@@ -211,9 +211,9 @@ def test_a_checkpoint_of_a_finished_task_is_not_taken_up(world: Path, tmp_path: 
     (state / "checkpoints").mkdir()
     for name, content in stale.items():  # as if it had died before it could remove them
         (state / "checkpoints" / name).write_bytes(content)
-    told: list[str] = []
-    assert learn(state, labeled=world / "april", tell=told.append)["number"] == 2
-    assert told == []
+    messages: list[str] = []
+    assert learn(state, labeled=world / "april", tell=messages.append)["number"] == 2
+    assert messages == []
 
 
 def test_a_repeated_command_learns_nothing_and_finishes_the_report(
