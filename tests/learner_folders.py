@@ -39,7 +39,7 @@ def write_class(folder: Path, name: str, count: int, first: int = 0) -> None:
 
 
 def content_of(folder: Path) -> dict[str, str]:
-    """Return what tells one content of a folder from another."""
+    """Return a hash of each file of a folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))

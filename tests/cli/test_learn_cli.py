@@ -67,10 +67,7 @@ def test_the_report_opens_in_a_browser_and_fits_a_phone(world: Path) -> None:
 
 
 def test_unlabeled_images_may_be_named_by_patterns_and_on_standard_input(
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_class(tmp_path / "may", "white", 6)
     (tmp_path / "may" / "white" / "notes.txt").write_text("rain")

@@ -17,12 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner.environment import Environment, read_unlabeled
-from distillmatch.learner.inputs import (
-    PixelReader,
-    natural_side,
-    open_images,
-    read_all,
-)
+from distillmatch.learner.inputs import PixelReader, natural_side, open_images, read_all
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -85,7 +80,6 @@ def test_what_is_no_image_is_counted_and_no_pipe_is_waited_for(tmp_path: Path) -
         ("no such/*.jpg", r"\*\.jpg: expected .* that fit this pattern, found none"),
         (3, "unlabeled must be"),
         ([{"json": {}, "cls": 3}], "under a key such as 'image' or 'jpg', not 'json', 'cls'"),
-        (iter([()]), "must hold an image, but one is empty"),
         ([(3, PIXELS[0])], "the list has an int"),
     ],
 )
@@ -110,10 +104,13 @@ def test_a_pattern_stands_for_the_files_that_fit_it(tmp_path: Path) -> None:
     assert problem.endswith("not an image in a format that can be read")
 
 
-def test_a_stream_may_mix_images_and_batches() -> None:
+def test_streams_and_lists_may_mix_images_batches_and_folders(tmp_path: Path) -> None:
     found = look(iter([PIXELS[0], PIXELS[1:3], Image.fromarray(PIXELS[3]), TENSOR]), limit=6)
     np.testing.assert_array_equal(found.images, np.concatenate([PIXELS, PIXELS[:2]]))
     assert found.seen == 8
+    write_images(tmp_path / "few", PIXELS)
+    found = look([PIXELS[0], tmp_path, TENSOR, (str(tmp_path), 3)])
+    np.testing.assert_array_equal(found.images, np.concatenate([PIXELS[:1], *[PIXELS] * 3]))
 
 
 def test_a_stream_that_never_ends_is_taken_up_to_the_limit(tmp_path: Path) -> None:
@@ -139,13 +136,12 @@ def encoded(pixels: Any) -> bytes:
     "samples",
     [
         [(Image.fromarray(one), "boat", {"width": 16}) for one in PIXELS],
-        [[TENSOR[:2], NUMBERS[:2]], [TENSOR[2:], NUMBERS[2:]]],
         [[Image.fromarray(one) for one in PIXELS]],
         [{"__key__": "1", "cls": b"3", "left.PNG": encoded(one)} for one in PIXELS],
         [{"image": TENSOR, "label": NUMBERS}],
         [encoded(one) for one in PIXELS],
     ],
-    ids=["tuples", "loader", "lists", "webdataset", "named", "bytes"],
+    ids=["tuples", "lists", "webdataset", "named", "bytes"],
 )
 def test_what_loaders_give_beside_an_image_is_left_out(samples: list[Any]) -> None:
     for given in (iter(samples), samples):
@@ -153,12 +149,6 @@ def test_what_loaders_give_beside_an_image_is_left_out(samples: list[Any]) -> No
         np.testing.assert_array_equal(found.images, PIXELS)
         assert found.seen == len(PIXELS)
     assert counts(look(samples, limit=2)) == (2, len(PIXELS), 0)
-
-
-def test_a_list_may_mix_folders_with_images_and_batches(tmp_path: Path) -> None:
-    write_images(tmp_path / "few", PIXELS)
-    found = look([PIXELS[0], tmp_path, TENSOR, (str(tmp_path), 3)])
-    np.testing.assert_array_equal(found.images, np.concatenate([PIXELS[:1], *[PIXELS] * 3]))
 
 
 class OneByOne(IterableDataset[Any]):

@@ -70,7 +70,7 @@ def test_learns_what_it_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "told"),
+    ("sizes", "distilled"),
     [
         ((2, 0, 3, 0), (2, 3, 0)),
         ((1, 1, 1, 1), (3, 1)),
@@ -81,10 +81,10 @@ def test_learns_what_it_is_shown() -> None:
     ],
 )
 def test_earlier_tasks_of_one_class_or_none_are_distilled_with_others(
-    sizes: tuple[int, ...], told: tuple[int, ...]
+    sizes: tuple[int, ...], distilled: tuple[int, ...]
 ) -> None:
     info = task_info(len(sizes) - 1, sizes, stored=False)
-    assert info.sizes == told and not info.last
+    assert info.sizes == distilled and not info.last
     assert (info.seen, info.past) == (sum(sizes), sum(sizes[:-1]))
 
 
@@ -185,7 +185,7 @@ def test_a_failed_task_leaves_the_learner_as_it_was(method: str, epochs: int) ->
     ("parameters", "sentence"),
     [
         ({"method": "offline"}, "needs all images of earlier tasks"),
-        ({"method": "worldmatch", "options": {"accept": "truth"}}, "nobody knows them"),
+        ({"method": "worldmatch", "options": {"accept": "truth"}}, "they are unknown"),
         ({"options": {"pseudo_label": False}}, "did you mean 'pseudo_labels'"),
         ({"options": {"tasks": 3}}, "method 'dm' has no option 'tasks'"),
         ({"options": {"momentum": "much"}}, "momentum must be a number, not 'much'"),

@@ -109,10 +109,7 @@ def test_images_are_resized_as_pillow_resizes_them(size: tuple[int, int]) -> Non
 
 
 def test_an_export_that_cannot_be_made_leaves_no_file(
-    state: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     find = importlib.util.find_spec

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +116,8 @@ def test_learns_months_and_says_what_it_keeps(tmp_path: Path) -> None:
     assert len(found.examples) == min(found.accepted or 0, 24)
     for example in found.examples:
         assert example.image.shape == (96, 96, 3) and example.label in found.by_class
+    streamed = tiny_learner().partial_fit(*task(CLOWNFISH, BOAT, count=8), unlabeled=iter(CAMERA))
+    assert streamed.explain().accepted and not streamed.explain().examples
     with pytest.raises(LearnerError, match="trains no network"):
         learner.method_  # noqa: B018
     learner.save(tmp_path / "it")
@@ -197,23 +198,6 @@ def test_the_cache_drops_what_came_first_and_survives_damage(tmp_path: Path) -> 
     np.testing.assert_array_equal(fresh.get(there[0]), rows[there[0]])
 
 
-def test_several_writers_share_the_cache(tmp_path: Path) -> None:
-    def write(first: int) -> None:
-        cache = FeatureCache(tmp_path / "it.sqlite")
-        for number in range(first, first + 30):
-            cache.put({number.to_bytes(16, "big"): np.full(8, number, np.float32)})
-        cache.close()
-
-    threads = [threading.Thread(target=write, args=(30 * one,)) for one in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cache = FeatureCache(tmp_path / "it.sqlite")
-    found = [cache.get(number.to_bytes(16, "big")) for number in range(120)]
-    assert [None if row is None else row[0] for row in found] == list(range(120))
-
-
 def test_without_a_cache_the_answers_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,10 +263,7 @@ def test_what_features_have_no_use_for_is_refused(
     ],
 )
 def test_method_and_network_choose_themselves(
-    given: dict[str, Any],
-    installed: bool,
-    chosen: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any], installed: bool, chosen: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(efficientnet_lite, "has_pretrained", lambda: installed)
     found = settings.resolve(ContinualLearner(**given).get_params())
@@ -342,14 +323,16 @@ def test_a_signal_leaves_the_old_state_and_the_same_command_finishes(
 
 def test_an_image_in_two_classes_is_named_and_the_page_quotes_the_state(tmp_path: Path) -> None:
     write_classes(tmp_path / "march", CLOWNFISH, BOAT, count=4)
-    state, told = tmp_path / "our fish", list[str]()
-    first_month = learn(state, labeled=tmp_path / "march", name="", settings=TINY, tell=told.append)
-    assert first_month["name"] == "march" and told == []
+    state, messages = tmp_path / "our fish", list[str]()
+    first_month = learn(
+        state, labeled=tmp_path / "march", name="", settings=TINY, tell=messages.append
+    )
+    assert first_month["name"] == "march" and messages == []
     first, second = sorted(names_of(CLOWNFISH, BOAT))
     found = tmp_path / "march" / second / "again.png"
     found.write_bytes((tmp_path / "march" / first / "0.png").read_bytes())
-    learn(state, labeled=tmp_path / "march", name="april", settings=TINY, tell=told.append)
-    sentence, _ = told
+    learn(state, labeled=tmp_path / "march", name="april", settings=TINY, tell=messages.append)
+    sentence, _ = messages
     assert f"the same image is labeled '{first}' and '{second}'" in sentence and "0.png" in sentence
     learner = ContinualLearner.load(state, allow_import=OWN)
     page = write_learner_page(state, read_state(state), learner.explain()).read_text()

@@ -44,7 +44,7 @@ def tuned(epochs: int = 12, **others: Any) -> ContinualLearner:
     return ContinualLearner(**{**TINY, "fine_tune": epochs, **others})
 
 
-def told(learner: ContinualLearner) -> dict[str, Any]:
+def comparison_of(learner: ContinualLearner) -> dict[str, Any]:
     return dict(learner.history_[-1]["fine_tuned"])
 
 
@@ -53,7 +53,7 @@ def test_a_copy_that_is_better_on_held_out_images_answers_beside_the_frozen_netw
 ) -> None:
     frozen = ContinualLearner(**TINY).partial_fit(*MARCH)
     learner = tuned(40).partial_fit(*MARCH)
-    comparison = told(learner)
+    comparison = comparison_of(learner)
     assert comparison["kept"] and comparison["tuned"] > comparison["frozen"]
     assert comparison["labeled"] == 4 * 4 and comparison["past"] == 0
     tests = task(CLOWNFISH, BOAT, TROUT, SHARK, count=20, first=100)
@@ -75,7 +75,7 @@ def test_where_it_does_not_help_the_frozen_network_answers_alone(
     monkeypatch.setitem(fine_tuning.TRAINING, "learning_rate", 10.0)
     frozen = ContinualLearner(**TINY).partial_fit(*MARCH, unlabeled=CAMERA)
     learner = tuned().partial_fit(*MARCH, unlabeled=CAMERA)
-    comparison = told(learner)
+    comparison = comparison_of(learner)
     assert not comparison["kept"] and comparison["tuned"] <= comparison["frozen"]
     np.testing.assert_array_equal(learner.predict_proba(NEW), frozen.predict_proba(NEW))
 
@@ -85,7 +85,7 @@ def test_a_copy_that_forgets_past_classes_is_not_used() -> None:
     assert learner.history_[-1]["fine_tuned"] is None
     learner.set_params(fine_tune=12)
     learner.partial_fit(*task(TROUT, SHARK, count=16), unlabeled=CAMERA)
-    comparison = told(learner)
+    comparison = comparison_of(learner)
     assert comparison["past"] >= 2 and comparison["same"] is not None
     gained = comparison["tuned"] - comparison["frozen"]
     assert comparison["kept"] == (gained > 100 - comparison["same"])
@@ -99,7 +99,7 @@ def test_nothing_is_tuned_where_nothing_could_tell_whether_it_helps(lacking: str
     learner.set_params(fine_tune=5)
     count, camera = (3, CAMERA) if lacking == "labels" else (8, None)
     learner.partial_fit(*task(TROUT, SHARK, count=count), unlabeled=camera)
-    assert not told(learner)["kept"] and told(learner)["tuned"] is None
+    assert not comparison_of(learner)["kept"] and comparison_of(learner)["tuned"] is None
     (sentence,) = accuracy_sentences(learner.history_)
     assert "was not tuned" in sentence
     assert ("four labels" if lacking == "labels" else "camera images") in sentence

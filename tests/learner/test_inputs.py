@@ -11,8 +11,8 @@ from learner_world import BOAT, GOLDFISH, images_of, small_learner, write_images
 from PIL import Image
 
 from distillmatch.errors import LearnerError
-from distillmatch.learner.inputs import SMALLEST, PixelReader, natural_side, open_images, read_all
-from distillmatch.learner.labels import class_folders, labeled_images
+from distillmatch.learner.inputs import PixelReader, natural_side, open_images, read_all
+from distillmatch.learner.labels import labeled_images
 from distillmatch.sources.images import decode_image
 
 PIXELS = images_of(GOLDFISH, BOAT, count=2)
@@ -73,24 +73,6 @@ def test_the_first_image_suggests_a_size(shape: tuple[int, ...], side: int, tmp_
     assert natural_side(open_images([pixels])) == side
     Image.fromarray(pixels).save(tmp_path / "a.png")
     assert natural_side(open_images(tmp_path)) == side
-
-
-@pytest.mark.parametrize("content", [b"P6\n4 x\n255\n", b"", b"no image"])
-def test_a_damaged_first_file_suggests_no_side_and_is_named_when_read(
-    content: bytes, tmp_path: Path
-) -> None:
-    place = tmp_path / "boat" / "00.ppm"
-    place.parent.mkdir()
-    place.write_bytes(content)
-    assert natural_side(open_images(tmp_path)) == SMALLEST
-    with pytest.raises(LearnerError, match=r"00\.ppm: ") as error:
-        read(tmp_path)
-    for size in (None, 16):
-        with pytest.raises(
-            LearnerError, match=r"boat.*: expected an image, found one file"
-        ) as other:
-            small_learner(image_size=size).partial_fit(tmp_path)
-        assert str(error.value) in str(other.value)
 
 
 def test_an_image_given_by_its_size_alone_is_brought_to_that_of_the_first() -> None:
@@ -172,13 +154,3 @@ def test_what_lies_among_labeled_images_and_is_none_is_left_out(tmp_path: Path) 
     assert (left_out["labeled"], left_out["test"], left_out["hidden"]) == (3, 0, 2)
     assert any("0�.txt: not an image" in said for said in left_out["for_example"]), "on one line"
     assert learner.score(tmp_path) == learner.score(PIXELS, ["goldfish"] * 2 + ["boat"] * 2)
-
-
-def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LearnerError, match="march: expected a folder with one folder for each"):
-        labeled_images(str(tmp_path / "march"), None)
-    with pytest.raises(LearnerError, match="one folder of images for each class, found none"):
-        class_folders(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(LearnerError, match="a class without images"):
-        class_folders(tmp_path)

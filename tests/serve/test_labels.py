@@ -122,7 +122,7 @@ def test_files_moved_by_hand_keep_their_new_label(review: Review) -> None:
     assert "oak" in again.labels.classes
 
 
-def test_a_full_disk_is_told_and_what_was_done_can_be_undone(
+def test_a_full_disk_is_reported_and_what_was_done_can_be_undone(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, calls = os.link, []

@@ -5,12 +5,4 @@ from distillmatch.learner.explanation import Example, Explanation
 from distillmatch.learner.state import learn, read_state
 from distillmatch.learner.video import Camera, Video
 
-__all__ = [
-    "Camera",
-    "ContinualLearner",
-    "Example",
-    "Explanation",
-    "Video",
-    "learn",
-    "read_state",
-]
+__all__ = ["Camera", "ContinualLearner", "Example", "Explanation", "Video", "learn", "read_state"]

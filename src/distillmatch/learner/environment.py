@@ -1,4 +1,4 @@
-"""The environment: unlabeled images from wherever they come, in bounded memory.
+"""The environment: unlabeled images from any source, in bounded memory.
 
 That may be a file, a folder, a pattern such as `camera/**/*.jpg`, a video, a camera, an array, a
 list of any of these, a data set or data loader of torch, a webdataset, or any iterator.
@@ -22,12 +22,14 @@ from torch.utils.data import IterableDataset
 from distillmatch.errors import DistillMatchError, LearnerError, kind_of
 from distillmatch.learner.inputs import (
     Items,
+    Pixels,
     Reader,
+    decoded,
     is_array,
     open_images,
     unreadable,
 )
-from distillmatch.learner.video import Camera, Video, is_camera, is_video
+from distillmatch.learner.video import Camera, Video, VideoFrame, is_camera, is_video
 from distillmatch.randomness import permutation
 from distillmatch.sources.images import ImageFile
 from distillmatch.sources.walk import list_files, shown
@@ -41,6 +43,7 @@ AT_ONCE = 8
 """Images of a stream that are held as they came; they may be large."""
 FOR_EXAMPLE = 3
 """Unreadable files that are named."""
+PICTURE_SIDE = 96
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Environment:
 
     `seen` is how many there were to choose from, or came before enough were there; `unreadable`
     of them were files that are no image, of which `problems` names the first; `hidden` files were
-    ignored.
+    ignored. `items` are the images as they were opened, but not those of a stream.
     """
 
     images: NDArray[Any]
@@ -57,10 +60,18 @@ class Environment:
     unreadable: int = 0
     problems: tuple[str, ...] = ()
     hidden: int = 0
+    items: Items = ()
+
+    def picture(self, number: int) -> Pixels | None:
+        """Return a small picture of an image; none of a stream or a video is decoded again."""
+        if not len(self.items) or isinstance(self.items[number], VideoFrame):
+            return None
+        (found,) = decoded([self.items[number]], PICTURE_SIDE, WHAT)
+        return None if isinstance(found, str) else found
 
 
 def read_unlabeled(given: Any, reader: Reader, limit: int, seed: int, task: int) -> Environment:
-    """Take at most `limit` unlabeled images from whatever was given.
+    """Take at most `limit` unlabeled images from a source.
 
     From what has a length they are drawn at random, and only those drawn are decoded. A camera, and
     anything else that can be iterated over, may never end: its first images are taken.
@@ -77,7 +88,8 @@ def read_unlabeled(given: Any, reader: Reader, limit: int, seed: int, task: int)
         drawn = [items[number] for number in _drawn(len(items), limit, seed, task)]
         images, problems = reader.read(drawn, WHAT)
         named = tuple(problems.values())[:FOR_EXAMPLE]
-        return Environment(images, len(items), len(problems), named, hidden)
+        readable = [item for number, item in enumerate(drawn) if number not in problems]
+        return Environment(images, len(items), len(problems), named, hidden, readable)
     indexed = hasattr(given, "__getitem__") and hasattr(given, "__len__")
     if indexed and not isinstance(given, IterableDataset | Mapping):  # a map-style data set
         numbers = _drawn(len(given), limit, seed, task)
@@ -173,9 +185,7 @@ def _images_in(sample: Any) -> Iterator[Any]:
     elif isinstance(sample, list) and sample and all(map(_may_be_image, sample)):
         yield from chain.from_iterable(map(_images_in, sample))
     elif isinstance(sample, list | tuple):
-        if not sample:
-            raise LearnerError(f"samples of {WHAT} must hold an image, but one is empty")
-        yield from _images_in(sample[0])
+        yield from chain.from_iterable(map(_images_in, sample[:1]))
     elif isinstance(sample, bytes):
         yield ImageFile(f"{WHAT} that came as bytes", partial(io.BytesIO, sample))
     elif isinstance(sample, np.ndarray | torch.Tensor) and sample.ndim == 4:

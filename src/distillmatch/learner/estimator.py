@@ -31,7 +31,6 @@ from distillmatch.learner.saved import alone_in, read_learned, write_learned
 from distillmatch.learner.settings import AUTO, Limits, plain
 from distillmatch.learner.trained import Trained
 from distillmatch.methods import Method
-from distillmatch.sources.walk import shown
 from distillmatch.streams import Coreset
 from distillmatch.terminal import shown_progress
 from distillmatch.views import Normalization
@@ -213,10 +212,7 @@ class ContinualLearner:
         """
         allowed = (allow_import,) if isinstance(allow_import, str) else allow_import
         settings, learned = read_learned(Path(path).expanduser(), device, allowed)
-        try:
-            learner = cls(**settings)
-        except TypeError as error:
-            raise LearnerError(f"{shown(path)}: not a whole learner ({error})") from None
+        learner = cls(**settings)
         learner._learned = learned
         return learner
 

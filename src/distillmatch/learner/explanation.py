@@ -26,7 +26,8 @@ class Explanation:
 
     `seen` unlabeled images were met, `accepted` of them were taken for classes that are known,
     `by_class` says for which. `accepted` is None where none was judged: by methods that do not
-    judge, and by those that train in a first task, when there is no class to recognize yet.
+    judge, and by those that train in a first task, when there is no class to recognize yet. With
+    method "features", `examples` are of files and arrays, not of videos and streams.
     """
 
     name: str

@@ -1,31 +1,36 @@
-"""A classifier on frozen features: it keeps statistics of the classes and no image.
+"""A discriminant classifier on frozen features that also scores how familiar images are.
 
-Features x are first compressed, z = sqrt(x) if none is negative. Of each class c the state keeps
-the number and the mean of its labeled images, n_c and a_c, and of the unlabeled images taken for
-it, u_c and b_c; of all classes together, the largest axes of the scatter within classes, S.
+It keeps statistics and no images. Features x of dimension d are compressed: z = sign(x) sqrt(|x|)
+if those of the first task are nonnegative, else z = x. For each class c the state has the number
+and the mean of its labeled images, n_c and a_c, and of the unlabeled images assigned to it, u_c and
+b_c; for all classes together, the principal axes of the scatter S within classes.
 
     mean         m_c = (n_c a_c + w_c b_c) / (n_c + w_c),   g = the mean of the m_c
-    covariance   C = (1 - s) S / f + s v I,   v = tr(S) / (f d), f the degrees of freedom
-    logits       l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2 + e_c, over T
-    chance       e_c = d / 2 (n_c + w_c), less the mean of it over the classes
-    odds         o = log sum_c exp(l_c / t) - log(1 + w sum_o exp(l_o / t)),   t = d / 20
+    covariance   C = (1 - s) S / f + s v I,   v = tr(S) / (f d),   f degrees of freedom
+    logit        l_c = (z - g)' C^-1 (m_c - g) - (m_c - g)' C^-1 (m_c - g) / 2 + e_c
+    correction   e_c = d / (2 (n_c + w_c)), minus its mean over the classes
+    probability  softmax(l / T)
+    odds         o = log sum_c exp(l_c / t) - log(1 + sum_k exp(l_k / t) / r),   t = max(1, d / 20)
     angle        a = 1 - max_c cos(z, m_c)
-    familiarity  min(o', 1.25 - a'), each less its mean and over its deviation on known images;
-                 without others o' - a' / 2 in place of o'
+    familiarity  min(o', 1.25 - a'), standardized by the mean and deviation of known images;
+                 o' - a' / 2 in place of o' if there are no other clusters
 
-An other o is the mean of a cluster of unlabeled images that are no known class, and l_o its logit.
-The clusters are made several times, whence the weight w, and only if the camera shows more images
-at a large angle than there are among known ones. The odds tell classes apart that resemble each
-other, the angle tells other worlds. The temperature T and the distributions of odds and angle come
-from labeled images scored by a classifier that has not learned them (cross-validation); while they
-are few, T stays near t.
+The correction makes up for means of few images, which are farther out by chance.
 
-Familiar unlabeled images move the means by their probabilities, but earn their weight w_c: if b_c
-is farther from a_c than chance explains, the excess is its bias, and w_c the number of labeled
-images of the same error; it is never more than n_c.
+Familiar unlabeled images update b_c, weighted by their probabilities. The mean b_c counts as many
+labeled images, w_c, as have the same squared error, and never more than n_c. Its bias is what
+exceeds the distance between a_c and b_c expected by chance.
 
     bias_c = max(0, |a_c - b_c|^2 - d v (1 / n_c + 1 / u_c))
     w_c    = min(n_c, d v / (d v / u_c + bias_c))
+
+The other clusters k are means of unlabeled images that belong to no known class; l_k has no
+correction. Unlabeled images are clustered r times, but only if more of them than of the known
+images are at a large angle. The odds separate classes that resemble each other, the angle detects
+images unlike anything known.
+
+The temperature T and the odds and angles of known images come from cross-validation: labeled images
+are scored by a classifier that has not learned them. With few of them, T stays near t.
 """
 
 from collections.abc import Mapping
@@ -39,42 +44,41 @@ Array = NDArray[np.float64]
 State = dict[str, Array]
 
 SHRINKAGE = 0.8
-"""Share s of the identity in the covariance."""
+"""Weight s of the identity in the covariance."""
 AXES = 128
 """Axes of the scatter that are kept."""
 FOLDS = 10
-FAMILIAR = 0.5
-"""Share of known images that are as familiar as an unlabeled image must be to be learned."""
-ROUNDS = 5
-MEMORY = 5
-"""Unlabeled images remembered for each labeled one; beyond, the mean follows newer ones."""
-ANGLES = 4096
-"""Held-out images whose angles are kept."""
-RECENT = 50
-"""Held-out images at least whose scores count; those of earlier tasks met fewer classes."""
-CAUTION = 0.4
-"""Deviations of the number of known images below the threshold by which it is set lower."""
-FAR = 1.25
-"""By how many deviations more the angle may be unusual than the odds."""
-BLEND = 0.5
-"""Weight of the angle beside the odds where there are no others."""
-BEYOND = 0.3
-"""Share of known images by whose angle it is told whether the camera shows anything else."""
-CLUSTERED, TRIES, CLUSTERS, SMALLEST = 4096, 4, 1.2, 3
-"""Unlabeled images that are clustered at most; how often; clusters for each known class; images in
-a cluster at least.
+FAMILIAR, NEAR = 0.5, 0.95
+"""An unlabeled image is learned if it is as familiar as the first share of known images is, and its
+angle as small as that of the second.
 """
+ROUNDS = 5
+"""Rounds of assigning unlabeled images to classes."""
+MEMORY = 5
+"""Most unlabeled images remembered for each labeled one; beyond that, the mean follows new ones."""
+ANGLES, RECENT = 4096, 50
+"""Most angles of held-out images that are kept, and fewest scores: those of earlier tasks were
+computed with fewer classes.
+"""
+CAUTION = 0.4
+"""The threshold is lowered by so many standard deviations of the share of known images."""
+FAR, BLEND = 1.25, 0.5
+"""Allowance of the angle over the odds, and its weight beside them without other clusters."""
+BEYOND = 0.3
+"""Share of known images whose angle counts as large."""
+CLUSTERED, TRIES, CLUSTERS, SMALLEST = 4096, 4, 1.2, 3
+"""Most images that are clustered, how often (r), clusters per known class, and their least size."""
 BEGIN = 0.4
-"""Share of known images that have lower odds than those that clusters begin with at most have."""
+"""Clusters start from images whose odds this share of known images exceeds."""
 TAKEN = 0.2
-"""Share of a class's labeled images that an other may take before it is that class."""
+"""Another cluster that claims more than this share of a class's labeled images is dropped."""
 USUAL = 20
-"""Features for one unit of the temperature that is usual: logits grow with their number."""
+"""Features per unit of the usual temperature t."""
 _NEVER = -1e12
 
 
 class Judgement(NamedTuple):
-    """What was made of the unlabeled images of a task."""
+    """The class of each unlabeled image of a task, and whether it was accepted."""
 
     pseudo_labels: NDArray[np.int64]
     accepted: NDArray[np.bool_]
@@ -82,13 +86,13 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureClassifier:
-    """What is known of classes by the features of a frozen network: statistics, no images."""
+    """Statistics of classes, by the features of a frozen network."""
 
     tensors: Mapping[str, NDArray[np.float32]]
 
     @classmethod
     def empty(cls, dimension: int) -> "FeatureClassifier":
-        """Return a classifier of features of this dimension that knows no class."""
+        """Return a classifier without classes."""
         return cls(
             {
                 "labeled": np.zeros(0, np.float32),
@@ -100,37 +104,27 @@ class FeatureClassifier:
                 "temperature": np.full(1, _usual_temperature(dimension), np.float32),
                 "power": np.ones(1, np.float32),
                 "others": np.zeros((0, dimension), np.float32),
-                "scores": np.zeros((0, 2), np.float32),  # odds and angles of recent held-out images
-                "angles": np.zeros(0, np.float32),  # of those of all tasks
+                "scores": np.zeros((0, 2), np.float32),  # odds and angles of held-out images
+                "angles": np.zeros(0, np.float32),  # those of all tasks
             }
         )
 
     @classmethod
     def restored(cls, tensors: Mapping[str, NDArray[np.float32]]) -> "FeatureClassifier":
-        """Return what was kept, without scores of earlier versions, which meant something else."""
+        """Return the saved classifier, without the scores of earlier versions, which differed."""
         if "angles" in tensors:
             return cls(tensors)
         empty = cls.empty(tensors["labeled_means"].shape[1]).tensors
         return cls({**tensors, **{key: empty[key] for key in ("others", "scores", "angles")}})
 
     @property
-    def classes(self) -> int:
-        """The number of classes known."""
-        return len(self.tensors["labeled"])
-
-    @property
-    def dimension(self) -> int:
-        """The number of features of an image."""
-        return int(self.tensors["labeled_means"].shape[1])
-
-    @property
     def has_scores(self) -> bool:
-        """Whether any labeled image was scored without learning it: one of a class has no rest."""
+        """Whether there are held-out scores; these need a class with two labeled images."""
         return len(self.tensors["scores"]) > 0
 
     @property
     def bytes(self) -> int:
-        """The size of the state."""
+        """The size of the state in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def after(
@@ -141,132 +135,131 @@ class FeatureClassifier:
         unlabeled: NDArray[np.float32],
         seed: int,
     ) -> tuple["FeatureClassifier", Judgement]:
-        """Return what is known after a task, and what was made of its unlabeled images."""
-        power = float(self.tensors["power"][0])
-        if self.classes == 0:
-            power = 0.5 if len(features) and features.min() >= 0 else 1.0
-        z, u = _compress(features, power), _compress(unlabeled, power)
+        """Return the classifier after a task, and the judgement of its unlabeled images."""
         before = _grown(self.tensors, classes)
-        learned = _with_labels(before, z, labels)
-        folds = _folds(before, z, labels)
+        if not len(self.tensors["labeled"]):
+            before["power"][0] = 0.5 if len(features) and features.min() >= 0 else 1.0
+        z, u = (_compress(x, before["power"][0]) for x in (features, unlabeled))
+        learned, folds = _with_labels(before, z, labels), _folds(before, z, labels)
         judgement = Judgement(np.zeros(len(u), np.int64), np.zeros(len(u), np.bool_))
         if len(u) and classes:
             alone = learned | {"others": before["others"][:0]}
-            learned["others"] = _others(alone, u, _held_out(alone, folds), seed)
-            learned, judgement = _with_unlabeled(learned, u, _held_out(learned, folds))
+            learned["others"] = _others(alone, u, _held_out(alone, folds)[0], seed)
+            learned, judgement = _with_unlabeled(learned, u, *_held_out(learned, folds))
         learned["others"] = _without_taken(learned, folds)
-        held_out = _held_out(learned, folds)
-        if len(held_out.labels):
-            learned["temperature"] = np.array([held_out.temperature])
-            # Of one class alone, scores tell nothing.
-            first = None if (before["labeled"] > 0).sum() > 1 else 0
-            scores = np.concatenate([before["scores"][:first], held_out.scores])
-            angles = np.concatenate([before["angles"][:first], held_out.scores[:, 1]])
+        if any(len(fold.y) for fold in folds):
+            new, temperature = _held_out(learned, folds)
+            learned["temperature"] = np.array([temperature])
+            # Scores of a single class mean nothing beside several.
+            past = slice(None if (before["labeled"] > 0).sum() > 1 else 0)
+            angles = np.concatenate([before["angles"][past], new[:, 1]])
             kept = np.linspace(0, len(angles) - 1, min(ANGLES, len(angles))).round().astype(int)
-            learned["scores"] = scores[-max(RECENT, len(held_out.scores)) :]
-            learned["angles"] = angles[kept]
-        learned["power"] = np.array([power])
+            scores = np.concatenate([before["scores"][past], new])
+            learned["scores"], learned["angles"] = scores[-max(RECENT, len(new)) :], angles[kept]
         stored = {key: value.astype(np.float32) for key, value in learned.items()}
         return FeatureClassifier(stored), judgement
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return logits (n, classes); their softmax is a probability of each class."""
+        """Return logits (n, classes), divided by the temperature."""
         model = self._model
         logits = model.logits(self._compressed(features)) / model.temperature
         return np.asarray(np.maximum(logits, _NEVER), np.float32)
 
     def linear(self) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-        """Return a power, weights and biases: the logits are sign(x) |x|^power W' + b."""
+        """Return a power, weights and biases; the logits are sign(x) |x|^power W' + b."""
         model = self._model
         weights = np.where(model.known[:, None], model.weights / model.temperature, 0)
         biases = np.where(model.known, model.biases / model.temperature, _NEVER)
-        power = float(self.tensors["power"][0])
-        return power, weights.astype(np.float32), biases.astype(np.float32)
+        return model.power, weights.astype(np.float32), biases.astype(np.float32)
 
     def nearest_mean(self, features: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the class whose mean of labeled images is nearest, to compare with."""
+        """Return the class whose mean of labeled images is nearest, for comparison."""
         means = self.tensors["labeled_means"].astype(np.float64)
         distances = (means**2).sum(1) - 2 * self._compressed(features) @ means.T
-        nearest: NDArray[np.int64] = distances.argmin(1)
-        return nearest
+        return np.asarray(distances.argmin(1))
 
     def familiarity(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return how familiar images are (n,): the higher, the more."""
+        """Return how familiar images are (n,)."""
         scores = self._model.scores(self._compressed(features))
-        known = self.tensors["scores"].astype(np.float64)
-        return np.asarray(_familiarity(scores, self.tensors, known), np.float32)
+        return _familiarity(scores, self._known, self.tensors["others"]).astype(np.float32)
 
     def threshold(self, accept: float) -> float:
         """Return the familiarity that a share `accept` of known images reaches."""
-        known = self.tensors["scores"].astype(np.float64)
+        known = self._known
         if len(known) == 0:
             return float(np.finfo(np.float32).min)
-        spread = np.sqrt(accept * (1 - accept) / len(known))
-        share = max(0.0, 1 - accept - CAUTION * spread)
-        return float(np.quantile(_familiarity(known, self.tensors, known), share))
+        deviation = np.sqrt(accept * (1 - accept) / len(known))
+        share = max(0.0, 1 - accept - CAUTION * deviation)
+        return float(np.quantile(_familiarity(known, known, self.tensors["others"]), share))
 
     @property
     def _model(self) -> "_Model":
         return _Model({key: value.astype(np.float64) for key, value in self.tensors.items()})
+
+    @property
+    def _known(self) -> Array:
+        return self.tensors["scores"].astype(np.float64)
 
     def _compressed(self, features: NDArray[np.float32]) -> Array:
         return _compress(features, float(self.tensors["power"][0]))
 
 
 class _Model:
-    """What follows from the state: class means and the inverse of the covariance."""
+    """Class means and the inverse covariance, as they follow from a state."""
 
     def __init__(self, state: State) -> None:
         labeled, axes = state["labeled"], state["scatter_axes"]
-        self.known = labeled > 0
-        self.temperature = float(state["temperature"][0])
-        trace, freedom = state["scatter"].tolist()
+        dimension, (trace, freedom) = axes.shape[1], state["scatter"].tolist()
         variance = trace / max(freedom, 1.0)
-        weight = _earned(state, variance)
+        self.known = labeled > 0
+        self.temperature, self.power = float(state["temperature"][0]), float(state["power"][0])
+        self.usual = _usual_temperature(dimension)
+        weight = _weight_of_unlabeled(state, variance)
+        count = np.maximum(labeled + weight, 1)
         sums = (
             labeled[:, None] * state["labeled_means"] + weight[:, None] * state["unlabeled_means"]
         )
-        self.means = sums / np.maximum(labeled + weight, 1)[:, None]
+        self.means = sums / count[:, None]
         several = self.known.sum() > 1
-        self.center = self.means[self.known].mean(0) if several else np.zeros(sums.shape[1])
+        self.center = self.means[self.known].mean(0) if several else np.zeros(dimension)
         between = float(self.means[self.known].var(0).sum()) if several else 0.0
         variance = max(variance, 1e-6 * between) if freedom else between
-        self.even = SHRINKAGE * variance / max(sums.shape[1], 1) or 1.0
+        # The inverse by Woodbury's identity: I / even - axes' diag(excess) axes.
+        self.even = SHRINKAGE * variance / max(dimension, 1) or 1.0
         squares = (axes**2).sum(1)
         spread = (1 - SHRINKAGE) * squares / max(freedom, 1.0)
         self.axes = axes / np.sqrt(np.where(squares > 0, squares, 1))[:, None]
         self.excess = spread / (self.even * (self.even + spread))
         self.weights, self.biases = self.linear(self.means)
-        # The mean of a few images lies farther out by chance, which must not count against it.
-        chance = sums.shape[1] / np.maximum(labeled + weight, 1)
+        chance = dimension / count
         self.biases += (chance - (chance[self.known].mean() if several else chance)) / 2
         self.other_weights, self.other_biases = self.linear(state["others"])
 
     def logits(self, z: Array) -> Array:
-        """Return the logits before the temperature."""
+        """Return the logits of the classes."""
         return np.where(self.known, z @ self.weights.T + self.biases, _NEVER)
 
-    def scores(self, z: Array) -> Array:
-        """Return of each image the odds that it is of a known class, and its angle."""
-        if not self.known.any():
-            return np.zeros((len(z), 2))
-        means, t = self.means[self.known], _usual_temperature(z.shape[1])
-        known = np.logaddexp.reduce(self.logits(z)[:, self.known] / t, axis=1)
-        others = z @ self.other_weights.T + self.other_biases
-        nothing = np.full((len(z), 1), np.log(TRIES))
-        against = np.logaddexp.reduce(np.concatenate([nothing, others / t], axis=1), axis=1)
-        lengths = np.linalg.norm(z, axis=1)[:, None] * np.linalg.norm(means, axis=1)
-        angle = 1 - (z @ means.T / np.maximum(lengths, 1e-12)).max(1)
-        return np.stack([known - against + np.log(TRIES), angle], axis=1)
+    def other_logits(self, z: Array) -> Array:
+        """Return the logits of the other clusters."""
+        return np.asarray(z @ self.other_weights.T + self.other_biases)
 
     def linear(self, means: Array) -> tuple[Array, Array]:
         """Return the weights and biases of the logits of classes with these means."""
-        weights = self._whitened(means - self.center)
+        moved = means - self.center
+        weights = moved / self.even - ((moved @ self.axes.T) * self.excess) @ self.axes
         return weights, -0.5 * ((means + self.center) * weights).sum(1)
 
-    def _whitened(self, rows: Array) -> Array:
-        whitened: Array = rows / self.even - ((rows @ self.axes.T) * self.excess) @ self.axes
-        return whitened
+    def scores(self, z: Array) -> Array:
+        """Return the odds of each image that it is of a known class, and its angle."""
+        if not self.known.any():
+            return np.zeros((len(z), 2))
+        means = self.means[self.known]
+        known = np.logaddexp.reduce(self.logits(z)[:, self.known] / self.usual, axis=1)
+        nothing = np.full((len(z), 1), np.log(TRIES))
+        others = np.concatenate([nothing, self.other_logits(z) / self.usual], axis=1)
+        odds = known - np.logaddexp.reduce(others, axis=1) + np.log(TRIES)
+        lengths = np.linalg.norm(z, axis=1)[:, None] * np.linalg.norm(means, axis=1)
+        return np.stack([odds, 1 - (z @ means.T / np.maximum(lengths, 1e-12)).max(1)], axis=1)
 
 
 class _Fold(NamedTuple):
@@ -277,44 +270,33 @@ class _Fold(NamedTuple):
     y: NDArray[np.int64]
 
 
-class _HeldOut(NamedTuple):
-    """Labeled images as seen by a classifier that has not learned them."""
-
-    logits: Array
-    labels: NDArray[np.int64]
-    scores: Array
-    temperature: float
-
-
-def _earned(state: State, variance: float) -> Array:
-    """Return the number of labeled images that the unlabeled ones of each class stand for."""
+def _weight_of_unlabeled(state: State, variance: float) -> Array:
+    """Return the number of labeled images that the unlabeled ones of each class count as."""
     labeled, unlabeled = state["labeled"], state["unlabeled"]
-    some = np.maximum(unlabeled, 1e-9)
-    moved = ((state["unlabeled_means"] - state["labeled_means"]) ** 2).sum(1)
-    bias = np.maximum(0.0, moved - variance * (1 / np.maximum(labeled, 1) + 1 / some))
-    error = variance / some + bias
-    stands_for = np.where(error > 0, variance / np.where(error > 0, error, 1), unlabeled)
-    return np.minimum(np.minimum(stands_for, unlabeled), labeled)
+    count = np.maximum(unlabeled, 1e-9)
+    distance = ((state["unlabeled_means"] - state["labeled_means"]) ** 2).sum(1)
+    bias = np.maximum(0.0, distance - variance * (1 / np.maximum(labeled, 1) + 1 / count))
+    error = variance / count + bias
+    weight = np.where(error > 0, variance / np.where(error > 0, error, 1), unlabeled)
+    return np.minimum(np.minimum(weight, unlabeled), labeled)
 
 
-def _familiarity(scores: Array, state: Mapping[str, NDArray[Any]], known: Array) -> Array:
-    """Return how familiar images are by their scores, and by those of known images."""
-    spread = known.std(0) if len(known) else np.zeros(2)
-    mean = known.mean(0) if len(known) else np.zeros(2)
+def _familiarity(scores: Array, known: Array, others: NDArray[Any]) -> Array:
+    """Return how familiar images are by their scores and those of known images."""
+    mean, spread = (known.mean(0), known.std(0)) if len(known) else (0.0, np.zeros(2))
     odds, angle = ((scores - mean) / np.where(spread > 0, spread, 1.0)).T
-    if not len(state["others"]):
+    if not len(others):
         odds = odds - BLEND * angle
     return np.asarray(np.minimum(odds, FAR - angle))
 
 
 def _folds(before: State, z: Array, y: NDArray[np.int64]) -> list[_Fold]:
-    """Return labeled images in turn, with what is learned of the rest; alone ones are left out."""
-    order = np.argsort(y, kind="stable")
-    counts = np.bincount(y, minlength=len(before["labeled"]))
+    """Divide labeled images for cross-validation; single images of a class are left out."""
     within = np.empty(len(y), np.int64)
-    within[order] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
+    for label in np.unique(y):
+        within[y == label] = np.arange((y == label).sum())
     folds = []
-    for fold in range(min(FOLDS, int(counts.max(initial=0)))):
+    for fold in range(min(FOLDS, int(within.max(initial=-1)) + 1)):
         out = within % FOLDS == fold
         rest = _with_labels(before, z[~out], y[~out])
         out &= rest["labeled"][y] > 0
@@ -322,26 +304,19 @@ def _folds(before: State, z: Array, y: NDArray[np.int64]) -> list[_Fold]:
     return folds
 
 
-def _held_out(learned: State, folds: list[_Fold]) -> _HeldOut:
-    """Score labeled images by what was learned of the rest and of the unlabeled ones.
-
-    Where none came, those of the past stand for them.
-    """
+def _held_out(learned: State, folds: list[_Fold]) -> tuple[Array, float]:
+    """Return the scores of held-out images and the temperature, those of the past without folds."""
     if not folds:
-        temperature = float(learned["temperature"][0])
-        nothing = np.zeros((0, len(learned["labeled"])))
-        return _HeldOut(nothing, np.zeros(0, np.int64), learned["scores"], temperature)
+        return learned["scores"], float(learned["temperature"][0])
     shared = {key: learned[key] for key in ("unlabeled", "unlabeled_means", "others")}
-    found, scores = [np.zeros((0, len(learned["labeled"])))], [np.zeros((0, 2))]
+    logits, scores = [], []
     for fold in folds:
         model = _Model(fold.rest | shared)
-        found.append(model.logits(fold.z))
+        logits.append(model.logits(fold.z))
         scores.append(model.scores(fold.z))
-    logits = np.concatenate(found)
-    labels = np.concatenate([np.zeros(0, np.int64), *(fold.y for fold in folds)])
+    labels = np.concatenate([fold.y for fold in folds])
     usual = _usual_temperature(learned["labeled_means"].shape[1])
-    temperature = _temperature(logits, labels, usual)
-    return _HeldOut(logits, labels, np.concatenate(scores), temperature)
+    return np.concatenate(scores), _temperature(np.concatenate(logits), labels, usual)
 
 
 def _grown(tensors: Mapping[str, NDArray[np.float32]], classes: int) -> State:
@@ -373,41 +348,36 @@ def _with_labels(before: State, z: Array, y: NDArray[np.int64]) -> State:
     trace += sum((some**2).sum() for some in rows[1:])
     axes = _principal(np.concatenate(rows))
     scatter = np.array([trace, freedom])
-    return {
-        **before,
-        "labeled": counts,
-        "labeled_means": means,
-        "scatter_axes": axes,
-        "scatter": scatter,
-    }
+    learned = {"labeled": counts, "labeled_means": means}
+    return before | learned | {"scatter_axes": axes, "scatter": scatter}
 
 
 def _principal(rows: Array) -> Array:
     """Return at most `AXES` orthogonal rows of almost the same scatter."""
     if len(rows) <= rows.shape[1]:
         squares, vectors = np.linalg.eigh(rows @ rows.T)
-        projected: Array = vectors[:, ::-1][:, :AXES].T @ rows
-        return projected
+        return np.asarray(vectors[:, ::-1][:, :AXES].T @ rows)
     squares, vectors = np.linalg.eigh(rows.T @ rows)
     lengths = np.sqrt(np.maximum(squares[::-1][:AXES], 0))
-    axes: Array = lengths[:, None] * vectors[:, ::-1][:, :AXES].T
-    return axes
+    return np.asarray(lengths[:, None] * vectors[:, ::-1][:, :AXES].T)
 
 
-def _with_unlabeled(learned: State, u: Array, held_out: _HeldOut) -> tuple[State, Judgement]:
-    """Return the state with unlabeled images added, and what was made of them."""
-    known, before, most = held_out.scores, learned["unlabeled"], MEMORY * learned["labeled"]
+def _with_unlabeled(
+    learned: State, u: Array, known: Array, temperature: float
+) -> tuple[State, Judgement]:
+    """Return the state with unlabeled images added, and the judgement of them."""
+    before, most, others = learned["unlabeled"], MEMORY * learned["labeled"], learned["others"]
     sums = before[:, None] * learned["unlabeled_means"]
     needed, farthest = np.inf, 0.0
     if len(known):
-        needed = float(np.quantile(_familiarity(known, learned, known), 1 - FAMILIAR))
-        farthest = float(np.quantile(known[:, 1], 0.95))
+        needed = float(np.quantile(_familiarity(known, known, others), 1 - FAMILIAR))
+        farthest = float(np.quantile(known[:, 1], NEAR))
     state, accepted, shares = learned, np.zeros(len(u), np.bool_), np.zeros((0, 0))
     for _ in range(ROUNDS):
         model = _Model(state)
         scores = model.scores(u)
-        accepted = (_familiarity(scores, learned, known) >= needed) & (scores[:, 1] <= farthest)
-        shares = _softmax(model.logits(u) / held_out.temperature)
+        accepted = (_familiarity(scores, known, others) >= needed) & (scores[:, 1] <= farthest)
+        shares = _softmax(model.logits(u) / temperature)
         taken = shares * accepted[:, None]
         count = before + taken.sum(0)
         mean = (sums + taken.T @ u) / np.maximum(count, 1e-9)[:, None]
@@ -415,16 +385,13 @@ def _with_unlabeled(learned: State, u: Array, held_out: _HeldOut) -> tuple[State
     return state, Judgement(shares.argmax(1).astype(np.int64), accepted)
 
 
-def _others(alone: State, u: Array, held_out: _HeldOut, seed: int) -> Array:
-    """Return the means of clusters of unlabeled images that are no known class, if there are any.
-
-    Known classes take part in the clustering: their means begin at those of the labeled images.
-    """
-    known, model, draw = held_out.scores, _Model(alone), np.random.default_rng(seed)
-    u = u[draw.permutation(len(u))[:CLUSTERED]]
-    scores, angles = model.scores(u), np.concatenate([alone["angles"], known[:, 1]])
+def _others(alone: State, u: Array, known: Array, seed: int) -> Array:
+    """Return the means of clusters of unlabeled images that belong to no known class, if any."""
     if len(known) == 0:
         return alone["others"]
+    model, draw = _Model(alone), np.random.default_rng(seed)
+    u = u[draw.permutation(len(u))[:CLUSTERED]]
+    scores, angles = model.scores(u), np.concatenate([alone["angles"], known[:, 1]])
     beyond = (scores[:, 1] > np.quantile(angles, 1 - BEYOND)).mean()
     by_chance = np.sqrt(BEYOND * (1 - BEYOND) * (1 / len(u) + 1 / len(angles)))
     if beyond <= BEYOND + by_chance:
@@ -433,13 +400,13 @@ def _others(alone: State, u: Array, held_out: _HeldOut, seed: int) -> Array:
     count = min(max(2, int(CLUSTERS * model.known.sum())), len(unusual) // SMALLEST)
     found = [alone["others"]]
     for _ in range(TRIES if count else 0):
-        means = _groups(unusual, count, draw)
-        found.append(_clusters(model, alone["labeled"][model.known], u, means))
+        first = _k_means(unusual, count, draw)
+        found.append(_clusters(model, alone["labeled"][model.known], u, first))
     return np.concatenate(found)
 
 
-def _groups(z: Array, count: int, draw: np.random.Generator) -> Array:
-    """Return the means of a k-means clustering."""
+def _k_means(z: Array, count: int, draw: np.random.Generator) -> Array:
+    """Return the means of a clustering."""
     means = z[draw.choice(len(z), count, replace=False)]
     for _ in range(10):
         nearest = ((means**2).sum(1) - 2 * z @ means.T).argmin(1)
@@ -448,7 +415,10 @@ def _groups(z: Array, count: int, draw: np.random.Generator) -> Array:
 
 
 def _clusters(model: _Model, labeled: Array, u: Array, others: Array) -> Array:
-    """Return the means of the other clusters, after images have moved between them and classes."""
+    """Refine other clusters by k-means in the metric of the covariance.
+
+    Known classes take part, with their means as members as often as they have labels.
+    """
     first = np.concatenate([model.means[model.known], others])
     counts = np.concatenate([labeled, np.zeros(len(others))])
     means, sizes = first, counts
@@ -461,7 +431,7 @@ def _clusters(model: _Model, labeled: Array, u: Array, others: Array) -> Array:
 def _means_of(
     z: Array, cluster: NDArray[np.int64], first: Array, counts: Array
 ) -> tuple[Array, Array]:
-    """Return the mean and size of each cluster; the first means count as so many images."""
+    """Return the mean and size of each cluster; its first mean counts as so many images."""
     members = (cluster == np.arange(len(first))[:, None]).astype(float)
     sizes = counts + members.sum(1)
     sums = counts[:, None] * first + members @ z
@@ -470,23 +440,21 @@ def _means_of(
 
 
 def _without_taken(learned: State, folds: list[_Fold]) -> Array:
-    """Return the others less those that take much of a class, for they are that class."""
+    """Return the other clusters, without those that claim many images of a known class."""
     shares = np.zeros((len(learned["labeled"]), len(learned["others"])))
     for fold in folds:
         model = _Model(fold.rest | {"others": learned["others"]})
         own = model.logits(fold.z)[np.arange(len(fold.z)), fold.y]
-        taken = fold.z @ model.other_weights.T + model.other_biases > own[:, None]
-        np.add.at(shares, fold.y, taken)
-    counts = np.bincount(np.concatenate([[], *(fold.y for fold in folds)]).astype(int))
-    shares[: len(counts)] /= np.maximum(counts, 1)[:, None]
-    kept: Array = learned["others"][shares.max(axis=0, initial=0.0) <= TAKEN]
-    return kept
+        np.add.at(shares, fold.y, model.other_logits(fold.z) > own[:, None])
+    counts = np.bincount([label for fold in folds for label in fold.y], minlength=len(shares))
+    shares /= np.maximum(counts, 1)[:, None]
+    return np.asarray(learned["others"][shares.max(axis=0, initial=0.0) <= TAKEN])
 
 
 def _temperature(logits: Array, labels: NDArray[np.int64], usual: float) -> float:
-    """Return the temperature under which the labels are most probable, few labels near the usual.
+    """Return the most probable temperature given the labels, with a prior around the usual one.
 
-    Of a few images that all are told right, the lowest temperature would be the best one.
+    Without the prior it would be the lowest one if a few images are all classified correctly.
     """
     if len(labels) == 0:
         return usual
@@ -499,7 +467,7 @@ def _temperature(logits: Array, labels: NDArray[np.int64], usual: float) -> floa
 
 
 def _usual_temperature(dimension: int) -> float:
-    """Return about the temperature that photographs need."""
+    """Return the temperature that photographs usually need; logits grow with the dimension."""
     return max(1.0, dimension / USUAL)
 
 
@@ -511,5 +479,4 @@ def _softmax(logits: Array) -> Array:
 
 def _compress(features: NDArray[np.float32], power: float) -> Array:
     wide = features.astype(np.float64)
-    compressed: Array = np.sign(wide) * np.abs(wide) ** power
-    return compressed
+    return np.asarray(np.sign(wide) * np.abs(wide) ** power)

@@ -5,10 +5,8 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
@@ -19,9 +17,6 @@ from distillmatch.terminal import show_progress
 
 AHEAD = 2
 """Batches that are prepared at once, the one that is used next among them."""
-PICTURES = 2048
-"""Images without a file of which a small picture is kept, to show some as examples."""
-PICTURE_SIDE = 96
 
 
 @dataclass
@@ -34,43 +29,12 @@ class _Prepared:
     problem: str = ""
 
 
-class Gallery:
-    """Pictures of images by their number: of files when one is asked for, else kept small."""
-
-    def __init__(self) -> None:
-        self._items: list[ImageFile | Pixels | None] = []
-        self._kept = 0
-
-    def picture(self, number: int) -> Pixels | None:
-        """Return the picture of an image, if there is one still."""
-        item = self._items[number]
-        if isinstance(item, ImageFile):
-            found = decode_file(item, PICTURE_SIDE)
-            return None if isinstance(found, str) else found
-        return item
-
-    def add(self, item: Any, pixels: Pixels | None) -> None:
-        """Note the next image, and its pixels where they were decoded."""
-        if isinstance(item, ImageFile) and item.path is not None:
-            self._items.append(item)
-        elif pixels is None or self._kept == PICTURES:
-            self._items.append(None)
-        else:
-            small = Image.fromarray(pixels).resize((PICTURE_SIDE, PICTURE_SIDE))
-            self._items.append(np.array(small))
-            self._kept += 1
-
-
 @dataclass(frozen=True)
 class FeatureReader(Reader):
-    """Reads images as float32 features of shape (count, dimension); those known are not computed.
-
-    With a `gallery`, pictures of what it reads can be shown later.
-    """
+    """Reads images as float32 features of shape (count, dimension), by a cache if it has one."""
 
     backbone: Backbone
     cache: FeatureCache | None = field(default_factory=FeatureCache.of_user)
-    gallery: Gallery | None = None
 
     def room(self, count: int) -> Features:
         """Return an array with room for the features of so many images."""
@@ -87,9 +51,7 @@ class FeatureReader(Reader):
                 for batch, parts in self._batches(pool, items, what):
                     prepared = [one for part in parts for one in part.result()]
                     self._compute(prepared, self.backbone.batch)
-                    for item, one in zip(batch, prepared, strict=True):
-                        if self.gallery is not None and one.features is not None:
-                            self.gallery.add(item, one.pixels)
+                    for one in prepared:
                         yield one.problem if one.features is None else one.features
                     done += len(batch)
                     progress(done)

@@ -64,17 +64,11 @@ class Featured(Learned):
             )
         arrays = {name: value.numpy() for name, value in _below(_STATISTICS, tensors).items()}
         statistics = FeatureClassifier.restored(arrays)
-        row = np.zeros((1, backbone.dimension), np.float32)
-        if statistics.logits(row).shape != (1, len(common["labels"])):
-            raise ValueError("its statistics do not fit its classes")
         met = tensors[_MET].numpy() if _MET in tensors else np.empty(0, np.int64)
         tuned = None
         if of_copy := _below(_TUNED, tensors):
             tuned = tuned_copy(backbone, statistics)
-            try:
-                tuned.load_state_dict(of_copy)
-            except RuntimeError:
-                raise ValueError("its tuned copy does not fit its network") from None
+            tuned.load_state_dict(of_copy)
         return cls(**common, backbone=backbone, statistics=statistics, met=met, tuned=tuned)
 
     @property
@@ -172,11 +166,10 @@ def learn_features(
     met = task.labeled.digests()
     met = met if before is None else np.concatenate([before.met, met])
     explanation = task.explained(judgement)
-    if len(unlabeled) and reader.gallery is not None:
+    if len(task.environment.items) and task.config.network != IDENTITY:
         chosen, scores = np.arange(len(unlabeled)), statistics.familiarity(unlabeled)
-        examples = choose_examples(
-            chosen, scores, judgement, task.classes, reader.gallery.picture, task.examples
-        )
+        picture = task.environment.picture
+        examples = choose_examples(chosen, scores, judgement, task.classes, picture, task.examples)
         explanation = replace(explanation, examples=examples)
     seconds = {"features": task.seconds, "classifier": time.perf_counter() - began}
     tuned, fine_tuned = None, None

@@ -161,11 +161,11 @@ def fine_tune(
     past = np.setdiff1d(np.arange(seen), slots)
     sure = teacher.familiarity(rows) >= teacher.threshold(FAMILIAR)
     looks_past = aside & sure & np.isin(teacher.logits(rows).argmax(1), past)
-    told: dict[str, Any] = {"epochs": task.fine_tune, "kept": False, "bytes": 0}
-    told |= {"labeled": int(held.sum()), "frozen": None, "tuned": None}
-    told |= {"past": int(looks_past.sum()), "same": None}
-    if not told["labeled"] or told["past"] < len(past):
-        return None, told
+    comparison: dict[str, Any] = {"epochs": task.fine_tune, "kept": False, "bytes": 0}
+    comparison |= {"labeled": int(held.sum()), "frozen": None, "tuned": None}
+    comparison |= {"past": int(looks_past.sum()), "same": None}
+    if not comparison["labeled"] or comparison["past"] < len(past):
+        return None, comparison
 
     config = config.replace(epochs=task.fine_tune, **TRAINING)
     method, nothing = _FineTuning(config, backbone, teacher), Coreset(0, backbone.side)
@@ -196,11 +196,11 @@ def fine_tune(
     if len(past):
         before, after = logits(unlabeled[looks_past])
         same = _percent(before.argmax(1), after.argmax(1))
-    told |= {"frozen": frozen, "tuned": tuned, "same": same if len(past) else None}
+    comparison |= {"frozen": frozen, "tuned": tuned, "same": same if len(past) else None}
     gained, lost = (seen - len(past)) * (tuned - frozen), len(past) * (100 - same)
     if (gained, -less_unsure) <= (lost, -unsure):
-        return None, told
-    return method.copy, told | {"kept": True, "bytes": bytes_of(method.copy)}
+        return None, comparison
+    return method.copy, comparison | {"kept": True, "bytes": bytes_of(method.copy)}
 
 
 def _held_out(

@@ -1,6 +1,6 @@
 """What a learner may be given as images: arrays, tensors, PIL images, paths, folders.
 
-Whatever comes becomes squares of RGB bytes: the short side is scaled and the long side cropped, as
+All of them become squares of RGB bytes: the short side is scaled and the long side cropped, as
 `distillmatch.sources.images` does it for files. Numbers are bytes from 0 to 255, or floats from 0
 to 1. One image alone goes in a list.
 """

@@ -150,8 +150,8 @@ def _content_of(file: ImageFile) -> str:
 
 
 def _digest(label: Label, content: str) -> int:
-    told = repr((label, content)).encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little", signed=True)
+    labeled = repr((label, content)).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(labeled, digest_size=8).digest(), "little", signed=True)
 
 
 def new_classes(known: Sequence[Label], labels: Sequence[Label]) -> list[Label]:

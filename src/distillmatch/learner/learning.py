@@ -13,7 +13,7 @@ from distillmatch.engine import Placement, Progress
 from distillmatch.errors import LearnerError
 from distillmatch.learner.backbone import Backbone
 from distillmatch.learner.environment import read_unlabeled
-from distillmatch.learner.feature_reader import FeatureReader, Gallery, VectorReader
+from distillmatch.learner.feature_reader import FeatureReader, VectorReader
 from distillmatch.learner.features import Featured, learn_features
 from distillmatch.learner.inputs import Items, PixelReader, Reader, natural_side
 from distillmatch.learner.keeper import Keeper
@@ -80,19 +80,17 @@ def learn_task(
         reader = first_reader(parameters, labeled.items)
     else:
         reader = before.frozen_reader if isinstance(before, Featured) else before.reader
-    watching, pixels = reader, None
-    if isinstance(reader, FeatureReader) and not isinstance(reader, VectorReader):
-        watching = replace(reader, gallery=Gallery())
+    pixels = None
     if isinstance(reader, FeatureReader) and parameters["fine_tune"]:
         to_pixels = PixelReader(reader.backbone.side)  # the images of a tuning are needed as such
         images, labeled = read_labeled(labeled, to_pixels, "labeled images")
         environment = read_unlabeled(unlabeled, to_pixels, limit, seed, len(sizes))
         pixels = images, environment.images
         images = reader.read(images)[0]
-        environment = replace(environment, images=watching.read(environment.images)[0])
+        environment = replace(environment, images=reader.read(environment.images)[0])
     else:
         images, labeled = read_labeled(labeled, reader, "labeled images")
-        environment = read_unlabeled(unlabeled, watching, limit, seed, len(sizes))
+        environment = read_unlabeled(unlabeled, reader, limit, seed, len(sizes))
 
     new = new_classes(known, labeled.labels)
     task = Task(
@@ -112,17 +110,12 @@ def learn_task(
         pixels=pixels,
     )
     learned: AnyLearned
-    if isinstance(watching, FeatureReader):
+    if isinstance(reader, FeatureReader):
         assert before is None or isinstance(before, Featured)
-        learned = learn_features(before, task, watching, progress, keeper)
+        learned = learn_features(before, task, reader, progress, keeper)
     else:
         assert before is None or isinstance(before, Trained)
-        try:
-            learned = learn_trained(before, task, progress, keeper)
-        except KeyError as error:
-            if before is None:
-                raise
-            raise LearnerError(f"what was learned before has no {error}") from error
+        learned = learn_trained(before, task, progress, keeper)
     rows = environment.images
     if learned.gives_scores and len(rows):
         unfamiliar = learned.familiarity(rows) < learned.threshold(task.accept)

@@ -41,7 +41,10 @@ HEAD = "learner.json"
 UNFINISHED = (".weights-", f".{HEAD}.", ".report.html.")
 """Prefixes of files that a killed process left unfinished."""
 FORMAT, VERSION, OLD = "distillmatch learner", 2, 1
-_DAMAGE = (SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError)
+_DAMAGE = (
+    *(SafetensorError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError),
+    RuntimeError,
+)
 """What is raised where a folder is not as it was written."""
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{32}\.safetensors")
 

@@ -118,7 +118,7 @@ class _Explanation(BaseModel):
     examples: list[tuple[LabelValue, Number | None]]
 
 
-class _Settings(BaseModel):
+class _Settings(BaseModel, extra="forbid"):
     """The parameters of the estimator, which checks their values."""
 
     method: Text
@@ -135,6 +135,7 @@ class _Settings(BaseModel):
     unlabeled_limit: Count
     accept: Number
     examples: Count
+    pretrained: Text | None = None
     fine_tune: Count = 0
 
 

@@ -51,7 +51,7 @@ def learn(
 
     Accuracy is measured on the folder `test`, else on a share `held_out` of each class in
     `labeled` (a tenth where not given), which is not kept. A task that was interrupted is continued
-    by the same call, or, with `drop_unfinished`, begun anew. Whatever fails, the state is as it
+    by the same call, or, with `drop_unfinished`, begun anew. If it fails, the state is as it
     was. Returns the record of the task, with the entries of `distillmatch.learner.schema.Record`.
 
     Folders that were learned already are not learned a second time: their record is returned. Other

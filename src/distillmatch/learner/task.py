@@ -76,9 +76,14 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """What tells this task from another one on the same learner."""
-        told = self.config.model_dump(mode="json", exclude={"device"})
-        what = (len(self.sizes) - 1, self.labels, told, *([self.fine_tune] * (self.fine_tune > 0)))
+        """A hash that identifies the task on its learner."""
+        config = self.config.model_dump(mode="json", exclude={"device"})
+        what = (
+            len(self.sizes) - 1,
+            self.labels,
+            config,
+            *([self.fine_tune] * (self.fine_tune > 0)),
+        )
         digest = hashlib.blake2b(repr(what).encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.images).data)
         digest.update(np.ascontiguousarray(self.environment.images).data)

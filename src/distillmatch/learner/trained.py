@@ -130,7 +130,7 @@ class Trained(Learned):
 def learn_trained(
     before: Trained | None, task: Task, progress: Progress | None, keeper: Keeper | None
 ) -> Trained:
-    """Learn a task by training; what was learned before stays as it is, whatever happens."""
+    """Learn a task by training; what was learned before is not changed."""
     config, placement, unlabeled = task.config, Placement.of(task.config), task.environment.images
     if before is None:
         coreset = Coreset(config.coreset, task.images.shape[1])
@@ -242,7 +242,7 @@ def task_info(
 
     Methods distil each earlier task among its own classes. One without classes is left out, and one
     with a single class, which alone would have nothing to differ from, is joined with the task
-    before it. No task is the last one, for nobody knows what comes next month.
+    before it. No task is the last one: more may follow.
     """
     earlier: list[int] = []
     for size in sizes[:-1]:
@@ -259,7 +259,7 @@ def fresh_method(config: RunConfig, factory: NetworkFactory) -> Method:
     if method.needs_truth:
         raise ConfigError(
             f"method '{config.method}' needs the true classes of unlabeled images with these "
-            "options, and nobody knows them"
+            "options, and they are unknown"
         )
     return method
 

@@ -38,8 +38,6 @@ class Video:
 
     def frames(self) -> list["VideoFrame"]:
         """Return the frames that are used, none of them decoded yet."""
-        if not self.path.is_file():
-            raise LearnerError(f"{shown(self.path)}: expected a video there, found nothing")
         with _opened(str(self.path), None, what=shown(self.path)) as (container, stream):
             if stream.duration is not None:
                 seconds = float(stream.duration * stream.time_base)
@@ -133,7 +131,7 @@ def decode_frames(frames: Sequence[VideoFrame]) -> Iterator[Image.Image | str]:
                     break
                 yield _upright(picture)
                 done += 1
-    except (LearnerError, OSError) as error:
+    except LearnerError as error:
         reason = f"the video is damaged ({error})"
     yield from [reason] * (len(frames) - done)
 

@@ -15,8 +15,17 @@ from distillmatch.terminal import make_table
 
 Record = Mapping[str, Any]
 
-FIGURES = ("labels", "seen", "taken", "all", "older", "new", "lost", "time")
-"""Columns of a task, after its name and its classes."""
+FIGURES = {
+    "labels": "labeled images",
+    "seen": "unlabeled images seen",
+    "taken": "images taken for known classes",
+    "all": "% accuracy, all classes",
+    "older": "% accuracy, older classes",
+    "new": "% accuracy, new classes",
+    "lost": "points forgotten",
+    "time": "of learning",
+}
+"""Figures of a task: columns of the history with their meaning."""
 MEASURED_ON = {"test": "of the test folder", "held-out": "held out of the labeled ones"}
 MANY = 6
 ROUNDING = 0.05
@@ -82,7 +91,7 @@ def lead_sentence(summary: Record) -> str:
     )
     if test.get("all") is None:
         return f"{said}. There was nothing to test it with."
-    return f"{said} and tells {test['all']:.0f} % of {plural(test['images'], 'test image')} right."
+    return f"{said}; {test['all']:.0f} % of {plural(test['images'], 'test image')} are recognized."
 
 
 def accuracy_sentences(history: Sequence[Record]) -> list[str]:
@@ -95,8 +104,7 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
         mean = test.get("nearest_mean")
         mean = "" if mean is None else f", the nearest class mean on the same features {mean:.1f} %"
         found.append(
-            f"Guessing would tell {_chance(record):.1f} % right{mean}; the learner tells "
-            f"{test['all']:.1f} %."
+            f"Accuracy is {test['all']:.1f} %; guessing would reach {_chance(record):.1f} %{mean}."
         )
     if record["number"] > 1:
         found.append(_forgotten_sentence(test["forgotten"], test["old_before"]))
@@ -117,22 +125,24 @@ def accuracy_sentences(history: Sequence[Record]) -> list[str]:
 
 def fine_tuning_sentences(record: Record) -> list[str]:
     """Return whether a tuned copy of the network is used, with both accuracies."""
-    told = record.get("fine_tuned")
-    if not told:
+    tuning = record.get("fine_tuned")
+    if not tuning:
         return []
-    if told["tuned"] is None:
-        lacking = f"only {plural(told['past'], 'camera image')} held out show classes of the past"
-        lacking = lacking if told["labeled"] else "a class needs four labels for that"
+    if tuning["tuned"] is None:
+        lacking = f"only {plural(tuning['past'], 'camera image')} held out show classes of the past"
+        lacking = lacking if tuning["labeled"] else "a class needs four labels for that"
         return [f"The network was not tuned, since nothing could tell if it helps: {lacking}."]
-    used = "is used beside the frozen one" if told["kept"] else "is not used"
+    used = "is used beside the frozen one" if tuning["kept"] else "is not used"
     past = ""
-    if told["past"] and told["same"] is not None:
-        past = f"; of {plural(told['past'], 'camera image')} held out that look like past classes "
-        past += f"{told['same']:.1f} % stay so"
+    if tuning["past"] and tuning["same"] is not None:
+        past = (
+            f"; of {plural(tuning['past'], 'camera image')} held out that look like past classes "
+        )
+        past += f"{tuning['same']:.1f} % stay so"
     return [
-        f"A copy of the network was tuned and {used}: of {plural(told['labeled'], 'image')} with "
-        f"labels held out the frozen network alone tells {told['frozen']:.1f} % right, with the "
-        f"copy {told['tuned']:.1f} %{past}."
+        f"A copy of the network was tuned and {used}: of {plural(tuning['labeled'], 'image')} with "
+        f"labels held out the frozen network alone recognizes {tuning['frozen']:.1f} %, with the "
+        f"copy {tuning['tuned']:.1f} %{past}."
     ]
 
 
@@ -268,7 +278,7 @@ def figures_of(record: Record) -> tuple[str, ...]:
     return (
         f"{record['labeled']:,}",
         f"{record['seen']:,}",
-        count_or_dash(record["accepted"]),
+        "–" if record["accepted"] is None else f"{record['accepted']:,}",
         *("–" if value is None else f"{value:.1f}" for value in test),
         f"{sum(record['seconds'].values()):.0f} s",
     )
@@ -330,11 +340,6 @@ def state_rows(summary: Record) -> list[tuple[str, str]]:
     if summary["busy"]:
         rows.append(("busy", "another process works with it now"))
     return rows
-
-
-def count_or_dash(count: int | None) -> str:
-    """Return a count, or a dash where nothing was counted."""
-    return "–" if count is None else f"{count:,}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -138,7 +138,6 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
         summary=summary,
         record=record,
         name=state.absolute().name,
-        counts=_counts(record),
         chart=_accuracies(history),
         classes=[
             (label, (f"{one.now:.1f}", f"{one.best:.1f}", one.task), one.now / 100)
@@ -157,26 +156,6 @@ def write_learner_page(state: Path, summary: Record, explanation: "Explanation")
     )
     write_atomically(state / PAGE, text, "writing the report")
     return state / PAGE
-
-
-def _counts(record: Record) -> list[tuple[str, str]]:
-    test = record["test"] or {}
-    figures = {
-        "all": "accuracy, all classes",
-        "old": "accuracy, older classes",
-        "new": "accuracy, new classes",
-        "forgotten": "points forgotten",
-        "accepted": "of known images accepted",
-    }
-    counts = [
-        (f"{test[key]:.1f}{'' if key == 'forgotten' else ' %'}", words)
-        for key, words in figures.items()
-        if test.get(key) is not None
-    ]
-    counts.append((report.count_or_dash(record["accepted"]), "images taken for known classes"))
-    if record.get("rejected") is not None:
-        counts.append((f"{record['rejected']:,}", "camera images like no class"))
-    return [*counts, (f"{record['stored']:,}", "images stored")]
 
 
 def _accuracies(history: Sequence[Record]) -> Markup | None:

@@ -30,7 +30,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from distillmatch.errors import DiskError, DistillMatchError, LearnerError
+from distillmatch.errors import DiskError, DistillMatchError
 from distillmatch.learner import ContinualLearner
 from distillmatch.learner.inputs import read_all
 from distillmatch.serve.camera import Camera, judge
@@ -168,10 +168,7 @@ def _routes(review: Review, page: str) -> list[Route]:
         if not 0 <= number < len(review.camera.shots):
             raise HTTPException(404, "there is no image of this number")
         whole = request.url.path.startswith("/picture/")
-        try:
-            made = await run_sync(review.picture, number, whole, limiter=decoding)
-        except (OSError, LearnerError) as error:
-            raise HTTPException(404, str(error)) from None
+        made = await run_sync(review.picture, number, whole, limiter=decoding)
         return Response(made, media_type="image/jpeg", headers={"cache-control": KEPT})
 
     return [

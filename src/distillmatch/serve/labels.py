@@ -1,7 +1,7 @@
 """Labels given on the page: each labeled image lies in the folder of its class.
 
 The folders are the only record. A file there is called after the image's name and a hash of its
-content, so an image is recognized wherever it came from, and moving the file by hand moves its
+content, so an image is recognized in any folder, and moving the file by hand moves its
 label. What is not a label lies in the hidden folder `.review`, which `learn` ignores.
 """
 
@@ -149,7 +149,7 @@ class Labels:
 def class_name(text: str, known: Collection[str]) -> str:
     """Return the class that a typed name means; raise if no folder can have the name.
 
-    A known class is found whatever the letter case; two folders may not differ in that alone.
+    A known class is found in any letter case; two folders may not differ in that alone.
     """
     name = text
     if text not in known:

@@ -1,7 +1,6 @@
 """The server of the review page: on the loopback, until a signal ends it."""
 
 import socket
-import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,18 +29,12 @@ def check_installed() -> None:
 
 def open_socket(port: int) -> socket.socket:
     """Return a socket that listens on this machine alone; port 0 is any free one."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((LOOPBACK, port))
-        listening.listen(_MOST_CONNECTIONS)
+        return socket.create_server((LOOPBACK, port), backlog=_MOST_CONNECTIONS)
     except OSError as error:
-        listening.close()
         raise ConfigError(
             f"--port {port}: {error.strerror or error}; give another, or none for a free one"
         ) from None
-    return listening
 
 
 def hosts_of(listening: socket.socket) -> tuple[str, ...]:
@@ -68,7 +61,7 @@ def running(app: Any, listening: socket.socket) -> Iterator[Thread]:
         http="h11",
         loop="asyncio",
         log_config=None,
-        log_level="critical",  # the application tells what fails
+        log_level="critical",  # the application reports failures
         access_log=False,
         proxy_headers=False,
         server_header=False,
