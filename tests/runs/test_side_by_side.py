@@ -23,6 +23,7 @@ from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.sources import Dataset
+from distillmatch.streams import build_stream
 
 Outcomes = tuple[dict[str, Any], dict[str, Exception]]
 
@@ -168,6 +169,24 @@ def test_a_seed_that_fails_is_named_and_the_others_are_kept(
     assert any("Base" in line for line in said.out.splitlines()), "the others are compared"
     found = without_times(read_result(tmp_path / "seed-2"))
     assert found == never_killed(method="base", epochs=1, seed=2)
+
+
+def test_a_result_of_another_saved_stream_is_refused_and_one_of_its_own_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    config, out = small(method="base", epochs=1), tmp_path / "seed-1"
+    folds = build_stream(six_classes(), config).validation_folds(2, 3)
+    for number, fold in enumerate(folds):
+        fold.save(tmp_path / f"{number}.json")
+    run(config.replace(seed=1), out, dataset=six_classes(), stream=folds[0])
+    before = (out / "result.json").read_bytes()
+    options: dict[str, Any] = {"seeds": "1", "method": "base", "epochs": 1}
+    assert main(seeds(tmp_path, **options, stream=tmp_path / "1.json")) == 2
+    assert "holds a run on other data" in capsys.readouterr().err
+    assert main(seeds(tmp_path, **options, stream=tmp_path / "0.json")) == 0
+    assert "its result was read, nothing was run" in capsys.readouterr().err
+    assert (out / "result.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(

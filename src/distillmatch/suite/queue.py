@@ -71,8 +71,11 @@ class Entry:
         self.state, self.share = "done", 1.0
 
     def result(self) -> dict[str, Any] | None:
-        """Return what the run's folder has of its result, and note how much that is."""
-        if not (self.job.out / RESULT).exists():
+        """Return what the run's folder has of its result, and note how much that is.
+
+        Whether a result is of the saved stream that a job names, its worker finds out.
+        """
+        if self.job.stream is not None or not (self.job.out / RESULT).exists():
             return None
         try:
             result = read_result(self.job.out)
