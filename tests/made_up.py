@@ -59,7 +59,6 @@ def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
             "precision": "float32",
             "system": "Linux",
             "cores": 2,
-            "runs_at_once": 1,
         },
         "commit": {"id": "0123456789abcdef", "dirty": config.seed == 2},
         "complete": complete,

@@ -19,7 +19,6 @@ from test_processes import (
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
-from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.sources import Dataset
@@ -61,28 +60,6 @@ def test_runs_at_once_end_as_each_does_alone(tmp_path: Path) -> None:
         alone = without_times(run(job.config, dataset=six_classes()))
         assert without_times(results[job.name]) == alone
         assert without_times(read_result(job.out)) == alone
-
-
-class Meeting(NoProgress):
-    """Waits after the first epoch until the others' first epochs are over too."""
-
-    def __init__(self, barrier: threading.Barrier) -> None:
-        self.barrier: threading.Barrier | None = barrier
-
-    def advance(self, done: float, doing: str) -> None:
-        barrier, self.barrier = self.barrier, None
-        if barrier is not None:
-            barrier.wait()
-
-
-def test_a_result_says_how_many_runs_were_under_way_at_once(tmp_path: Path) -> None:
-    barrier = threading.Barrier(3, timeout=300)
-    jobs = [Job(str(n), small(seed=n), tmp_path / str(n)) for n in range(3)]
-    results, failures = do(jobs, 3, progress=lambda job: Meeting(barrier))
-    assert not failures
-    assert [results[job.name]["machine"]["runs_at_once"] for job in jobs] == [3, 3, 3]
-    alone, _ = do([Job("alone", small(), tmp_path / "alone")], 3)
-    assert alone["alone"]["machine"]["runs_at_once"] == 1
 
 
 def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
