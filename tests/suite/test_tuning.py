@@ -19,7 +19,6 @@ from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import RunFolderError, TrainingError
 from distillmatch.methods import with_options
-from distillmatch.report.charts import draw_tuning
 from distillmatch.runs import read_result, run
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, Part
@@ -119,8 +118,6 @@ def test_trials_are_ranked_by_their_folds_and_failures_come_last(tmp_path: Path)
     assert best == with_options(TINY.replace(**trials[0]["values"]))
     result = read_result(next((tmp_path / "trials").glob(f"{trials[0]['name']}/*")))
     assert len(result["task_sizes"]) == 2, "half of the tasks"
-    draw_tuning(record, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_interrupted_search_goes_on_and_only_results_of_its_own_folds_count(
@@ -174,7 +171,6 @@ def test_a_whole_tuning_looks_at_no_test_image(
     assert main(command) == 0, capsys.readouterr().err
     record = json.loads((out / "trials.json").read_text())
     assert len(record["trials"]) == 2 and not any(t["failed"] for t in record["trials"])
-    assert (out / "tuning.png").exists()
     with pytest.raises(AssertionError, match="looked at"):
         run(RunConfig.from_yaml(out / "best.yaml", allow_import={settings["source"]}))
 
