@@ -35,7 +35,7 @@ def result_of_base() -> dict[str, Any]:
     return run(config, dataset=six_classes(config))
 
 
-def test_the_longest_runs_come_first_unless_they_are_to_come_in_order(tmp_path: Path) -> None:
+def test_the_longest_runs_come_first(tmp_path: Path) -> None:
     methods = ("base", "offline", "e2e", "dm")
     jobs = jobs_in(tmp_path, *methods)
     jobs.append(Job("longer", CONFIG.replace(method="base", epochs=9), tmp_path / "longer"))
@@ -43,8 +43,6 @@ def test_the_longest_runs_come_first_unless_they_are_to_come_in_order(tmp_path: 
     queue = Queue(jobs, None, nothing)
     taken = [job.name for job in iter(queue.take, None)]
     assert taken == ["longer", "offline1", "dm1", "e2e1", "base1"]
-    queue = Queue(jobs, None, nothing, in_order=True)
-    assert list(iter(queue.take, None)) == jobs
 
 
 def test_a_result_in_its_folder_is_gathered_if_it_is_this_runs_and_no_other_process_has_it(

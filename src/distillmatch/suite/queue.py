@@ -49,26 +49,16 @@ def expected_cost(config: RunConfig) -> float:
 
 @dataclass
 class Entry:
-    """One run of the queue and how it stands.
-
-    `share` is how much of it is done, from 0 to 1, and `found` how much of that no worker here did.
-    """
+    """One run of the queue and how it stands; `share` is how much of it is done, from 0 to 1."""
 
     job: Job
     cost: float
     error_seen: int | None
     state: State = "waiting"
     share: float = 0.0
-    found: float = 0.0
     has_begun: bool = False
     losses: int = 0
     reason: str = ""
-
-    def set_done(self) -> None:
-        """Note that the whole result is there."""
-        if self.state != "running":
-            self.found = 1.0
-        self.state, self.share = "done", 1.0
 
     def result(self) -> dict[str, Any] | None:
         """Return what the run's folder has of its result, and note how much that is.
@@ -84,12 +74,12 @@ class Entry:
         if differing_keys(result["config"], with_options(self.job.config)):
             return None
         if not self.has_begun:
-            self.share = self.found = len(result["tasks"]) / len(result["task_sizes"])
+            self.share = len(result["tasks"]) / len(result["task_sizes"])
         return result
 
 
 class Queue:
-    """Hands out runs, longest first or in the order given, and keeps how each of them stands.
+    """Hands out runs, longest first, and keeps how each of them stands.
 
     Without a ledger, results stay in the runs' folders alone. A run whose worker was lost is handed
     out again; one that failed is not.
@@ -100,14 +90,11 @@ class Queue:
         jobs: Sequence[Job],
         ledger: Ledger | None,
         tell: Callable[[str], None],
-        *,
-        in_order: bool = False,
     ) -> None:
         entries = [
             Entry(job, expected_cost(job.config), _written_at(error_file(job))) for job in jobs
         ]
-        if not in_order:
-            entries.sort(key=lambda entry: -entry.cost)
+        entries.sort(key=lambda entry: -entry.cost)
         self.entries = {entry.job.name: entry for entry in entries}
         self.ledger = ledger
         self.tell = tell
@@ -115,7 +102,7 @@ class Queue:
         self._is_waiting_told = False
         for entry in entries:
             if ledger is not None and ledger.find(with_options(entry.job.config)) is not None:
-                entry.set_done()
+                entry.state, entry.share = "done", 1.0
             else:
                 entry.result()
                 entry.state = "elsewhere" if is_held(entry.job.out) else "waiting"
@@ -133,12 +120,11 @@ class Queue:
         """Whether nothing is left to be done, here or elsewhere."""
         return not self.count("waiting", "running", "elsewhere")
 
-    def work(self) -> tuple[float, float, float]:
-        """Return the cost of all runs, of what is done, and of what no worker here did of that."""
+    def work(self) -> tuple[float, float]:
+        """Return the cost of all runs but failed ones, and of what is done of them."""
         entries = [entry for entry in self.entries.values() if entry.state != "failed"]
         done = sum(entry.cost * entry.share for entry in entries)
-        found = sum(entry.cost * entry.found for entry in entries)
-        return sum(entry.cost for entry in entries), done, found
+        return sum(entry.cost for entry in entries), done
 
     def check_sources(self) -> None:
         """Refuse to begin where images that a run needs cannot be had; ask each source once."""
@@ -186,7 +172,7 @@ class Queue:
         entry = self.entries[event.name]
         match event.kind:
             case "progress":
-                (entry.share, entry.found), entry.has_begun = event.details, True
+                (entry.share,), entry.has_begun = event.details, True
             case "finished":
                 self._finish(entry, *event.details)
             case "failed":
@@ -208,7 +194,7 @@ class Queue:
         if self.ledger is not None:
             self.ledger.add(result)
         error_file(entry.job).unlink(missing_ok=True)
-        entry.set_done()
+        entry.state, entry.share = "done", 1.0
 
     def _fail(self, entry: Entry, reason: str, trace: str = "") -> None:
         text = f"{reason}\n\n{trace}"
@@ -264,8 +250,7 @@ def work_off(
                 return
             queue.tell(STOPPING)
             for event in workers.stop():
-                if event.details != (STOPPING,):  # of a worker that says so too
-                    queue.handle(event)
+                queue.handle(event)
             left = queue.count("waiting", "running", "elsewhere")
             raise Interrupted(
                 f"stopped by {signal.Signals(stop.signal_number).name}, {left} "
