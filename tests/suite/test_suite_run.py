@@ -125,7 +125,7 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
     ends = [(e.kind, e.name) for e in line.events if e.kind not in ("say", "progress")]
     assert sorted(ends) == [("failed", "broken"), ("finished", "good"), ("locked", "held")]
     shares = [event.details for event in line.events if event.kind == "progress"]
-    assert shares[0] == (0.0, 0.0) and shares == sorted(shares)
+    assert shares[0] == (0.0,) and shares == sorted(shares)
     (tmp_path / "good" / "result.json").unlink()
     work(Line(jobs[2], is_dead=True), at_once, 60.0)
     assert read_result(tmp_path / "good")["complete"]
