@@ -24,7 +24,6 @@ from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
 from distillmatch.runs.session import Session
-from distillmatch.runs.side_by_side import CONTINUED
 
 Result = dict[str, Any]
 
@@ -42,8 +41,6 @@ class Watching(NoProgress):
 
     def advance(self, done: float, doing: str) -> None:
         self.done += done
-        if doing == CONTINUED:
-            return
         task = int(doing.removeprefix("task ").split("/")[0])
         self.tasks.add(task)
         if task == self.dies_in:

@@ -84,7 +84,7 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
             stopped.append(checkpoints(long))
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Interrupted, match="stopped by SIGTERM, 1 run left") as end:
+    with pytest.raises(Interrupted, match="stopped by SIGTERM with 1 run left") as end:
         work_off(Queue([long], None, said.append), RayWorkers(1, 1e-9), stop)
     assert end.value.exit_code == 143
     assert not (long.out / LOCK).exists()

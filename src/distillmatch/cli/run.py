@@ -140,9 +140,9 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
 
 def _prepare(out: Path, resume: Resume) -> None:
     """Clear what a folder has of a run, or refuse it if there must be something and is nothing."""
-    from distillmatch.runs.folder import RESULT, STAGES, RunFolder
+    from distillmatch.runs.folder import RESULT, RunFolder, is_begun
 
-    begun = any((out / name).exists() for name in (RESULT, STAGES, "checkpoints"))
+    begun = (out / RESULT).exists() or is_begun(out)
     if begun and resume == "no":
         with RunFolder(out, tell) as folder:
             folder.start_over()

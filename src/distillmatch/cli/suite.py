@@ -208,10 +208,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_plan(queue: "Queue") -> None:
+    from distillmatch.runs.folder import is_begun
+
     rows = []
     for name, entry in queue.entries.items():
-        begun = any((entry.job.out / part).exists() for part in ("checkpoints", "stages"))
-        going = f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
+        done = f"{100 * entry.share:.0f} % of its tasks done"
+        going = f"to continue, {done}" if is_begun(entry.job.out) else "to run"
         states = {"done": "in the ledger", "elsewhere": "running in another process"}
         rows.append((name, entry.job.config.method, states.get(entry.state, going)))
     show(make_table(("run", "method", "state"), rows, **PLAIN))

@@ -4,7 +4,6 @@ A run belongs to whoever holds the lock of its folder. Each process that works o
 queue of its own over the same folders, so that any number of them share the work.
 """
 
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -16,9 +15,9 @@ from distillmatch.config import RunConfig
 from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
 from distillmatch.methods import with_options
-from distillmatch.runs import Interrupted, read_result
+from distillmatch.runs import read_result
 from distillmatch.runs.folder import RESULT, differing_keys
-from distillmatch.runs.interruption import STOPPING, StopRequest
+from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
 from distillmatch.runs.side_by_side import Job, source_key
 from distillmatch.sources import check_images_available
@@ -238,25 +237,21 @@ def work_off(
     with closing(workers):
         if isinstance(workers, LocalWorkers):
             queue.check_sources()
-        with StopRequest() as stop:
-            while not queue.over and stop.signal_number is None:
+        with StopRequest(queue.tell) as stop:
+            while not queue.over and not stop.asked:
                 while workers.has_room() and (job := queue.take()) is not None:
                     workers.start(job)
                 for event in workers.events(TURN_SECONDS):
                     queue.handle(event)
                 queue.look_elsewhere()
                 show(queue)
-            if stop.signal_number is None or queue.over:
+            if not stop.asked or queue.over:
                 return
-            queue.tell(STOPPING)
             for event in workers.stop():
                 queue.handle(event)
             left = queue.count("waiting", "running", "elsewhere")
-            raise Interrupted(
-                f"stopped by {signal.Signals(stop.signal_number).name}, {left} "
-                f"run{'s' if left != 1 else ''} left; the same command continues from there",
-                stop.signal_number,
-            )
+            runs = f"{left} run{'s' if left != 1 else ''}"
+            raise stop.interrupted(f"with {runs} left; the same command continues from there")
 
 
 def error_file(job: Job) -> Path:
