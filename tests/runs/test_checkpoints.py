@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from interrupted_runs import (
-    DiesAfter,
-    checkpoint_files,
-    interrupted,
-    said,
-    session,
-    truncate,
-)
+from interrupted_runs import DiesAfter, checkpoint_files, interrupted, said, session, truncate
 from odd_files import contents, forbid
 from safetensors.torch import save as to_safetensors
 from small_runs import SOURCE, TESTS, six_classes, without_times

@@ -238,10 +238,7 @@ def test_spaces_are_read_from_words() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (
-            ["learning_rate=0.1", "momentum"],
-            "takes name=value,value without empty values",
-        ),
+        (["learning_rate=0.1", "momentum"], "takes name=value,value without empty values"),
         (["learning_rate=fast"], "--space: learning_rate must be a number, not 'fast'"),
         (["learning_rat=0.1"], "did you mean 'learning_rate'"),
         (["coreset=0,400"], "coreset is part of the setting, not a hyperparameter"),

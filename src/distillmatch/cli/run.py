@@ -125,8 +125,8 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
         jobs.append(Job(f"seed-{seed}", one, folder, arguments.stream))
     for job in jobs:
         _prepare(job.out, arguments.resume)
-    engine = argparse.Namespace(**vars(ON_CPU))
-    engine.checkpoint_seconds = arguments.checkpoint_seconds
+    seconds = {"checkpoint_seconds": arguments.checkpoint_seconds}
+    engine = argparse.Namespace(**{**vars(ON_CPU), **seconds})
     folders = [job.out for job in jobs]
     with event_files_in(*folders) if arguments.tensorboard else nullcontext():
         queue = do_runs(jobs, arguments.out or RUNS, engine)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
 from distillmatch.methods import with_options
-from distillmatch.runs import read_result
-from distillmatch.runs.folder import RESULT, differing_keys
+from distillmatch.runs.folder import differing_keys
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
+from distillmatch.runs.result import found_result
 from distillmatch.runs.side_by_side import Job, source_key
 from distillmatch.sources import check_images_available
 from distillmatch.suite.ledger import Ledger
@@ -64,13 +63,8 @@ class Entry:
 
         Whether a result is of the saved stream that a job names, its worker finds out.
         """
-        if self.job.stream is not None or not (self.job.out / RESULT).exists():
-            return None
-        try:
-            result = read_result(self.job.out)
-        except ResultError:
-            return None  # whoever runs it says what is wrong
-        if differing_keys(result["config"], with_options(self.job.config)):
+        result = None if self.job.stream is not None else found_result(self.job.out)
+        if result is None or differing_keys(result["config"], with_options(self.job.config)):
             return None
         if not self.has_begun:
             self.share = len(result["tasks"]) / len(result["task_sizes"])
@@ -85,10 +79,7 @@ class Queue:
     """
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        ledger: Ledger | None,
-        tell: Callable[[str], None],
+        self, jobs: Sequence[Job], ledger: Ledger | None, tell: Callable[[str], None]
     ) -> None:
         entries = [
             Entry(job, expected_cost(job.config), _written_at(error_file(job))) for job in jobs
