@@ -1,6 +1,6 @@
 """Made-up results in the form of real ones, for tests of what is done with results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isnan
 from random import Random
 from typing import Any
@@ -114,3 +114,17 @@ def _task(
 def made_up_ledger(experiments: Sequence[Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Make a result for every run of some experiments, their bounds among them."""
     return [made_up_result(run.config) for run in plan(experiments, seeds)]
+
+
+def changing(*keys: str | int, to: Any) -> Callable[[Any], None]:
+    """Return what changes one value within a record, or removes it for an ellipsis."""
+
+    def change(record: Any) -> None:
+        for key in keys[:-1]:
+            record = record[key]
+        if to is ...:
+            del record[keys[-1]]
+        else:
+            record[keys[-1]] = to
+
+    return change
