@@ -22,12 +22,7 @@ from distillmatch.suite.local import on_gpus
 from distillmatch.suite.worker import Event, work
 
 Result = dict[str, Any]
-SHAPES: dict[str, Any] = {
-    "source": "shapes",
-    "labels_per_class": 4,
-    "unlabeled_per_task": 60,
-    "batch": 32,
-}
+SHAPES = dict[str, Any](source="shapes", labels_per_class=4, unlabeled_per_task=60, batch=32)
 ROWS: dict[str, dict[str, Any]] = {"Base": {"method": "base"}, "DM": {"method": "dm"}}
 
 
