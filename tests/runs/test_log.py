@@ -179,14 +179,11 @@ def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(tmp_
     check_events(out)
 
 
-def test_a_refused_run_leaves_no_event_files(tmp_path: Path) -> None:
-    assert main([*command(tmp_path / "run"), "--network", "wrn-11-1"]) == 2
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_missing_extra_is_said_before_anything_is_run(
+def test_a_refused_run_leaves_no_event_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main([*command(tmp_path / "run"), "--network", "wrn-11-1"]) == 2
+    assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert main(command(tmp_path / "run")) == 2
     assert "pip install 'distillmatch[tensorboard]'" in capsys.readouterr().err
