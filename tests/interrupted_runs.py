@@ -9,7 +9,6 @@ from small_runs import six_classes
 
 from distillmatch.config import RunConfig
 from distillmatch.runs import run
-from distillmatch.runs.side_by_side import CONTINUED
 
 Result = dict[str, Any]
 ALWAYS = 1e-9
@@ -43,10 +42,6 @@ class DiesAfter:
 
     def advance(self, done: float, doing: str) -> None:
         self.done += done
-        # Stages side by side tell of what they had done before in the same way. That is no epoch:
-        # sessions that died of it would get no further, however many there are.
-        if doing == CONTINUED:
-            return
         self.epochs -= 1
         if self.epochs == 0:
             raise Killed

@@ -1,6 +1,6 @@
 """Made-up results in the form of real ones, for tests of what is done with results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isnan
 from random import Random
 from typing import Any
@@ -59,7 +59,6 @@ def made_up_result(config: RunConfig, complete: bool = True) -> dict[str, Any]:
             "precision": "float32",
             "system": "Linux",
             "cores": 2,
-            "runs_at_once": 1,
         },
         "commit": {"id": "0123456789abcdef", "dirty": config.seed == 2},
         "complete": complete,
@@ -115,3 +114,17 @@ def _task(
 def made_up_ledger(experiments: Sequence[Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Make a result for every run of some experiments, their bounds among them."""
     return [made_up_result(run.config) for run in plan(experiments, seeds)]
+
+
+def changing(*keys: str | int, to: Any) -> Callable[[Any], None]:
+    """Return what changes one value within a record, or removes it for an ellipsis."""
+
+    def change(record: Any) -> None:
+        for key in keys[:-1]:
+            record = record[key]
+        if to is ...:
+            del record[keys[-1]]
+        else:
+            record[keys[-1]] = to
+
+    return change

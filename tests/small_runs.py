@@ -104,8 +104,6 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result without what another run of the same configuration may have otherwise."""
     tasks = [{**task, "seconds": sorted(task["seconds"])} for task in result["tasks"]]
     kept = {**result, "tasks": tasks, "seconds": sorted(result["seconds"])}
-    # How long it took depends on this, and nothing else.
-    kept["machine"] = {k: v for k, v in result["machine"].items() if k != "runs_at_once"}
     return {key: value for key, value in kept.items() if key != "commit"}
 
 

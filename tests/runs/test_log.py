@@ -13,7 +13,7 @@ from small_runs import SOURCE, as_words, six_classes, tiny
 from distillmatch.cli import main
 from distillmatch.errors import DiskError, TrainingError
 from distillmatch.runs import read_result, run
-from distillmatch.runs.log import RunLog, begin_event_files, history, read_log
+from distillmatch.runs.log import RunLog, event_files_in, history, read_log
 from distillmatch.streams import build_stream
 
 Points = dict[str, list[tuple[int, float]]]
@@ -168,8 +168,7 @@ def check_events(out: Path) -> None:
 
 def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    begin_event_files(out)
-    with pytest.raises(Killed):
+    with event_files_in(out), pytest.raises(Killed):
         run(OF_GD, out, checkpoint_seconds=0, progress=DiesAfter(15))
     assert scalars_in(out)["loss/classifier"]
     assert main(command(out)) == 0
@@ -180,9 +179,11 @@ def test_event_files_hold_the_same_after_an_interruption_and_after_the_fact(tmp_
     check_events(out)
 
 
-def test_a_missing_extra_is_said_before_anything_is_run(
+def test_a_refused_run_leaves_no_event_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main([*command(tmp_path / "run"), "--network", "wrn-11-1"]) == 2
+    assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert main(command(tmp_path / "run")) == 2
     assert "pip install 'distillmatch[tensorboard]'" in capsys.readouterr().err

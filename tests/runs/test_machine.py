@@ -15,10 +15,7 @@ from distillmatch.suite.checks import Check
 
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    return subprocess.check_output(["git", "-C", str(folder), *who, *words], text=True).strip()
 
 
 @pytest.fixture
@@ -71,6 +68,5 @@ def test_a_copy_without_history_can_be_held_against_its_commit(
 
 
 def remarks(said: dict[str, Any]) -> list[str]:
-    result = {**made_up_run("base"), "commit": said}
-    report = Check({}).add(result, None)
+    report = Check({}).add({**made_up_run("base"), "commit": said}, None)
     return [one for one in report.remarks if not one.startswith("no experiment")]

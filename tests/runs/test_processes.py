@@ -6,7 +6,6 @@ They are signaled after a number of training steps, however fast the machine is.
 import os
 import random
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,27 +66,22 @@ def never_killed(method: str, **options: Any) -> dict[str, Any]:
     return without_times(run(config, dataset=six_classes()))
 
 
-def kill_again_and_again(start: Starter, words: list[str], steps: Callable[[], int]) -> None:
-    """Kill a command up to four times, each after some steps, and let it end.
-
-    How much was kept before a kill depends on the machine, so the run may end before the next one.
-    """
+@pytest.mark.parametrize("own", [{"method": "dm"}, {"method": "offline", "at_once": 3}])
+def test_sigkill_at_random_steps_changes_nothing(
+    own: dict[str, Any], start: Starter, tmp_path: Path
+) -> None:
+    """It is sent up to four times: how much was kept before depends on the machine."""
+    words, chance = words_for(tmp_path / "run", **own, epochs=6), random.Random(5)
     codes: list[int] = []
     while 0 not in codes:
         if len(codes) < 4:
-            start.signal_in(steps(), signal.SIGKILL)
+            start.signal_in(chance.randint(1, 6), signal.SIGKILL)
         process = start(words)
         codes.append(process.wait())
         assert codes[-1] in (0, -signal.SIGKILL), process.said()
     assert len(codes) > 1
-
-
-@pytest.mark.parametrize("name", ["dm", "gd"])
-def test_sigkill_at_random_steps_changes_nothing(name: str, start: Starter, tmp_path: Path) -> None:
-    words, chance = words_for(tmp_path / "run", method=name), random.Random(name)
-    kill_again_and_again(start, words, lambda: chance.randint(1, 6))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
-    assert without_times(read_result(tmp_path / "run")) == never_killed(method=name)
+    assert without_times(read_result(tmp_path / "run")) == never_killed(own["method"], epochs=6)
 
 
 def test_signals_write_a_checkpoint_and_say_how_to_continue(start: Starter, tmp_path: Path) -> None:

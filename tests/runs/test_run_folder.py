@@ -1,25 +1,23 @@
 """The folder of a run: whose it is, what it records, that it is run once; and saved streams."""
 
 import json
-import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import make_dataset
 from interrupted_runs import interrupted, said, session
 from small_runs import six_classes, without_times
 
 from distillmatch.cli import main
 from distillmatch.config import LOCATION_KEYS, RunConfig
-from distillmatch.errors import ConfigError, LockedError, RunFolderError, StreamError
+from distillmatch.errors import ConfigError, RunFolderError, StreamError
 from distillmatch.methods import with_options
 from distillmatch.runs import bound_of, read_result, run
 from distillmatch.runs import session as session_module
-from distillmatch.runs.checkpoints import Checkpoint, decode, encode
 from distillmatch.runs.lock import FolderLock, is_held
 from distillmatch.streams import build_stream
 
@@ -30,27 +28,12 @@ def nothing_said() -> Iterator[None]:
     yield
 
 
-def test_a_checkpoint_of_another_version_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "00000001.safetensors"
-    content = encode(Checkpoint({"task": 1}, {"weight": torch.ones(2)}))
-    path.write_bytes(content)
-    assert decode(path).values == {"task": 1}
-    assert content.count(b'"version":"1"') == 1
-    path.write_bytes(content.replace(b'"version":"1"', b'"version":"2"'))
-    with pytest.raises(ValueError, match="expected distillmatch checkpoint version 1"):
-        decode(path)
-
-
 def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = interrupted(method="base")
     first = session(config, tmp_path)
     content = (tmp_path / "result.json").read_bytes()
-
-    def never(*given: Any) -> None:
-        raise AssertionError("it was run again")
-
     with monkeypatch.context() as patch:
-        patch.setattr(session_module, "Engine", never)
+        patch.setattr(session_module, "Engine", None)  # so that it cannot be run again
         for resume in ("auto", "must"):
             assert session(config, tmp_path, resume=resume) == first
     assert "finished: its result was read, nothing was run" in said[0]
@@ -98,25 +81,21 @@ def test_where_files_lie_is_neither_recorded_nor_compared(tmp_path: Path) -> Non
     assert RunConfig(**result["config"]) == with_options(interrupted(method="base"))
 
 
-def test_there_must_be_something_to_continue_where_that_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="there is no run to continue"):
-        session(interrupted(), tmp_path, resume="must")
-    with pytest.raises(ConfigError, match="needs a folder"):
-        run(interrupted(), resume="must")
-    with pytest.raises(ConfigError, match=r"resume must be one of no, auto, must, not 'maybe'"):
-        run(interrupted(), tmp_path, resume="maybe")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"checkpoint_seconds must be at least 0, not nan"):
-        run(interrupted(), tmp_path, checkpoint_seconds=float("nan"))
-
-
-def test_a_lock_keeps_others_out_until_its_end_and_one_left_behind_does_not(tmp_path: Path) -> None:
-    (tmp_path / "run.lock").write_text("123456\n")  # of a process that was killed
-    lock = FolderLock(tmp_path)
-    assert is_held(tmp_path)
-    with pytest.raises(LockedError, match=rf"{tmp_path}: a process \({os.getpid()}\) is running"):
-        FolderLock(tmp_path)
-    lock.release()
-    assert not is_held(tmp_path) and not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"resume": "must"}, "there is no run to continue"),
+        ({"resume": "must", "out": None}, "needs a folder"),
+        ({"resume": "maybe"}, "resume must be one of no, auto, must, not 'maybe'"),
+        ({"at_once": 0}, "at_once must be at least 1, not 0"),
+        ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds must be at least 0, not nan"),
+    ],
+)
+def test_a_run_that_cannot_be_continued_as_asked_is_refused(
+    options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, RunFolderError), match=sentence):
+        run(interrupted(), **{"out": tmp_path, "dataset": six_classes(), **options})
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -133,20 +112,15 @@ def test_who_only_looks_at_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) ->
     """To see whether it is held one takes it, for a moment, beside a file that was left behind."""
     (tmp_path / "run.lock").write_text("123456\n")
     ended = threading.Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            is_held(tmp_path)
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        for _ in range(300):
-            FolderLock(tmp_path).release()
-            (tmp_path / "run.lock").write_text("123456\n")
-    finally:
-        ended.set()
-        looking.join()
+    with ThreadPoolExecutor() as pool:
+        looks = pool.submit(lambda: [is_held(tmp_path) for _ in iter(ended.is_set, True)])
+        try:
+            for _ in range(300):
+                FolderLock(tmp_path).release()
+                (tmp_path / "run.lock").write_text("123456\n")
+        finally:
+            ended.set()
+        assert looks.result()
 
 
 OF_STREAM = RunConfig(method="base", network="wrn-10-1", epochs=1, tasks=4, device="cpu")
@@ -166,26 +140,23 @@ def test_folds_are_learned_and_evaluated_on_what_they_hold_out(tmp_path: Path) -
     assert len({result["stream"]["fingerprint"] for result in results}) == 3
     with pytest.raises(RunFolderError, match="other data"):
         run(OF_STREAM, tmp_path / "0", dataset=dataset, stream=folds[1])
-
-
-def test_a_stream_of_other_data_is_not_learned() -> None:
-    stream = build_stream(make_dataset(noise=True), OF_STREAM)
     with pytest.raises(StreamError, match="fingerprint"):
-        run(OF_STREAM, dataset=make_dataset(per_class=21), stream=stream)
+        run(OF_STREAM, dataset=make_dataset(per_class=21), stream=folds[0])
 
 
 def test_the_command_learns_a_saved_stream_as_it_was_described(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved, out = str(tmp_path / "stream.json"), tmp_path / "out"
-    describe = ["--task-sizes", "50", "10", "--labels-per-class", "3", "--unlabeled-per-task", "20"]
-    assert main(["stream", *describe, "--seed", "5", "--save", saved]) == 0
-    train = ["run", "--method", "base", "--network", "wrn-10-1", "--epochs", "1", "--quiet"]
-    train += ["--stream", saved, "--out", str(out)]
-    assert main([*train, "--tasks", "5"]) == 2
+    describe = (
+        f"stream --task-sizes 50 10 --labels-per-class 3 --unlabeled-per-task 20 --save {saved}"
+    )
+    assert main([*describe.split(), "--seed", "5"]) == 0
+    train = f"run --method base --network wrn-10-1 --epochs 1 --quiet --stream {saved} --out {out}"
+    assert main([*train.split(), "--tasks", "5"]) == 2
     assert f"tasks is 2 in {saved}, not 5" in capsys.readouterr().err
     (tmp_path / "run.yaml").write_text("coreset: 60\ntask-sizes: [50, 10]")
-    assert main([*train, "--config", str(tmp_path / "run.yaml"), "--tasks", "2"]) == 0
+    assert main([*train.split(), "--config", str(tmp_path / "run.yaml"), "--tasks", "2"]) == 0
     result = json.loads((out / "result.json").read_text())
     assert result["task_sizes"] == [50, 10]
     assert result["config"]["labels_per_class"] == 3 and result["seed"] == 5

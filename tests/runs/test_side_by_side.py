@@ -19,10 +19,10 @@ from test_processes import (
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
-from distillmatch.engine import NoProgress
 from distillmatch.errors import ConfigError, TrainingError
 from distillmatch.runs import Interrupted, Job, read_result, run, run_side_by_side, side_by_side
 from distillmatch.sources import Dataset
+from distillmatch.streams import build_stream
 
 Outcomes = tuple[dict[str, Any], dict[str, Exception]]
 
@@ -46,13 +46,8 @@ def do(jobs: Iterable[Job], at_once: int, **options: Any) -> Outcomes:
 
 
 def test_runs_at_once_end_as_each_does_alone(tmp_path: Path) -> None:
-    configs = [
-        small(method="dm", seed=2),
-        small(method="dm", seed=3),
-        small(method="gd", coreset=0),
-        small(method="offline"),
-        small(method="base", network="wrn-10-2"),
-    ]
+    configs = [small(method="dm", seed=2), small(method="dm", seed=3), small(method="offline")]
+    configs += [small(method="gd", coreset=0), small(method="base", network="wrn-10-2")]
     jobs = [Job(str(n), config, tmp_path / str(n)) for n, config in enumerate(configs)]
     results, failures = do(jobs, 3)
     assert not failures
@@ -62,38 +57,11 @@ def test_runs_at_once_end_as_each_does_alone(tmp_path: Path) -> None:
         assert without_times(read_result(job.out)) == alone
 
 
-class Meeting(NoProgress):
-    """Waits after the first epoch until the others' first epochs are over too."""
-
-    def __init__(self, barrier: threading.Barrier) -> None:
-        self.barrier: threading.Barrier | None = barrier
-
-    def advance(self, done: float, doing: str) -> None:
-        barrier, self.barrier = self.barrier, None
-        if barrier is not None:
-            barrier.wait()
-
-
-def test_a_result_says_how_many_runs_were_under_way_at_once(tmp_path: Path) -> None:
-    barrier = threading.Barrier(3, timeout=300)
-    jobs = [Job(str(n), small(seed=n), tmp_path / str(n)) for n in range(3)]
-    results, failures = do(jobs, 3, progress=lambda job: Meeting(barrier))
-    assert not failures
-    assert [results[job.name]["machine"]["runs_at_once"] for job in jobs] == [3, 3, 3]
-    alone, _ = do([Job("alone", small(), tmp_path / "alone")], 3)
-    assert alone["alone"]["machine"]["runs_at_once"] == 1
-
-
 def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
-    configs = {
-        "wrong": small(network="wrn-11-1"),
-        "right": small(method="base"),
-        "wild": small(method="base", learning_rate=1e30),
-        "right too": small(method="e2e"),
-    }
-    jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
-    results, failures = do(jobs, 2)
-    assert results.keys() == {"right", "right too"} and all(r["complete"] for r in results.values())
+    wild, right = small(method="base", learning_rate=1e30), small(method="base")
+    configs = {"wrong": small(network="wrn-11-1"), "right": right, "wild": wild}
+    results, failures = do([Job(name, one, tmp_path / name) for name, one in configs.items()], 2)
+    assert results.keys() == {"right"} and results["right"]["complete"]
     assert isinstance(failures["wrong"], ConfigError)
     assert isinstance(failures["wild"], TrainingError)
 
@@ -155,19 +123,32 @@ def test_one_signal_stops_all_seeds_and_the_same_command_continues_them(
     assert (tmp_path / "seed-1" / "result.json").stat().st_mtime > before
 
 
-def test_a_seed_that_fails_is_named_and_the_others_are_kept(
+def test_a_seed_whose_folder_has_a_result_of_another_stream_fails_and_the_others_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
-    run(small(method="gd", epochs=1), tmp_path / "seed-1", dataset=six_classes())
-    words = [word for word in seeds(tmp_path, method="base", epochs=1) if word != "--quiet"]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    (last,) = said.err.splitlines()[-1:]
-    assert last.startswith("distillmatch: error: seed-1 failed: RunFolderError: ")
+    config, dataset = small(method="base", epochs=1), six_classes()
+    folds = build_stream(dataset, config).validation_folds(2, 3)
+    for number, fold in enumerate(folds):
+        fold.save(tmp_path / f"{number}.json")
+    run(config.replace(seed=1), tmp_path / "seed-1", dataset=dataset, stream=folds[0])
+    before = (tmp_path / "seed-1" / "result.json").read_bytes()
+
+    def learn(fold: int, seeds_of_it: str) -> tuple[int, Any]:
+        own = {"seeds": seeds_of_it, "epochs": 1, "stream": tmp_path / f"{fold}.json"}
+        words = [word for word in seeds(tmp_path, "base", **own) if word != "--quiet"]
+        return main(words), capsys.readouterr()
+
+    code, said = learn(1, "1,2")
+    last = said.err.splitlines()[-1]
+    assert code == 2 and last.startswith("distillmatch: error: seed-1 failed: RunFolderError: ")
+    assert "holds a run on other data" in last
     assert any("Base" in line for line in said.out.splitlines()), "the others are compared"
-    found = without_times(read_result(tmp_path / "seed-2"))
-    assert found == never_killed(method="base", epochs=1, seed=2)
+    alone = run(config.replace(seed=2), dataset=dataset, stream=folds[1])
+    assert without_times(read_result(tmp_path / "seed-2")) == without_times(alone)
+    code, said = learn(0, "1")
+    assert code == 0 and "its result was read, nothing was run" in said.err
+    assert (tmp_path / "seed-1" / "result.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,18 @@
 """Independent tasks learned side by side give the result of tasks learned one after another."""
 
-import random
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interrupted_runs import ALWAYS, DiesAfter, Killed, interrupted
 from small_runs import six_classes, without_times
-from test_processes import (
-    Starter,
-    kill_again_and_again,
-    never_killed,
-    starter,  # noqa: F401 - the fixture `start`
-    words_for,
-)
 
-from distillmatch.cli import main
 from distillmatch.engine import NoProgress
-from distillmatch.errors import ConfigError, RunFolderError
+from distillmatch.errors import RunFolderError
 from distillmatch.methods import find_method, method_names
 from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.log import history, read_log
-from distillmatch.runs.session import Session
-from distillmatch.runs.side_by_side import CONTINUED
 
 Result = dict[str, Any]
 
@@ -42,8 +30,6 @@ class Watching(NoProgress):
 
     def advance(self, done: float, doing: str) -> None:
         self.done += done
-        if doing == CONTINUED:
-            return
         task = int(doing.removeprefix("task ").split("/")[0])
         self.tasks.add(task)
         if task == self.dies_in:
@@ -97,28 +83,15 @@ def test_stages_killed_again_and_again_get_on_and_end_in_the_same_result(
     pytest.fail("sessions get no further")
 
 
-def test_a_finished_stage_is_not_learned_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep = Session._keep
-
-    def die_in_the_last_once_two_are_finished(stage: Session, now: bool = False) -> None:
-        end = time.monotonic() + 300
-        while stage.only == 2:
-            kept = [Checkpoints(tmp_path / "stages" / name).load()[0] for name in ("01", "02")]
-            if all(one is not None and one.values["row"] for one in kept):
-                raise Killed
-            assert time.monotonic() < end, "the first two stages did not end"
-            time.sleep(0.01)
-        keep(stage, now)
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Session, "_keep", die_in_the_last_once_two_are_finished)
-        learn(tmp_path, 3)
+def test_a_finished_stage_is_not_learned_again(tmp_path: Path) -> None:
+    with pytest.raises(Killed):  # the first is begun when one of the others is finished
+        learn(tmp_path, 2, Watching(dies_in=1))
+    kept = {n: Checkpoints(tmp_path / "stages" / f"0{n}").load()[0] for n in (2, 3)}
+    finished = {n for n, one in kept.items() if one is not None and one.values["row"]}
     watching = Watching()
     # One at once too goes on with the stages that are there.
     result = learn(tmp_path, 1, watching, resume="must")
-    assert watching.tasks == {3} and watching.done == watching.total
+    assert finished and not watching.tasks & finished and watching.done == watching.total
     assert without_times(result) == without_times(learn(None, None))
     assert not (tmp_path / "stages").exists()
 
@@ -167,24 +140,3 @@ def test_the_time_of_earlier_sessions_is_counted(tmp_path: Path) -> None:
     assert kept is not None and kept.values["seconds"] > 0
     Checkpoints(stage).save(Checkpoint({**kept.values, "seconds": 5000.0}, kept.tensors))
     assert 5000 < learn(tmp_path, 2, epochs=6)["seconds"]["total"] < 5060
-
-
-def test_methods_whose_tasks_build_on_each_other_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words_for(tmp_path / "run", method="dm", at_once=2)) == 2
-    assert capsys.readouterr().err == (
-        "distillmatch: error: at_once must be 1 with method 'dm', not 2: each of its tasks builds "
-        "on the one before it\n"
-    )
-    with pytest.raises(ConfigError, match="at_once must be at least 1, not 0"):
-        learn(tmp_path / "run", 0)
-    assert not (tmp_path / "run").exists()
-
-
-def test_sigkill_at_random_steps_changes_nothing(start: Starter, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"method": "offline", "epochs": 6}
-    words, chance = words_for(tmp_path / "run", **options, at_once=3), random.Random(5)
-    kill_again_and_again(start, words, lambda: chance.randint(1, 12))
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"result.json", "log.jsonl"}
-    assert without_times(read_result(tmp_path / "run")) == never_killed(**options)

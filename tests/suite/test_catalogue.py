@@ -64,14 +64,9 @@ def test_quick_keeps_the_cells_and_drops_what_was_published() -> None:
 
 
 def test_names_at_quick_scale_say_how_many_tasks_and_images_there_are() -> None:
-    def columns(name: str) -> list[str]:
+    for name, columns in (("table-2a", ["3 tasks", "6 tasks"]), ("figure-3", ["0", "15"])):
         cells = at_scale(load_experiment(name), "quick").cells
-        return list(dict.fromkeys(cell.column for cell in cells))
-
-    assert columns("table-2a") == ["3 tasks", "6 tasks", "12 tasks"]
-    assert columns("table-2b") == ["coreset 0", "coreset 60"]
-    assert columns("ablation-parent") == ["12 tasks"]
-    assert columns("figure-3")[:3] == ["0", "15", "30"]
+        assert list(dict.fromkeys(cell.column for cell in cells))[:2] == columns
     assert "coreset of 60" in at_scale(load_experiment("table-2c"), "quick").title
 
 
@@ -95,11 +90,10 @@ def test_rows_win_over_columns_and_both_over_what_is_common(tmp_path: Path) -> N
 
 def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Path) -> None:
     rows = {"words": {"recipe": "as-written"}, "all": {}}
-    file = write(tmp_path, rows=rows, columns={"few": {"tasks": 3}}, published={})
-    recipes = {cell.row: cell.config.recipe for cell in load_experiment(file).cells}
-    assert recipes == {"words": "as-written", "all": "paper"}
-    as_written = load_experiment(file, "as-written")
-    assert {cell.config.recipe for cell in as_written.cells} == {"as-written"}
+    file = write(tmp_path, rows=rows, columns={"few": {}}, published={})
+    for recipe in ("paper", "as-written"):
+        recipes = {cell.row: cell.config.recipe for cell in load_experiment(file, recipe).cells}
+        assert recipes == {"words": "as-written", "all": recipe}
 
 
 @pytest.mark.parametrize(
@@ -107,17 +101,12 @@ def test_an_experiment_is_of_one_recipe_but_for_rows_that_name_one(tmp_path: Pat
     [
         ({"colums": {}}, r"own.yaml: unknown key 'colums' \(did you mean 'columns'\?\)"),
         ({"metrics": ["A_N", "accuracy"]}, "metrics must be one of 'A_N', .*, not 'accuracy'"),
-        ({"rows": {}}, r"rows cannot be \{\}: .* at least 1 item"),
         ({"rows": {"DM": {"method": "dn"}}}, "row 'DM', column 'few': method must be one of base"),
         ({"rows": {"DM": {"method": "dm", "seed": 4}}}, "row 'DM', column 'few': seed 4 is given"),
-        ({"rows": {"DM": {"options": {"pseudo_label": 0}}}}, "mean 'pseudo_labels'"),
         ({"published": {"GD": {}}}, "published names row 'GD'; the rows are DM"),
         ({"published": {"DM": {"bwt": [1, 2]}}}, "row 'DM', names metric 'bwt'"),
         ({"published": {"DM": {"A_N": [1]}}}, "A_N has 1 figures for 2 columns"),
-        (
-            {"published": {"DM": {"A_N": ["1 + 2", 3]}}},
-            "published must have figures such as 15.6 ± 0.9, not '1 [+] 2'",
-        ),
+        ({"published": {"DM": {"A_N": ["1 + 2", 3]}}}, "figures such as 15.6 ± 0.9, not '1 [+] 2'"),
         ({"only": {"DM": ["all"]}}, "names column 'all'; the columns are few, most"),
         ({"seeds": []}, r"seeds cannot be \[\]: .* at least 1 item"),
     ],
@@ -148,19 +137,11 @@ def test_own_code_is_named_by_a_file_and_allowed_by_the_user(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("list.yaml", "expected a mapping of keys to values, found a list"),
-        ("twice.yaml", "line 5: key 'DM' is given twice, first in line 4"),
         ("none.yaml", r"none.yaml: No such file"),
         ("table-2d", r"'table-2d' \(did you mean 'table-2[abc]?'\?\)"),
         ("_quick", "unknown experiment '_quick'"),
     ],
 )
-def test_what_is_no_experiment_is_refused(
-    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("list.yaml").write_text("- 1\n")
-    twice = "title: own\ncolumns: {all: {}}\nrows:\n  DM: {method: dm}\n  DM: {tasks: 2}\n"
-    Path("twice.yaml").write_text(twice)
+def test_what_is_no_experiment_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load_experiment(name)

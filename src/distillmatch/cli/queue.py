@@ -54,7 +54,6 @@ def do_runs(
     log_folder: Path,
     arguments: argparse.Namespace = ON_CPU,
     ledger: "Ledger | None" = None,
-    in_order: bool = False,
 ) -> "Queue":
     """Do runs with progress shown: on all GPUs if a run uses one, else on all cores, or by Ray."""
     import torch
@@ -64,7 +63,7 @@ def do_runs(
     from distillmatch.suite.ray_engine import RayWorkers
 
     with QueueProgress() as progress:
-        queue = Queue(jobs, ledger, progress.tell, in_order=in_order)
+        queue = Queue(jobs, ledger, progress.tell)
         if queue.over:
             return queue
         check_writable(log_folder, "making the folder of the runs")
@@ -108,12 +107,12 @@ class QueueProgress(LiveProgress):
 
     def show(self, queue: "Queue") -> None:
         """Show how the runs stand; without a terminal, whenever one begins or ends."""
-        total, done, found = queue.work()
+        total, done = queue.work()
         if self.total is None:  # not before: fetching images has bars of its own
             self.start(total, done)
         title = f"distillmatch: {describe(queue)}"
         self._changed = title != self.title
-        self.title, self.total, self.found = title, total, found
+        self.title, self.total = title, total
         self.update(done)
 
     def is_due(self, before: float) -> bool:

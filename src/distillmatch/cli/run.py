@@ -1,6 +1,7 @@
 """`distillmatch run`: learn a stream by a method, with one seed or several, and write results."""
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -84,15 +85,14 @@ def _run_one(arguments: argparse.Namespace, config: RunConfig) -> None:
     from distillmatch.report.comparison import comparison_table, task_table
     from distillmatch.runs import bound_of, read_result
     from distillmatch.runs import run as run_config
-    from distillmatch.runs.log import begin_event_files
+    from distillmatch.runs.log import event_files_in
 
     out = arguments.out or default_folder(config, arguments.stream)
     bound = bound_of(read_result(arguments.bound)) if arguments.bound else None
     dataset = load_source(config) if arguments.stream else None
     stream = Stream.load(arguments.stream, dataset) if dataset is not None else None
-    if arguments.tensorboard:
-        begin_event_files(out)
-    with shown_progress(None, not arguments.quiet, config.method) as progress:
+    events = event_files_in(out) if arguments.tensorboard else nullcontext()
+    with events, shown_progress(None, not arguments.quiet, config.method) as progress:
         result = run_config(
             config,
             out,
@@ -115,7 +115,7 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
     from distillmatch.methods import with_options
     from distillmatch.report.comparison import comparison_table
     from distillmatch.runs import Job, read_result
-    from distillmatch.runs.log import begin_event_files
+    from distillmatch.runs.log import event_files_in
     from distillmatch.suite.queue import error_file
 
     jobs = []
@@ -125,11 +125,11 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
         jobs.append(Job(f"seed-{seed}", one, folder, arguments.stream))
     for job in jobs:
         _prepare(job.out, arguments.resume)
-        if arguments.tensorboard:
-            begin_event_files(job.out)
-    engine = argparse.Namespace(**vars(ON_CPU))
-    engine.checkpoint_seconds = arguments.checkpoint_seconds
-    queue = do_runs(jobs, arguments.out or RUNS, engine, in_order=True)
+    seconds = {"checkpoint_seconds": arguments.checkpoint_seconds}
+    engine = argparse.Namespace(**{**vars(ON_CPU), **seconds})
+    folders = [job.out for job in jobs]
+    with event_files_in(*folders) if arguments.tensorboard else nullcontext():
+        queue = do_runs(jobs, arguments.out or RUNS, engine)
     done = [read_result(queue.entries[name].job.out) for name in queue.names("done")]
     if done and not arguments.quiet:
         show(comparison_table(done))
@@ -140,9 +140,9 @@ def _run_seeds(arguments: argparse.Namespace, config: RunConfig) -> None:
 
 def _prepare(out: Path, resume: Resume) -> None:
     """Clear what a folder has of a run, or refuse it if there must be something and is nothing."""
-    from distillmatch.runs.folder import RESULT, STAGES, RunFolder
+    from distillmatch.runs.folder import RESULT, RunFolder, is_begun
 
-    begun = any((out / name).exists() for name in (RESULT, STAGES, "checkpoints"))
+    begun = (out / RESULT).exists() or is_begun(out)
     if begun and resume == "no":
         with RunFolder(out, tell) as folder:
             folder.start_over()

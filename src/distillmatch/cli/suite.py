@@ -64,8 +64,6 @@ def add_parser(commands: Commands) -> Parser:
     option(group, "--cell ROW|/COLUMN|ROW/COLUMN", said, list[str], dest="cells")
     said = "skip bounds that are not asked for; Ω then needs them from the ledger"
     option(group, "--without-bounds", said)
-    said = "run in the order given, bounds first, instead of the longest runs first"
-    option(group, "--in-order", said)
     option(group, "--dry-run", "only list what would be run")
     add_common(running, *VARIANT)
     said = "folder of the runs; processes with the same one share the work"
@@ -200,20 +198,22 @@ def run(arguments: argparse.Namespace) -> int:
     check_engine_options(arguments, [job.config for job in jobs])
     ledger = ledger_of(arguments)
     if arguments.dry_run:
-        _print_plan(Queue(jobs, ledger, tell, in_order=arguments.in_order))
+        _print_plan(Queue(jobs, ledger, tell))
         return 0
     check_writable(ledger.folder, "writing to the ledger")
-    queue = do_runs(jobs, work, arguments, ledger, arguments.in_order)
+    queue = do_runs(jobs, work, arguments, ledger)
     print_tables(experiments, ledger, seeds, methods, cells)
     say(f"{describe(queue)}; results are in {ledger.folder}")
     return _tell_failures(queue, work)
 
 
 def _print_plan(queue: "Queue") -> None:
+    from distillmatch.runs.folder import is_begun
+
     rows = []
     for name, entry in queue.entries.items():
-        begun = any((entry.job.out / part).exists() for part in ("checkpoints", "stages"))
-        going = f"to continue, {100 * entry.share:.0f} % of its tasks done" if begun else "to run"
+        done = f"{100 * entry.share:.0f} % of its tasks done"
+        going = f"to continue, {done}" if is_begun(entry.job.out) else "to run"
         states = {"done": "in the ledger", "elsewhere": "running in another process"}
         rows.append((name, entry.job.config.method, states.get(entry.state, going)))
     show(make_table(("run", "method", "state"), rows, **PLAIN))

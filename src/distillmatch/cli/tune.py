@@ -23,7 +23,6 @@ from distillmatch.terminal import make_table, say, show, tell
 if TYPE_CHECKING:
     from distillmatch.runs.side_by_side import Job
 
-PICTURE = "tuning.png"
 SHOWN = 10
 """Trials in the table; all of them are in the record."""
 Folds = Annotated[int, Field(ge=2)]
@@ -33,7 +32,7 @@ def add_parser(commands: Commands) -> Parser:
     """Describe the command."""
     parser = add_command(commands, "tune", run)
     group = parser.add_argument_group("search")
-    said = "folder of best.yaml, trials.json, the picture, and the runs"
+    said = "folder of best.yaml, trials.json, and the runs"
     option(group, "--out DIR", said, Place, Path("tuning"))
     said = "one hyperparameter after the other, or all combinations"
     option(group, "--search", said, Literal["coordinate", "grid"], "coordinate")
@@ -54,10 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     distillmatch tune --method gd --tasks 5 --epochs 12 --space learning_rate=0.03,0.1,0.2
     distillmatch tune --source cifar100 --search grid --runs-per-gpu 3
     """
-    from distillmatch.report.charts import check_chart_name, draw_tuning
     from distillmatch.suite.tuning import BEST, paper_space, parse_space, tune
 
-    check_chart_name(Path(PICTURE))
     config = with_absolute_locations(config_from(arguments, RunConfig))
     check_engine_options(arguments, [config])
     space = parse_space(arguments.space, config) if arguments.space else paper_space(config)
@@ -69,10 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     given = {"search": arguments.search, "folds": arguments.folds}
     record = tune(config, out, space, work, tell, tasks=arguments.validation_tasks, **given)
-    draw_tuning(record, out / PICTURE)
     show(_trial_table(record))
-    for what, name in (("best configuration", BEST), ("picture", PICTURE)):
-        say(f"{what}: {arguments.out / name}")
+    say(f"best configuration: {arguments.out / BEST}")
 
 
 def _trial_table(record: dict[str, Any]) -> Table:

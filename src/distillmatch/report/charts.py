@@ -99,30 +99,6 @@ def draw_comparison(results: Sequence[Result], path: Path) -> None:
     _save(figure, path, "drawing the results")
 
 
-def draw_tuning(record: dict[str, Any], path: Path) -> None:
-    """Draw a panel for each hyperparameter: all trials but failed ones, and the best."""
-    space, config = record["space"], record["config"]
-    done = [trial for trial in record["trials"] if trial["failed"] is None]
-    figure = _figure(max(5.0, 3 * len(space)), 4)
-    panels = figure.subplots(1, len(space), sharey=True, squeeze=False)[0]
-    for axes, (name, values) in zip(panels, space.items(), strict=True):
-        points = [(values.index(trial["values"][name]), trial["mean"]) for trial in done]
-        best = dict(sorted(points))  # the last of a value counts
-        axes.plot(*zip(*points, strict=True), "o", color=GRAY, alpha=0.4, label="a trial")
-        axes.plot(best.keys(), best.values(), "s-", color=BLUE, label="best of a value")
-        axes.plot(*points[0], "*", color=VERMILION, ms=16, label="best of all")
-        axes.set_xticks(range(len(values)), [str(value) for value in values])
-        axes.set_xlabel(name.replace("_", " "))
-        axes.grid(color=RULE)
-    panels[0].set_ylabel("accuracy A_N, %")
-    panels[0].legend(frameon=False)
-    figure.suptitle(
-        f"{config['method']} on {config['source']}, unlabeled {config['unlabeled']}: "
-        f"{len(record['trials'])} trials, {record['folds']} folds, search {record['search']}"
-    )
-    _save(figure, path, "drawing the trials")
-
-
 def glance(models: Sequence[TableModel], metrics: Sequence[str] = ("A_N", "omega")) -> Any:
     """Return published figures and ours, a row a cell, a panel a metric side by side."""
     names, heads, rows = list[str](), list[int](), []

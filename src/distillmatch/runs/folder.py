@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from distillmatch.config import LOCATION_KEYS, RunConfig
 from distillmatch.errors import RunFolderError, explain_disk_errors
+from distillmatch.runs.checkpoints import FOLDER as CHECKPOINTS
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints
 from distillmatch.runs.interruption import Interrupted
 from distillmatch.runs.lock import FolderLock
@@ -18,6 +19,11 @@ Record = dict[str, Any]
 RESULT = "result.json"
 STAGES = "stages"
 OTHERWISE = "choose another folder, or resume 'no' to start over"
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder has something that a run is resumed from."""
+    return any((folder / name).exists() for name in (CHECKPOINTS, STAGES))
 
 
 class RunFolder:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,17 +72,29 @@ class RunLog:
             self._writer.flush()
 
 
-def begin_event_files(folder: Path) -> None:
-    """Let the run in a folder write event files, of what its log has so far too."""
+@contextlib.contextmanager
+def event_files_in(*folders: Path) -> Iterator[None]:
+    """Let the runs in these folders write event files, of what their logs have so far too.
+
+    Folders that stay empty, as those of a refused run do, are removed.
+    """
     if find_spec("tensorboard") is None:
         extra = "pip install 'distillmatch[tensorboard]'"
         raise ConfigError(f"event files need TensorBoard: {extra}")
-    log = RunLog(folder)
-    with explain_disk_errors("making a folder", log.event_files):
-        log.event_files.mkdir(parents=True, exist_ok=True)
-    if log.path.exists() and not any(log.event_files.iterdir()):
-        log.write_events()
-        log.close()
+    logs = [RunLog(folder) for folder in folders]
+    try:
+        for log in logs:
+            with explain_disk_errors("making a folder", log.event_files):
+                log.event_files.mkdir(parents=True, exist_ok=True)
+            if log.path.exists() and not any(log.event_files.iterdir()):
+                log.write_events()
+                log.close()
+        yield
+    finally:
+        for log in logs:
+            with contextlib.suppress(OSError):
+                log.event_files.rmdir()
+                log.event_files.parent.rmdir()
 
 
 def epochs_of(training: str, tasks: Iterable[Mapping[str, Any]]) -> int:

@@ -1,40 +1,20 @@
-"""Where a result was made: versions, machine, commit, and runs beside it."""
+"""Where a result was made: versions, machine, and commit."""
 
 import os
 import platform
 import re
 import subprocess
-import threading
 from functools import cache
 from hashlib import sha1
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 from distillmatch.engine import Placement
 
 PACKAGES = ("distillmatch", "torch", "numpy", "pillow")
 PACKAGE = Path(__file__).resolve().parent.parent
 IN_REPOSITORY = "src/distillmatch"
-
-
-class AtOnce:
-    """Within its block, counts the most runs of this process at once, itself included."""
-
-    _lock: ClassVar = threading.Lock()
-    _all: ClassVar[list["AtOnce"]] = []
-
-    def __enter__(self) -> Self:
-        self.most = 0
-        with self._lock:
-            self._all.append(self)
-            for one in self._all:
-                one.most = max(one.most, len(self._all))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._all.remove(self)
 
 
 def versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The result of a run: one JSON object, described in docs/reference/files.md and versioned."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -220,6 +221,13 @@ def read_result(path: Path | str) -> dict[str, Any]:
     for problem in problems_of_form(result):
         raise ResultError(f"{path}: expected a result of a run, but {problem}")
     return result
+
+
+def found_result(folder: Path) -> dict[str, Any] | None:
+    """Return the result in a folder if it has one; who runs it there says what is wrong with it."""
+    with contextlib.suppress(ResultError):
+        return read_result(folder)
+    return None
 
 
 def bound_of(result: dict[str, Any]) -> Bound:

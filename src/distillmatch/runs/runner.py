@@ -14,7 +14,6 @@ from distillmatch.methods import Method, find_method, given_name, with_options
 from distillmatch.networks import check_network, weights_digest
 from distillmatch.runs.folder import Resume, RunFolder
 from distillmatch.runs.interruption import StopRequest
-from distillmatch.runs.machine import AtOnce
 from distillmatch.runs.result import LATER_STREAM_KEYS, Bound, Tally, describe_stream, write_result
 from distillmatch.runs.session import Session
 from distillmatch.runs.side_by_side import MOST_AT_ONCE
@@ -101,8 +100,8 @@ def run(
         # A run without a folder cannot be resumed: signals end it at once.
         request = stop or StopRequest(None if folder is None else folder.tell)
         heard = nullcontext() if stop is not None or folder is None else request
-        with AtOnce() as runs, heard:
-            given = config, stream, described, start, checkpoint_seconds, runs, request
+        with heard:
+            given = config, stream, described, start, checkpoint_seconds, request
             session = Session(*given, folder, bound, progress)
             beside = count > 1 or (folder is not None and folder.has_stages)
             if found_method.independent_tasks and beside:

@@ -103,7 +103,7 @@ RESULT = _form(
     machine=_form(
         **dict.fromkeys(("device", "precision", "system"), Text),
         cores=Whole | None,
-        runs_at_once=(Whole, 1),
+        runs_at_once=(Whole, 1),  # of earlier versions
     ),
     commit=_form(id=Text, dirty=Truth | None, tree=(Text | None, None)),
     complete=Truth,
@@ -142,7 +142,6 @@ RunCheckpoint = _form(
     pretrained_sha256=Text | None,
     seconds=Number,
     peak_device_bytes=Whole | None,
-    runs_at_once=(Whole, 1),
     made_with=dict[str, Any],
     results=_Results,
     row=(_form(**dict.fromkeys("RAP", list[Number]), task=_TASK_OF_ROW) | None, None),

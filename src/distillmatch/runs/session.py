@@ -15,7 +15,7 @@ from distillmatch.runs.checkpoints import Checkpoint
 from distillmatch.runs.folder import OTHERWISE, Record, RunFolder
 from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.log import epochs_of, steps_of
-from distillmatch.runs.machine import AtOnce, commit, machine, versions
+from distillmatch.runs.machine import commit, machine, versions
 from distillmatch.runs.result import (
     FORMAT,
     VERSION,
@@ -36,9 +36,8 @@ class Session:
     """Takes an engine through its tasks, and keeps what is finished in a folder, if there is one.
 
     `start` is when the run began in this process, by `time.perf_counter`; within a task a
-    checkpoint is written every `checkpoint_seconds`, unless that is 0. `runs` counts the runs of
-    the process. With `only` that task alone is learned, and the last checkpoint has its row of the
-    result.
+    checkpoint is written every `checkpoint_seconds`, unless that is 0. With `only` that task alone
+    is learned, and the last checkpoint has its row of the result.
     """
 
     config: RunConfig
@@ -46,7 +45,6 @@ class Session:
     described: Record
     start: float
     checkpoint_seconds: float
-    runs: AtOnce
     stop: StopRequest
     folder: RunFolder | None = None
     bound: Bound | None = None
@@ -58,7 +56,7 @@ class Session:
         self.engine = Engine(self.config, self.stream.dataset, self.stream, *calls)
         self.tally = Tally(self.stream.task_sizes)
         self.head = self._head()
-        self.before: Record = {"seconds": 0.0, "peak_device_bytes": None, "runs_at_once": 1}
+        self.before: Record = {"seconds": 0.0, "peak_device_bytes": None}
         self.row: Record | None = None
         self.result: Record = {}
         self._saved_at = time.monotonic()
@@ -192,7 +190,6 @@ class Session:
         most = {k: max(task[k] for task in tasks) for k in ("stored_images", "stored_bytes")}
         return {
             **self.head,
-            "machine": {**self.head["machine"], "runs_at_once": used["runs_at_once"]},
             "complete": len(tasks) == len(self.stream),
             "metrics": self.tally.metrics(self.bound),
             **self.tally.matrices(),
@@ -202,12 +199,11 @@ class Session:
         }
 
     def _used(self) -> Record:
-        """Return the time and memory that the run has used, and the runs beside it, so far."""
+        """Return the time and memory that the run has used so far."""
         before, peak = self.before, self.engine.placement.peak_memory()
         return {
             "seconds": before["seconds"] + time.perf_counter() - self.start,
             "peak_device_bytes": _most(before["peak_device_bytes"], peak),
-            "runs_at_once": max(before["runs_at_once"], self.runs.most),
         }
 
     def _made_with(self) -> Record:

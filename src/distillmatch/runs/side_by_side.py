@@ -26,8 +26,6 @@ from distillmatch.streams import Stream
 MOST_AT_ONCE = 32
 """Streams of a GPU that torch keeps apart; beyond them two runs would share one."""
 CONTINUES = "what is done is kept, and the same command continues from there"
-CONTINUED = "continued"
-"""What a stage is doing when it reports work that was done before."""
 
 Work = Callable[[], None]
 Tell = Callable[[str], None]
@@ -107,11 +105,6 @@ class SharedProgress(NoProgress):
     def __init__(self, whole: Progress) -> None:
         self.whole = whole
         self._lock = threading.Lock()
-
-    def start(self, total: float, done: float = 0.0) -> None:
-        """Begin a stage."""
-        if done:
-            self.advance(done, CONTINUED)
 
     def advance(self, done: float, doing: str) -> None:
         """Add finished work of a stage."""

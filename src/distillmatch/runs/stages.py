@@ -24,10 +24,11 @@ def learn_stages(run: Session, checkpoint: Checkpoint | None, at_once: int) -> N
     folders = {} if run.folder is None else {number: run.folder.stage(number) for number in left}
     given = run.config, run.described["fingerprint"], run.head["pretrained_sha256"]
     found = {number: own.find("auto", *given)[1] for number, own in folders.items()}
-    rows = {}
+    done, rows = run.engine.work_of(range(first)), {}
     for number, stage in found.items():
         if stage is not None:
             run.count_used(stage.values)
+            done += stage.values["engine"]["work"]
             if (row := stage.values.get("row")) is not None:
                 rows[number] = row
                 left.remove(number)
@@ -36,7 +37,7 @@ def learn_stages(run: Session, checkpoint: Checkpoint | None, at_once: int) -> N
     elif run.folder is not None:
         run.folder.log.note("continued", task=first + 1, steps=steps_of(run.tally.tasks))
     whole = run.engine.trainer.progress
-    whole.start(run.engine.work_of(tasks), run.engine.work_of(set(tasks) - set(left)))
+    whole.start(run.engine.work_of(tasks), done)
     progress = SharedProgress(whole)
 
     def learn(number: int) -> None:

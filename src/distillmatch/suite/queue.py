@@ -4,7 +4,6 @@ A run belongs to whoever holds the lock of its folder. Each process that works o
 queue of its own over the same folders, so that any number of them share the work.
 """
 
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -13,13 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distillmatch.config import RunConfig
-from distillmatch.errors import ResultError
 from distillmatch.files import write_atomically
 from distillmatch.methods import with_options
-from distillmatch.runs import Interrupted, read_result
-from distillmatch.runs.folder import RESULT, differing_keys
-from distillmatch.runs.interruption import STOPPING, StopRequest
+from distillmatch.runs.folder import differing_keys
+from distillmatch.runs.interruption import StopRequest
 from distillmatch.runs.lock import is_held
+from distillmatch.runs.result import found_result
 from distillmatch.runs.side_by_side import Job, source_key
 from distillmatch.sources import check_images_available
 from distillmatch.suite.ledger import Ledger
@@ -49,62 +47,44 @@ def expected_cost(config: RunConfig) -> float:
 
 @dataclass
 class Entry:
-    """One run of the queue and how it stands.
-
-    `share` is how much of it is done, from 0 to 1, and `found` how much of that no worker here did.
-    """
+    """One run of the queue and how it stands; `share` is how much of it is done, from 0 to 1."""
 
     job: Job
     cost: float
     error_seen: int | None
     state: State = "waiting"
     share: float = 0.0
-    found: float = 0.0
     has_begun: bool = False
     losses: int = 0
     reason: str = ""
 
-    def set_done(self) -> None:
-        """Note that the whole result is there."""
-        if self.state != "running":
-            self.found = 1.0
-        self.state, self.share = "done", 1.0
-
     def result(self) -> dict[str, Any] | None:
-        """Return what the run's folder has of its result, and note how much that is."""
-        if not (self.job.out / RESULT).exists():
-            return None
-        try:
-            result = read_result(self.job.out)
-        except ResultError:
-            return None  # whoever runs it says what is wrong
-        if differing_keys(result["config"], with_options(self.job.config)):
+        """Return what the run's folder has of its result, and note how much that is.
+
+        Whether a result is of the saved stream that a job names, its worker finds out.
+        """
+        result = None if self.job.stream is not None else found_result(self.job.out)
+        if result is None or differing_keys(result["config"], with_options(self.job.config)):
             return None
         if not self.has_begun:
-            self.share = self.found = len(result["tasks"]) / len(result["task_sizes"])
+            self.share = len(result["tasks"]) / len(result["task_sizes"])
         return result
 
 
 class Queue:
-    """Hands out runs, longest first or in the order given, and keeps how each of them stands.
+    """Hands out runs, longest first, and keeps how each of them stands.
 
     Without a ledger, results stay in the runs' folders alone. A run whose worker was lost is handed
     out again; one that failed is not.
     """
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        ledger: Ledger | None,
-        tell: Callable[[str], None],
-        *,
-        in_order: bool = False,
+        self, jobs: Sequence[Job], ledger: Ledger | None, tell: Callable[[str], None]
     ) -> None:
         entries = [
             Entry(job, expected_cost(job.config), _written_at(error_file(job))) for job in jobs
         ]
-        if not in_order:
-            entries.sort(key=lambda entry: -entry.cost)
+        entries.sort(key=lambda entry: -entry.cost)
         self.entries = {entry.job.name: entry for entry in entries}
         self.ledger = ledger
         self.tell = tell
@@ -112,7 +92,7 @@ class Queue:
         self._is_waiting_told = False
         for entry in entries:
             if ledger is not None and ledger.find(with_options(entry.job.config)) is not None:
-                entry.set_done()
+                entry.state, entry.share = "done", 1.0
             else:
                 entry.result()
                 entry.state = "elsewhere" if is_held(entry.job.out) else "waiting"
@@ -130,12 +110,11 @@ class Queue:
         """Whether nothing is left to be done, here or elsewhere."""
         return not self.count("waiting", "running", "elsewhere")
 
-    def work(self) -> tuple[float, float, float]:
-        """Return the cost of all runs, of what is done, and of what no worker here did of that."""
+    def work(self) -> tuple[float, float]:
+        """Return the cost of all runs but failed ones, and of what is done of them."""
         entries = [entry for entry in self.entries.values() if entry.state != "failed"]
         done = sum(entry.cost * entry.share for entry in entries)
-        found = sum(entry.cost * entry.found for entry in entries)
-        return sum(entry.cost for entry in entries), done, found
+        return sum(entry.cost for entry in entries), done
 
     def check_sources(self) -> None:
         """Refuse to begin where images that a run needs cannot be had; ask each source once."""
@@ -183,7 +162,7 @@ class Queue:
         entry = self.entries[event.name]
         match event.kind:
             case "progress":
-                (entry.share, entry.found), entry.has_begun = event.details, True
+                (entry.share,), entry.has_begun = event.details, True
             case "finished":
                 self._finish(entry, *event.details)
             case "failed":
@@ -205,7 +184,7 @@ class Queue:
         if self.ledger is not None:
             self.ledger.add(result)
         error_file(entry.job).unlink(missing_ok=True)
-        entry.set_done()
+        entry.state, entry.share = "done", 1.0
 
     def _fail(self, entry: Entry, reason: str, trace: str = "") -> None:
         text = f"{reason}\n\n{trace}"
@@ -249,26 +228,21 @@ def work_off(
     with closing(workers):
         if isinstance(workers, LocalWorkers):
             queue.check_sources()
-        with StopRequest() as stop:
-            while not queue.over and stop.signal_number is None:
+        with StopRequest(queue.tell) as stop:
+            while not queue.over and not stop.asked:
                 while workers.has_room() and (job := queue.take()) is not None:
                     workers.start(job)
                 for event in workers.events(TURN_SECONDS):
                     queue.handle(event)
                 queue.look_elsewhere()
                 show(queue)
-            if stop.signal_number is None or queue.over:
+            if not stop.asked or queue.over:
                 return
-            queue.tell(STOPPING)
             for event in workers.stop():
-                if event.details != (STOPPING,):  # of a worker that says so too
-                    queue.handle(event)
+                queue.handle(event)
             left = queue.count("waiting", "running", "elsewhere")
-            raise Interrupted(
-                f"stopped by {signal.Signals(stop.signal_number).name}, {left} "
-                f"run{'s' if left != 1 else ''} left; the same command continues from there",
-                stop.signal_number,
-            )
+            runs = f"{left} run{'s' if left != 1 else ''}"
+            raise stop.interrupted(f"with {runs} left; the same command continues from there")
 
 
 def error_file(job: Job) -> Path:

@@ -15,15 +15,14 @@ from typing import Any, Literal
 import yaml
 
 from distillmatch.config import PLACE_KEYS, RunConfig, StreamConfig, parse_yaml
-from distillmatch.errors import ConfigError, ResultError, RunFolderError, TrainingError
+from distillmatch.errors import ConfigError, RunFolderError, TrainingError
 from distillmatch.files import read_record, write_atomically
 from distillmatch.methods import find_method, with_options
 from distillmatch.methods.detector import true_positive_rate
 from distillmatch.methods.method import HIGH_RATE
 from distillmatch.metrics import mean_and_deviation
-from distillmatch.runs import read_result
-from distillmatch.runs.folder import RESULT, differences
-from distillmatch.runs.result import recorded_config
+from distillmatch.runs.folder import differences
+from distillmatch.runs.result import found_result, recorded_config
 from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset, load_source, verify
 from distillmatch.streams import build_stream
@@ -221,16 +220,11 @@ def tune(
 
 def _figure(job: Job, streams: Mapping[Path, str]) -> float | None:
     """Return the metric of a finished run; a result of another stream is none."""
-    if not (job.out / RESULT).exists():
+    result = found_result(job.out)
+    if result is None or not result["complete"] or job.stream is None:
         return None
-    try:
-        result = read_result(job.out)
-    except ResultError:
-        return None  # whoever runs it says what is wrong
-    learned = result["stream"]["fingerprint"]
-    if not result["complete"] or job.stream is None or learned != streams[job.stream]:
-        return None
-    return float(result["metrics"][METRIC])
+    is_its_own = result["stream"]["fingerprint"] == streams[job.stream]
+    return float(result["metrics"][METRIC]) if is_its_own else None
 
 
 def _check_same_tuning(config: RunConfig, out: Path) -> None:

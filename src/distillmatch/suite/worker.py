@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from distillmatch.errors import LockedError
 from distillmatch.runs import Interrupted
-from distillmatch.runs.side_by_side import CONTINUED, Job, run_side_by_side
+from distillmatch.runs.side_by_side import Job, run_side_by_side
 
 PROGRESS_SECONDS = 0.5
 
@@ -33,18 +33,16 @@ class ReportedProgress:
 
     def __init__(self, name: str, send: Send, seconds: float) -> None:
         self.name, self.send, self.seconds = name, send, seconds
-        self.total = self.done = self.found = self.sent_at = 0.0
+        self.total = self.done = self.sent_at = 0.0
 
     def start(self, total: float, done: float = 0.0) -> None:
         """Begin to report."""
-        self.total, self.done, self.found = total, done, done
+        self.total, self.done = total, done
         self._report()
 
     def advance(self, done: float, doing: str) -> None:
-        """Add finished work; what a stage of the run continues with was found."""
+        """Add finished work."""
         self.done += done
-        if doing == CONTINUED:
-            self.found += done
         if time.monotonic() - self.sent_at >= self.seconds:
             self._report()
 
@@ -52,9 +50,8 @@ class ReportedProgress:
         """Do nothing: the run's end is an event of its own."""
 
     def _report(self) -> None:
-        self.sent_at, total = time.monotonic(), self.total or 1.0
-        shares = min(self.done / total, 1.0), min(self.found / total, 1.0)
-        self.send(Event("progress", self.name, shares))
+        self.sent_at = time.monotonic()
+        self.send(Event("progress", self.name, (min(self.done / (self.total or 1.0), 1.0),)))
 
 
 def run_jobs(
