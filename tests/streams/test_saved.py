@@ -42,6 +42,18 @@ def test_runs_and_validation_folds_save_what_describes_the_stream(tmp_path: Path
     assert Stream.load(tmp_path / "fold.json", dataset).evaluated_on == "train"
 
 
+def test_a_stream_of_an_earlier_version_is_read_without_options_that_are_gone(
+    tmp_path: Path,
+) -> None:
+    dataset, path = make_dataset(), tmp_path / "stream.json"
+    build_stream(dataset, StreamConfig(tasks=3)).save(path)
+    for tree in (None, "tree.yaml"):
+        content = json.loads(path.read_text())
+        content["config"]["tree"] = tree
+        path.write_text(json.dumps(content))
+        assert Stream.load(path, dataset).config == StreamConfig(tasks=3)
+
+
 def test_a_stream_is_refused_against_other_data(tmp_path: Path) -> None:
     stream = build_stream(make_dataset(), StreamConfig(tasks=3))
     stream.save(tmp_path / "stream.json")

@@ -16,6 +16,7 @@ from distillmatch.streams.tasks import Task
 
 FORMAT = "distillmatch stream"
 VERSION = 1
+FORMER_KEYS = ("tree",)  # of configurations that earlier versions saved
 Index = Annotated[int, Field(ge=0, lt=2**62)]
 
 
@@ -58,7 +59,8 @@ class SavedStream(BaseModel):
     def stream_config(self, path: Path, allow_import: Collection[str] = ()) -> StreamConfig:
         """Return the configuration; your own source must be in `allow_import`."""
         try:
-            return StreamConfig.from_mapping(self.config, str(path), allow_import)
+            config = {key: value for key, value in self.config.items() if key not in FORMER_KEYS}
+            return StreamConfig.from_mapping(config, str(path), allow_import)
         except ConfigError as error:
             raise StreamError(str(error)) from None
 
