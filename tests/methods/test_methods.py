@@ -141,8 +141,8 @@ class HeldOut:
 @pytest.mark.parametrize("recipe", ["paper", "as-written"])
 def test_the_calibrated_detector_accepts_the_share_it_is_set_to(recipe: str, rate: float) -> None:
     method = make_method(RunConfig(recipe=recipe), build)
-    detector, passes = FamiliarityDetector(method), HeldOut()
-    detector.calibrate(passes, FIRST, rate)  # type: ignore[arg-type]
+    detector, passes = FamiliarityDetector(method, rate), HeldOut()
+    detector.calibrate(passes, FIRST)  # type: ignore[arg-type]
     scores, _ = detector.score_and_logits(images(40, 1), 2)
     share = (scores >= method.values["threshold"]).double().mean()
     assert share == pytest.approx(rate, abs=1 / 40)

@@ -91,6 +91,7 @@ def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> It
     learned = [c for task in tasks for c in task.classes]
     if len({*learned}) < len(learned) or max(learned) >= count:
         yield f"expected classes from 0 to {count - 1}, each in one task at most"
+    tested, seen = getattr(dataset, saved.evaluated_on), list[int]()
     for number, task in enumerate(tasks, 1):
         if max(task.unlabeled_classes, default=0) >= count:
             yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}"
@@ -99,3 +100,7 @@ def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> It
             there = len(getattr(dataset, part))
             if images.max(initial=0) >= there:
                 yield f"index {images.max()} lies outside the {there} {part} images"
+        seen += task.classes
+        for labeled, images in ((dataset.train, task.labeled), (tested, task.test)):
+            if not np.isin(labeled.labels[images], seen).all():
+                yield f"task {number}: expected labels of its classes and those before it"
