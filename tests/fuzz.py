@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 import torch
 import yaml
-from folder_images import save
+from made_images import save
 from safetensors.torch import save_file
 
 from distillmatch.cli import main

@@ -1,6 +1,5 @@
 """What the methods train, by which schedules and class weights, and how the detector scores."""
 
-import math
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import (
-    Schedule,
     TaskInfo,
     detector_schedule,
     fine_tuning_schedule,
@@ -161,16 +159,6 @@ def test_the_schedule_is_the_papers() -> None:
     assert fine_tuning_schedule(config, 0.1).learning_rate == pytest.approx(0.01)
     rates = [main_schedule(short, 0.1).rate(epoch) for epoch in (0, 12, 18)]
     assert rates == pytest.approx([0.1, 0.01, 0.0001])
-
-
-def test_a_schedule_rises_along_a_line_before_it_falls_along_a_cosine_to_its_last_rate() -> None:
-    schedule = Schedule(50, 1.2, cosine=True, warm_up=10, first_rate=0.08, last_rate=0.032)
-    for epoch in range(50):
-        if epoch < 10:
-            slow = 0.08 + 0.112 * epoch
-        else:
-            slow = 0.032 + 1.168 * (1 + math.cos(math.pi * (epoch - 10) / 40)) / 2
-        assert schedule.rate(epoch) == pytest.approx(slow)
 
 
 @pytest.mark.parametrize("name", ["base", "dm", "offline", "e2e", "dr", "gd"])

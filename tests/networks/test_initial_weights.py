@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from drawn_images import seeded
+from made_images import seeded
 from small_runs import engine_for, tiny
 from torch import Tensor, nn
 

@@ -1,7 +1,7 @@
 """ResNet-18 for small images, against its layers written out."""
 
 import torch
-from drawn_images import images, seeded
+from made_images import images, seeded
 from plain import normalized
 from torch import Tensor
 from torch.nn import functional

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from folder_images import colors, load, save
+from made_images import colors, load, save
 from PIL import Image
 
 from distillmatch.config import StreamConfig

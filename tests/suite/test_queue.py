@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import six_classes
-from suite_sources import COMMON, nothing
+from small_runs import COMMON, nothing, six_classes
 
 from distillmatch.config import RunConfig
 from distillmatch.runs import run, write_result

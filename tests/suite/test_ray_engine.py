@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import PYTHONPATH, without_times
-from suite_sources import COMMON, checkpoints
+from small_runs import COMMON, PYTHONPATH, checkpoints, without_times
 
 from distillmatch.config import RunConfig
 from distillmatch.runs import Interrupted, read_result, run
@@ -76,7 +75,7 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     cluster: Any, tmp_path: Path
 ) -> None:
     jobs = [job_of(tmp_path, "base", 180), job_of(tmp_path, "dm", 2), job_of(tmp_path, "dr", 2)]
-    broken = RunConfig(**{**COMMON, "source": "suite_sources:broken"})
+    broken = RunConfig(**{**COMMON, "source": "small_runs:broken"})
     long, stopped, killed, said = jobs[0], list[int](), list[Any](), list[str]()
 
     def stop(queue: Queue) -> None:
