@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distillmatch.errors import ConfigError
-from distillmatch.networks import BatchNorm, Detector, Head, build_network
+from distillmatch.networks import Detector, Head, build_network
 from distillmatch.networks.names import parse_network
 
 
@@ -56,19 +56,6 @@ def test_a_bad_name_is_explained(name: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_network(name)
     assert sentence in str(error.value)
-
-
-def test_batch_norm_agrees_with_torchs() -> None:
-    ours, theirs = BatchNorm(3), nn.BatchNorm2d(3)
-    for step in range(3):
-        batch = 2 * images(4, seed=step) + 1
-        assert torch.equal(ours(batch), theirs(batch))
-    expected = dict(theirs.named_buffers())
-    assert torch.equal(ours.running_mean, expected["running_mean"])
-    assert torch.equal(ours.running_var, expected["running_var"])
-    ours.eval()
-    theirs.eval()
-    assert torch.equal(ours(images(2)), theirs(images(2)))
 
 
 def test_the_head_leaves_mixed_precision() -> None:

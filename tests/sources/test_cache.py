@@ -109,13 +109,6 @@ def test_a_full_disk_or_an_interrupted_build_leaves_what_was_there(
     assert len(dataset.train) + len(dataset.test) == 31
 
 
-def test_an_unwritable_cache_folder_is_reported(config: StreamConfig, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    for place in ("file/cache", "file"):
-        with pytest.raises(DiskError, match="while decoding the images into the cache"):
-            folder.load(config.replace(cache_dir=tmp_path / place))
-
-
 @pytest.mark.parametrize("locks", [True, False])
 def test_builds_at_the_same_time_end_in_one_whole_cache(
     config: StreamConfig,

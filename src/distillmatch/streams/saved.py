@@ -80,13 +80,18 @@ class SavedStream(BaseModel):
         return tasks
 
 
+def made_from_other_data(fingerprint: str, dataset: Dataset) -> str:
+    """Return the sentence that a stream of this fingerprint belongs to another data set."""
+    return (
+        f"made from data with fingerprint {fingerprint}, "
+        f"but source '{dataset.name}' here has {dataset.fingerprint}"
+    )
+
+
 def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> Iterator[str]:
     """Yield what keeps the tasks from being a stream of this data set; the first one counts."""
     if saved.fingerprint != dataset.fingerprint:
-        yield (
-            f"made from data with fingerprint {saved.fingerprint}, "
-            f"but source '{dataset.name}' here has {dataset.fingerprint}"
-        )
+        yield made_from_other_data(saved.fingerprint, dataset)
     count = len(dataset.class_names)
     learned = [c for task in tasks for c in task.classes]
     if len({*learned}) < len(learned) or max(learned) >= count:
