@@ -161,5 +161,14 @@ class Progress(Protocol):
         """Show no more."""
 
 
-class NoProgress(Progress):
+class NoProgress:
     """Shows nothing."""
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        """Ignore the total."""
+
+    def advance(self, done: float, doing: str) -> None:
+        """Ignore the work."""
+
+    def stop(self) -> None:
+        """Do nothing."""
