@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from distillmatch import Stream
 from distillmatch.cli import main
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.errors import StreamError
-from distillmatch.sources.dataset import MappedRows
+from distillmatch.sources.dataset import MappedRows, Part
 from distillmatch.streams import Coreset, build_stream
 
 
@@ -40,6 +41,10 @@ def test_runs_and_validation_folds_save_what_describes_the_stream(tmp_path: Path
     assert Stream.load(tmp_path / "stream.json", dataset).config == StreamConfig(tasks=4)
     built.validation_folds()[0].save(tmp_path / "fold.json")
     assert Stream.load(tmp_path / "fold.json", dataset).evaluated_on == "train"
+    none = Part(dataset.test.images[:0], dataset.test.labels[:0])
+    untested = replace(dataset, test=none)
+    build_stream(untested, StreamConfig(tasks=4)).save(tmp_path / "untested.json")
+    assert len(Stream.load(tmp_path / "untested.json", untested)) == 4
 
 
 def test_a_stream_of_an_earlier_version_is_read_without_options_that_are_gone(
@@ -99,6 +104,10 @@ def task(number: int, **lists: Any) -> Change:
         (task(1, classes=[0, 1, 2, 12]), "expected classes from 0 to 11"),
         (task(1, unlabeled_classes=[12]), "task 2: expected unlabeled_classes from 0 to 11"),
         (task(1, classes=[0, 0]), "each in one task at most"),
+        (
+            lambda content: content["tasks"][0].update(classes=content["tasks"].pop()["classes"]),
+            "task 1: expected labels of its classes and those before it",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_in_form_or_range_is_refused_in_one_sentence(

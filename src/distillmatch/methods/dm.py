@@ -131,13 +131,18 @@ class DistillMatch(Balanced):
 
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, fine-tune it, then train the detector for the next task."""
-        later, both = task.past > 0, dict[str, Any](by_batch=self.by_batch)
-        both |= {"unlabeled": later, "frozen_unlabeled": self.unlabeled_outputs if later else None}
+        later = task.past > 0
         beforehand = later and not self.by_batch
-        strong = later and self.options.consistency_weight > 0
-        past = self.past_outputs if beforehand else None
-        changes = {"strong": strong, "frozen_labeled": past, "before": self.balance}
-        trainings = [self.main_training(task, **changes, **both), *self.head_tuning(task)]
+        both: dict[str, Any] = {"unlabeled": later, "by_batch": self.by_batch}
+        both["frozen_unlabeled"] = self.unlabeled_outputs if later else None
+        classifier = self.main_training(
+            task,
+            strong=later and self.options.consistency_weight > 0,
+            frozen_labeled=self.past_outputs if beforehand else None,
+            before=self.balance,
+            **both,
+        )
+        trainings = [classifier, *self.head_tuning(task)]
         if self.detector is not None and not task.last:
             network, tuned = self.networks["detector"], self.is_fine_tuned(task)
             detector = Training(

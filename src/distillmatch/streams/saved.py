@@ -103,7 +103,7 @@ def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> It
         train = np.concatenate([task.labeled, task.unlabeled])
         for part, images in (("train", train), (saved.evaluated_on, task.test)):
             there = len(getattr(dataset, part))
-            if images.max(initial=0) >= there:
+            if images.max(initial=-1) >= there:
                 yield f"index {images.max()} lies outside the {there} {part} images"
         seen += task.classes
         for labeled, images in ((dataset.train, task.labeled), (tested, task.test)):
