@@ -15,7 +15,6 @@ from distillmatch.engine import Engine, TaskOutcome
 from distillmatch.engine.optimizer import Descent
 from distillmatch.errors import SourceError
 from distillmatch.runs import bound_of, run
-from distillmatch.runs.side_by_side import Job
 from distillmatch.sources import Dataset
 from distillmatch.streams import build_stream
 
@@ -139,16 +138,6 @@ def smallest_network() -> nn.Module:
 
 def broken(config: StreamConfig) -> Dataset:
     raise SourceError("there are no images here")
-
-
-def nothing(sentence: str) -> None:
-    """Take what is said, and do nothing with it."""
-
-
-def checkpoints(job: Job) -> int:
-    """Return the number of the newest checkpoint of a run."""
-    found = (job.out / "checkpoints").glob("*.safetensors")
-    return max((int(path.stem) for path in found), default=0)
 
 
 def made(bound: Result | None = None, **options: Any) -> Result:

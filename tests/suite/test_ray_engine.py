@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import COMMON, PYTHONPATH, checkpoints, without_times
+from small_runs import COMMON, PYTHONPATH, without_times
 
 from distillmatch.config import RunConfig
 from distillmatch.runs import Interrupted, read_result, run
@@ -31,6 +31,12 @@ HEALTH = {
     "health_check_failure_threshold": 4,
 }
 """A dead node is noticed in seconds, where Ray would take half a minute."""
+
+
+def checkpoints(job: Job) -> int:
+    """Return the number of the newest checkpoint of a run."""
+    found = (job.out / "checkpoints").glob("*.safetensors")
+    return max((int(path.stem) for path in found), default=0)
 
 
 @pytest.fixture(name="cluster", scope="module")
