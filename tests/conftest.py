@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from folder_images import save
+from made_images import save
 
 from distillmatch.sources import ClassTree, Dataset, Part, images
 
@@ -122,7 +122,7 @@ def odd_folder(tmp_path: Path) -> Path:
 @pytest.fixture(name="bound")
 def result_of_the_bound() -> dict[str, Any]:
     """Return the upper bound's result on three tasks of six classes."""
-    from real_results import bound_result
+    from small_runs import bound_result
 
     return deepcopy(bound_result())
 
@@ -130,6 +130,6 @@ def result_of_the_bound() -> dict[str, Any]:
 @pytest.fixture(name="base")
 def result_of_base() -> dict[str, Any]:
     """Return Base's result on the same stream, with a coreset and Ω by that bound."""
-    from real_results import base_result
+    from small_runs import base_result
 
     return deepcopy(base_result())

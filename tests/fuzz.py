@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 import torch
 import yaml
-from folder_images import save
+from made_images import save
 from safetensors.torch import save_file
 
 from distillmatch.cli import main
@@ -238,8 +238,7 @@ def make_corpus(root: Path) -> None:
     entry = {"file": "folder-dm", "preset": "protocol"}
     config = recorded_config(RunConfig.from_mapping(tune, "tune"))
     for name, content in {
-        "tree.yaml": {"small": {"insects": ["ant", "bee"]}, "big": {"pets": ["cat", "dog"]}},
-        "stream.yaml": {**stream, "tree": "tree.yaml"},
+        "stream.yaml": stream,
         "run.yaml": run,
         "bound.yaml": {**run, "method": "offline", "options": {}},
         "suite.yaml": suite,
@@ -286,7 +285,6 @@ RUN, OUT = "run --config run.yaml", "--out out --quiet"
 CASES: tuple[tuple[str, str, tuple[Damage, ...]], ...] = (
     ("stream --config stream.yaml --save out/s.json", "stream.yaml", (TEXT,)),
     ("stream --config stream.yaml --json", "stream.yaml", (TEXT, BYTES)),
-    ("stream --config stream.yaml", "tree.yaml", (TEXT, BYTES)),
     ("stream --config stream.yaml --bad-images skip", "data/ant/0.png", (BYTES,)),
     ("stream --config stream.yaml", "cache/*.images", (BYTES,)),
     ("stream --read stream.json --save out/s.json", "stream.json", (TEXT, BYTES)),

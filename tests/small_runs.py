@@ -1,7 +1,8 @@
-"""Small runs on made-up images: a data set of six classes, and configurations that fit it."""
+"""Small runs on made-up images: a data set of six classes, configurations, and results."""
 
 import contextlib
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from distillmatch.config import RunConfig, StreamConfig
 from distillmatch.engine import Engine, TaskOutcome
 from distillmatch.engine.optimizer import Descent
+from distillmatch.errors import SourceError
+from distillmatch.runs import bound_of, run
 from distillmatch.sources import Dataset
 from distillmatch.streams import build_stream
 
@@ -27,6 +30,11 @@ TINY: dict[str, Any] = {
 }
 SOURCE = "small_runs:six_classes"
 """The data set's name, for processes of their own."""
+COMMON: dict[str, Any] = {
+    **{key: value for key, value in TINY.items() if key != "task_sizes"},
+    **{"source": SOURCE, "tasks": 2, "epochs": 1},
+}
+Result = dict[str, Any]
 PYTHONPATH = os.pathsep.join(
     filter(None, (str(TESTS), str(TESTS / "suite"), os.environ.get("PYTHONPATH")))
 )
@@ -124,3 +132,24 @@ def smallest_network() -> nn.Module:
     """Return a backbone of a few hundred bytes, for state that is kept in the repository."""
     layers = (nn.Conv2d(3, 4, 4, stride=4), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     return nn.Sequential(*layers, nn.Flatten())
+
+
+def broken(config: StreamConfig) -> Dataset:
+    raise SourceError("there are no images here")
+
+
+def made(bound: Result | None = None, **options: Any) -> Result:
+    """Run a configuration of three tasks, against a bound if one is given."""
+    dataset = make_dataset(classes=6, per_class=10, test_per_class=8, parents=3, noise=True)
+    config = tiny(**{"epochs": 1, "task_sizes": None, "tasks": 3, **options})
+    return run(config, dataset=dataset, bound=None if bound is None else bound_of(bound))
+
+
+@cache
+def bound_result() -> Result:
+    return made(method="offline")
+
+
+@cache
+def base_result() -> Result:
+    return made(bound_result(), method="base", coreset=6)

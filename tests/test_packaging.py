@@ -9,7 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from folder_images import save
+from made_images import save
 from small_runs import ROOT
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_up import made_up_ledger, made_up_result
-from real_results import Result
-from small_runs import ROOT, TESTS
+from small_runs import ROOT, TESTS, Result
 
 from distillmatch.cli import main
 from distillmatch.suite.catalogue import experiment_names, load_experiment

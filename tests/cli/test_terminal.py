@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from folder_images import save
 from learner_world import SHARK, small_learner, task
+from made_images import save
 from made_up import made_up_run
 
 from distillmatch.cli import main

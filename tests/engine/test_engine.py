@@ -68,10 +68,7 @@ def test_degenerate_worlds_are_learned(world: str, method: str) -> None:
 
 
 class Observer(Method):
-    """Learns by cross entropy and writes down what each step was given.
-
-    With two images a class, one labeled and one not, labels and truth tell which image it was.
-    """
+    """Learns by cross entropy and writes down what each step was given."""
 
     needs_truth = True
     strong_views = True
@@ -85,29 +82,6 @@ class Observer(Method):
         return torch.nn.functional.cross_entropy(self.classifier(batch.images), batch.labels)
 
 
-def observed(dataset: Dataset, **options: Any) -> list[Batch]:
-    Observer.seen.clear()
-    list(engine_for(tiny(method="test_engine:Observer", **options), dataset).run())
-    return list(Observer.seen)
-
-
-@pytest.mark.parametrize("recipe", ["paper", "as-written"])
-def test_an_epoch_takes_every_labeled_image_and_a_round_every_unlabeled_one(recipe: str) -> None:
-    """One task of 21 classes with one labeled and one unlabeled image each."""
-    dataset = make_dataset(classes=21, per_class=2, parents=None, noise=True)
-    sizes = {"task_sizes": (21,), "labels_per_class": 1, "batch": 8, "unlabeled_batch": 5}
-    batches = observed(dataset, recipe=recipe, **sizes)
-    last = 5 if recipe == "paper" else 8
-    assert [len(batch.images) for batch in batches] == [8, 8, last] * 6
-    labels = [torch.cat([b.labels for b in batches[n : n + 3]]).tolist() for n in range(0, 18, 3)]
-    assert all(set(of_epoch) == set(range(21)) for of_epoch in labels)
-    taken = torch.cat([b.truth for b in batches if b.truth is not None]).tolist()
-    rounds = [taken[start : start + 21] for start in range(0, 84, 21)]
-    assert all(sorted(one) == list(range(21)) for one in rounds)
-    for orders in (labels, rounds):
-        assert len(set(map(tuple, orders))) == len(orders), "each has an order of its own"
-
-
 def test_strong_and_weak_views_are_of_the_same_images() -> None:
     """Of red and blue images; jitter and most strong operations leave the hue."""
     dataset = make_dataset(classes=40, per_class=2, parents=None)
@@ -117,7 +91,10 @@ def test_strong_and_weak_views_are_of_the_same_images() -> None:
     test = Part(np.zeros((len(dataset.test), 16, 16, 3), np.uint8), dataset.test.labels)
     dataset = replace(dataset, train=Part(images, dataset.train.labels), test=test)
     options = {"task_sizes": (40,), "labels_per_class": 1, "batch": 8, "unlabeled_batch": 16}
-    batches = observed(dataset, recipe="as-written", **options)
+    Observer.seen.clear()
+    config = tiny(method="test_engine:Observer", recipe="as-written", **options)
+    list(engine_for(config, dataset).run())
+    batches = list(Observer.seen)
 
     def is_red(views: Tensor) -> Tensor:
         return views[:, 0].mean((1, 2)) > views[:, 2].mean((1, 2))

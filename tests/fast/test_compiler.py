@@ -1,18 +1,15 @@
 """Sources compile for several GPUs, machine code is kept, and arguments lie where they must."""
 
-import ctypes
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from distillmatch.fast import batch_norm, compiler, convolution, parameters, running_norm
 from distillmatch.fast import weight_gradient as gradient
-from distillmatch.fast.compiler import Arguments, kept, source_and_options
+from distillmatch.fast.compiler import kept, source_and_options
 
 SHARED_BYTES = {"80": 163 * 1024, "89": 99 * 1024, "90": 227 * 1024}
 """Shared memory of a thread block, by compute capability."""
@@ -71,29 +68,3 @@ def test_damaged_machine_code_is_made_again(cache: Path, damage: bytes) -> None:
     file.write_bytes(damage)
     assert kept("one", lambda: b"new code") == b"new code"
     assert kept("one", lambda: b"never made") == b"new code"
-
-
-class Pair(ctypes.Structure):
-    _fields_ = (("first", ctypes.c_void_p), ("second", ctypes.c_int))
-
-
-def read(arguments: Arguments, *kinds: Any) -> list[Any]:
-    """Read arguments as a kernel declares them."""
-    return [
-        kind.from_address(pointer) for kind, pointer in zip(kinds, arguments.pointers, strict=True)
-    ]
-
-
-def test_a_kernel_finds_each_argument_as_it_declares_it() -> None:
-    tensor, pair = torch.zeros(3), Pair(1, 2)
-    address, number, real = ctypes.c_uint64, ctypes.c_int, ctypes.c_float
-    kinds = address, number, address, real, Pair, number
-    arguments = Arguments(6)
-    arguments.fill([tensor, -5, None, 0.1, pair, True])
-    *found, last = read(arguments, *kinds)
-    assert [one.value for one in found[:4]] == [tensor.data_ptr(), -5, 0, real(0.1).value]
-    assert (found[4].first, found[4].second, last.value) == (1, 2, 1)
-    arguments.fill([None, 7, tensor[1:], -1e300, Pair(3, -4), 2**31 - 1])
-    *found, last = read(arguments, *kinds)
-    assert [one.value for one in found[:4]] == [0, 7, tensor.data_ptr() + 4, -float("inf")]
-    assert last.value == 2**31 - 1

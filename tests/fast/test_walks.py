@@ -13,11 +13,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.hooks import RemovableHandle
 
-from distillmatch.fast import as_maps, frozen, has_hooks, is_plain, trained, weight_gradient
+from distillmatch.fast import as_maps, frozen, has_hooks, is_plain, trained
 from distillmatch.fast.convolution import are_maps
 from distillmatch.fast.walk import Layers
-from distillmatch.fast.weight_gradient import WeightGradients
-from distillmatch.networks import BatchNorm, StatisticsGroups, WideResNet, separate_statistics
+from distillmatch.networks import StatisticsGroups, WideResNet, separate_statistics
 
 CPU = torch.device("cpu")
 
@@ -37,16 +36,6 @@ def walked(backbone: WideResNet, images: Tensor, way: Any = trained) -> Tensor:
     images = images.to(memory_format=torch.channels_last)
     features: Tensor = way.features(layers, images, weights)
     return features
-
-
-def test_the_description_has_all_layers_that_a_network_has_now() -> None:
-    backbone = network(16, 2)
-    backbone.blocks[1].norm2 = BatchNorm(32).double()
-    layers = Layers.of(backbone)
-    modules = list(backbone.modules())
-    assert set(layers.convolutions) == {one for one in modules if isinstance(one, nn.Conv2d)}
-    assert set(layers.norms) == {one for one in modules if isinstance(one, BatchNorm)}
-    assert [stage.norm for stage in layers.stages][-1] is backbone.last_norm
 
 
 @pytest.mark.parametrize(
@@ -107,27 +96,6 @@ def test_a_second_backward_pass_in_training_is_refused() -> None:
     features.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
     with pytest.raises(RuntimeError, match="can be taken only once"):
         features.sum().backward()  # type: ignore[no-untyped-call]
-
-
-def test_weight_gradients_are_not_copied_and_awaited_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    waits: list[int] = []
-    usual = weight_gradient.weight_gradient
-
-    def noted(*given: Any) -> Tensor:
-        gradient: Tensor = usual(*given)
-        made.append(gradient.data_ptr())
-        return gradient
-
-    monkeypatch.setattr(weight_gradient, "weight_gradient", noted)
-    monkeypatch.setattr(WeightGradients, "wait", lambda self: waits.append(1))
-    backbone = network(10, 1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    features = walked(backbone, images(4, 8))
-    assert not waits
-    features.sum().backward()  # type: ignore[no-untyped-call]
-    assert waits == [1]
-    kept = [one.weight.grad for one in Layers.of(backbone).convolutions]
-    assert sorted(made) == sorted(one.data_ptr() for one in kept if one is not None)
 
 
 @pytest.mark.parametrize(("depth", "width", "side"), [(10, 1, 8), (16, 1, 7), (10, 2, 12)])

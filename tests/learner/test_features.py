@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from learner_folders import content_of
 from learner_methods import TinyBackbone
 from learner_world import (
     BOAT,
@@ -23,7 +24,6 @@ from learner_world import (
     write_classes,
     write_images,
 )
-from odd_files import contents
 from safetensors.torch import save_file
 
 from distillmatch import ContinualLearner
@@ -299,7 +299,7 @@ def test_a_signal_leaves_the_old_state_and_the_same_command_finishes(
     write_images(tmp_path / "camera", CAMERA)
     state = tmp_path / "state"
     learn(state, labeled=tmp_path / "march", settings=TINY)
-    before = contents(state)
+    before = content_of(state)
     april: dict[str, Any] = {"labeled": tmp_path / "april", "unlabeled": [tmp_path / "camera"]}
     april["allow_import"] = {OWN}
     put = FeatureCache.put
@@ -312,7 +312,7 @@ def test_a_signal_leaves_the_old_state_and_the_same_command_finishes(
         patched.setattr(FeatureCache, "put", killed)
         with pytest.raises(Interrupted, match="the same command continues"):
             learn(state, **april)
-    assert contents(state) == before
+    assert content_of(state) == before
     done, computed[:] = sum(computed), []
     record = learn(state, **april)
     assert (record["number"], record["seen"]) == (2, 15)

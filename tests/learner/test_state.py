@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from interrupted_runs import ALWAYS
 from learner_folders import SMALL as WORDS
-from learner_folders import write_class
+from learner_folders import content_of, write_class
 from learner_world import (
     BOAT,
     CLOWNFISH,
@@ -26,7 +26,6 @@ from learner_world import (
     write_classes,
     write_images,
 )
-from odd_files import contents
 
 from distillmatch import ContinualLearner
 from distillmatch.cli import main
@@ -144,11 +143,11 @@ def test_a_task_that_died_is_continued_to_the_same_end(world: Path, tmp_path: Pa
     for state in (whole, broken):
         learn(state, labeled=world / "march", settings=WITH_DETECTOR)
     learn(whole, **april)
-    before = contents(broken)
+    before = content_of(broken)
     for epochs in (1, 1):  # it dies, and once more after it was continued
         with pytest.raises(CrashError):
             learn(broken, **april, progress=DiesIn(epochs), checkpoint_seconds=ALWAYS)
-        assert before.items() <= contents(broken).items()
+        assert before.items() <= content_of(broken).items()
         assert read_state(broken)["unfinished"]
     messages: list[str] = []
     record = learn(broken, **april, tell=messages.append)
@@ -193,11 +192,11 @@ def test_a_signal_after_the_state_was_replaced_loses_and_repeats_nothing(
 def test_other_images_do_not_continue_an_unfinished_task(world: Path, state: Path) -> None:
     with pytest.raises(CrashError):
         learn(state, labeled=world / "april", progress=DiesIn(1), checkpoint_seconds=ALWAYS)
-    before = contents(state)
+    before = content_of(state)
     other: dict[str, Any] = {"labeled": world / "april", "unlabeled": [world / "camera"]}
     with pytest.raises(LearnerError, match="unfinished task was begun with other images"):
         learn(state, **other)
-    assert contents(state) == before
+    assert content_of(state) == before
     assert learn(state, **other, drop_unfinished=True)["number"] == 2
     assert not (state / "checkpoints").exists()
 
@@ -206,7 +205,7 @@ def test_a_checkpoint_of_a_finished_task_is_not_taken_up(world: Path, tmp_path: 
     state, given = tmp_path / "fish", {"labeled": world / "march", "settings": SETTINGS}
     with pytest.raises(CrashError):
         learn(state, **given, progress=DiesIn(1), checkpoint_seconds=ALWAYS)  # type: ignore[arg-type]
-    stale = contents(state / "checkpoints")
+    stale = {one.name: one.read_bytes() for one in (state / "checkpoints").iterdir()}
     learn(state, **given)  # type: ignore[arg-type]
     (state / "checkpoints").mkdir()
     for name, content in stale.items():  # as if it had died before it could remove them
@@ -249,7 +248,7 @@ def test_a_repeated_command_learns_nothing_and_finishes_the_report(
 def test_a_full_disk_leaves_the_state_as_it_was(
     checkpoint_seconds: float, world: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = contents(state)
+    before = content_of(state)
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -258,7 +257,7 @@ def test_a_full_disk_leaves_the_state_as_it_was(
         patched.setattr(os, "fsync", full)
         with pytest.raises(DiskError, match="no space left on the disk"):
             learn(state, labeled=world / "april", checkpoint_seconds=checkpoint_seconds)
-    assert contents(state) == before
+    assert content_of(state) == before
     assert learn(state, labeled=world / "april")["number"] == 2
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_images import images, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_images import images, seeded
 from test_paper_step import TASK, batch_of, method_in_third_task, training_of
 from torch import Tensor, nn
 

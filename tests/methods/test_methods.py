@@ -1,6 +1,5 @@
 """What the methods train, by which schedules and class weights, and how the detector scores."""
 
-import math
 from typing import Any
 
 import pytest
@@ -20,15 +19,13 @@ from torch import Tensor
 
 from distillmatch.config import RunConfig
 from distillmatch.methods import (
-    Schedule,
     TaskInfo,
     detector_schedule,
     fine_tuning_schedule,
     main_schedule,
     make_method,
 )
-from distillmatch.methods.detector import FamiliarityDetector, scores_and_logits
-from distillmatch.networks import Detector
+from distillmatch.methods.detector import FamiliarityDetector
 
 FIRST = TaskInfo(number=0, sizes=SIZES[:1], last=False, coreset=False)
 
@@ -52,13 +49,15 @@ def test_each_ablation_takes_its_term_out_of_the_loss(option: str) -> None:
 
 
 class Counted:
-    """A pass over five unlabeled images and seven labels."""
+    """Passes over five unlabeled and forty held-out images, beside seven labels."""
 
     truth = None
 
     def run(self, frozen: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
-        with torch.no_grad():
+        if over == "unlabeled":
             return frozen(images(5, 9), TASK)
+        assert over == "second-half"
+        return frozen(images(40, 1).repeat(views, 1, 1, 1), FIRST)
 
     def count(self, over: str) -> int:
         return 5 if over == "unlabeled" else 7
@@ -111,38 +110,12 @@ def test_fine_tuning_trains_the_last_layer_and_nothing_else(recipe: str) -> None
         assert changed == (running if recipe == "paper" else set())
 
 
-def test_images_are_moved_by_epsilon_along_the_sign_of_the_scores_gradient() -> None:
-    network = build("detector", "cosine")
-    assert isinstance(network, Detector)
-    given, epsilons = images(6, 4), (0.0, 0.0025, 0.08)
-    made, _ = scores_and_logits(network, given, 3, epsilons)
-    for column, epsilon in zip(made.unbind(1), epsilons, strict=True):
-        for image, score in zip(given, column, strict=True):
-            moved = image[None].clone().requires_grad_(True)
-            network.similarities(moved)[0, :3].max().backward()  # type: ignore[no-untyped-call]
-            assert moved.grad is not None
-            there = image[None] + epsilon * moved.grad.sign()
-            expected = network.similarities(there)[0, :3].max()
-            torch.testing.assert_close(score, expected.detach())
-
-
-class HeldOut:
-    """A pass whose held-out images are always the same."""
-
-    def label_counts(self, over: str) -> Tensor:
-        return torch.ones(3)
-
-    def run(self, frozen: Any, over: str, views: int = 1, by_batch: tuple[str, ...] = ()) -> Any:
-        assert over == "second-half"
-        return frozen(images(40, 1).repeat(views, 1, 1, 1), FIRST)
-
-
 @pytest.mark.parametrize("rate", [0.05, 0.5, 0.95])
 @pytest.mark.parametrize("recipe", ["paper", "as-written"])
 def test_the_calibrated_detector_accepts_the_share_it_is_set_to(recipe: str, rate: float) -> None:
     method = make_method(RunConfig(recipe=recipe), build)
-    detector, passes = FamiliarityDetector(method), HeldOut()
-    detector.calibrate(passes, FIRST, rate)  # type: ignore[arg-type]
+    detector, passes = FamiliarityDetector(method, rate), Counted()
+    detector.calibrate(passes, FIRST)  # type: ignore[arg-type]
     scores, _ = detector.score_and_logits(images(40, 1), 2)
     share = (scores >= method.values["threshold"]).double().mean()
     assert share == pytest.approx(rate, abs=1 / 40)
@@ -161,16 +134,6 @@ def test_the_schedule_is_the_papers() -> None:
     assert fine_tuning_schedule(config, 0.1).learning_rate == pytest.approx(0.01)
     rates = [main_schedule(short, 0.1).rate(epoch) for epoch in (0, 12, 18)]
     assert rates == pytest.approx([0.1, 0.01, 0.0001])
-
-
-def test_a_schedule_rises_along_a_line_before_it_falls_along_a_cosine_to_its_last_rate() -> None:
-    schedule = Schedule(50, 1.2, cosine=True, warm_up=10, first_rate=0.08, last_rate=0.032)
-    for epoch in range(50):
-        if epoch < 10:
-            slow = 0.08 + 0.112 * epoch
-        else:
-            slow = 0.032 + 1.168 * (1 + math.cos(math.pi * (epoch - 10) / 40)) / 2
-        assert schedule.rate(epoch) == pytest.approx(slow)
 
 
 @pytest.mark.parametrize("name", ["base", "dm", "offline", "e2e", "dr", "gd"])

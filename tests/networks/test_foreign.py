@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from drawn_images import images, seeded, together_and_apart
+from made_images import images, seeded, together_and_apart
 from torch import Tensor, nn
 
 from distillmatch.errors import ConfigError

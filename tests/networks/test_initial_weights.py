@@ -5,13 +5,13 @@ from typing import get_args
 
 import pytest
 import torch
-from drawn_images import seeded
+from made_images import seeded
 from small_runs import engine_for, tiny
 from torch import Tensor, nn
 
 from distillmatch.config import RECIPES
 from distillmatch.config.recipe import RecipeName
-from distillmatch.networks import BatchNorm, Head, InitialWeights, build_network
+from distillmatch.networks import BatchNorm, Head, build_network
 
 
 def spread_within(values: Tensor, bound: float) -> bool:
@@ -80,17 +80,3 @@ def test_every_network_of_a_run_starts_as_its_recipe_says_and_again_the_same(
     teachers = ("teacher", "teacher", "teacher of task 2")
     one, again, other = (method.build(name).state_dict()["head.weight"] for name in teachers)
     assert torch.equal(one, again) and not torch.equal(one, other)
-
-
-def test_a_backbone_that_is_not_ours_starts_as_it_does_and_its_head_follows() -> None:
-    kinds: tuple[InitialWeights, InitialWeights] = ("normal", "uniform")
-    normal, uniform = (
-        build_network(
-            "examples.own_network:SmallNet", 400, generator=seeded(1), initial_weights=one
-        )
-        for one in kinds
-    )
-    for key, value in normal.backbone.state_dict().items():
-        assert torch.equal(value, uniform.backbone.state_dict()[key])
-    assert normal.head.slots.bias.eq(0).all()
-    assert spread_within(uniform.head.slots.bias, 1 / sqrt(64))

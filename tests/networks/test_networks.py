@@ -1,13 +1,17 @@
+"""Networks: sizes, weights, growth, and ResNet-18 against its layers written out."""
+
 from math import sqrt
 from typing import get_args
 
 import pytest
 import torch
-from drawn_images import images, seeded
-from torch import nn
+from made_images import images, seeded
+from plain import normalized
+from torch import Tensor, nn
+from torch.nn import functional
 
 from distillmatch.errors import ConfigError
-from distillmatch.networks import BatchNorm, Detector, Head, build_network, separate_statistics
+from distillmatch.networks import Detector, Head, build_network
 from distillmatch.networks.names import parse_network
 
 
@@ -52,38 +56,6 @@ def test_a_bad_name_is_explained(name: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_network(name)
     assert sentence in str(error.value)
-
-
-def test_an_unknown_head_or_no_class_is_refused() -> None:
-    with pytest.raises(ConfigError, match="head must be one of linear, cosine"):
-        build_network("wrn-10-1", 2, "conv")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="at least 1 class, not 0"):
-        build_network("wrn-10-1", 0)
-
-
-def test_batch_norm_agrees_with_torchs() -> None:
-    ours, theirs = BatchNorm(3), nn.BatchNorm2d(3)
-    for step in range(3):
-        batch = 2 * images(4, seed=step) + 1
-        assert torch.equal(ours(batch), theirs(batch))
-    expected = dict(theirs.named_buffers())
-    assert torch.equal(ours.running_mean, expected["running_mean"])
-    assert torch.equal(ours.running_var, expected["running_var"])
-    ours.eval()
-    theirs.eval()
-    assert torch.equal(ours(images(2)), theirs(images(2)))
-
-
-def test_groups_end_with_the_block_even_after_a_failed_forward() -> None:
-    network = build_network("wrn-10-1", 3)
-    mean = network.get_buffer("backbone.last_norm.running_mean")
-    with pytest.raises(RuntimeError), separate_statistics(network, [2], 0):
-        network(torch.zeros(2, 5, 8, 8))
-    with separate_statistics(network, [2], 0):
-        network(images(2))
-    assert mean.eq(0).all()
-    network(images(2))
-    assert not mean.eq(0).all()
 
 
 def test_the_head_leaves_mixed_precision() -> None:
@@ -138,3 +110,28 @@ def test_a_frozen_network_stays_frozen_when_it_grows_and_none_can_shrink() -> No
     assert network(images(2).double()).dtype == torch.float64
     with pytest.raises(ConfigError, match="of 3 classes cannot be made one of 2"):
         network.grow(2)
+
+
+def plain_features(pictures: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    maps = functional.conv2d(pictures, weights["first.weight"], padding=1)
+    maps = normalized(maps, weights, "norm", True).relu()
+    for number in range(8):
+        name, stride = f"blocks.{number}", 2 if number in (2, 4, 6) else 1
+        inner = functional.conv2d(maps, weights[f"{name}.conv1.weight"], stride=stride, padding=1)
+        inner = normalized(inner, weights, f"{name}.norm1", True).relu()
+        inner = functional.conv2d(inner, weights[f"{name}.conv2.weight"], padding=1)
+        shortcut = maps
+        if stride == 2:
+            shortcut = functional.conv2d(maps, weights[f"{name}.shortcut.0.weight"], stride=2)
+            shortcut = normalized(shortcut, weights, f"{name}.shortcut.1", True)
+        maps = (normalized(inner, weights, f"{name}.norm2", True) + shortcut).relu()
+    return maps.mean((2, 3))
+
+
+def test_features_are_those_of_its_layers_written_out() -> None:
+    network = build_network("resnet-18", 100, generator=seeded(2)).double().train()
+    assert sum(one.numel() for one in network.parameters()) == 11_220_132, "as published"
+    pictures = images(3, 16).double()
+    expected = plain_features(pictures, dict(network.backbone.state_dict()))
+    assert expected.shape == (3, 512)
+    torch.testing.assert_close(network.features(pictures), expected)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_images import images, seeded
+from made_images import images, seeded
 from safetensors.torch import save_file
 from small_runs import engine_for, six_classes, tiny
 from torch import Tensor, nn

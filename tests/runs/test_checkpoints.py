@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from interrupted_runs import DiesAfter, checkpoint_files, interrupted, said, session, truncate
-from odd_files import contents, forbid
+from learner_folders import content_of
 from safetensors.torch import save as to_safetensors
 from small_runs import SOURCE, TESTS, six_classes, without_times
 
@@ -21,6 +21,18 @@ from distillmatch.runs import read_result, run
 from distillmatch.runs.checkpoints import Checkpoint, Checkpoints, decode
 from distillmatch.runs.log import history, read_log
 from distillmatch.runs.result import config_of
+
+
+def forbid(patch: pytest.MonkeyPatch, *forbidden: Path, reason: int = errno.EACCES) -> None:
+    """Let nobody open these files, not even the administrator."""
+    inner = Path.open
+
+    def guarded(self: Path, *given: Any, **named: Any) -> Any:
+        if self in forbidden:
+            raise OSError(reason, os.strerror(reason), str(self))
+        return inner(self, *given, **named)
+
+    patch.setattr(Path, "open", guarded)
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +170,7 @@ def test_a_full_disk_stops_the_run_with_the_last_good_state_intact(
 ) -> None:
     config = interrupted(method="e2e")
     assert session(config, tmp_path, epochs=3) is None
-    fsync, before, left = os.fsync, contents(tmp_path / "checkpoints"), [room]
+    fsync, before, left = os.fsync, content_of(tmp_path / "checkpoints"), [room]
 
     def sync_while_there_is_room(descriptor: int) -> None:
         left[0] -= 1
@@ -173,7 +185,7 @@ def test_a_full_disk_stops_the_run_with_the_last_good_state_intact(
     assert not list(tmp_path.rglob("*.part"))
     assert len(checkpoint_files(tmp_path)) == 2
     assert all(decode(path) for path in checkpoint_files(tmp_path))
-    assert (contents(tmp_path / "checkpoints") == before) == (room == 1)
+    assert (content_of(tmp_path / "checkpoints") == before) == (room == 1)
     result = session(config, tmp_path)
     assert result is not None
     assert without_times(result) == without_times(run(config, dataset=six_classes()))
@@ -209,14 +221,14 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_and_kept(
 ) -> None:
     config = interrupted(method="base")
     assert session(config, tmp_path, epochs=7) is None
-    files, before = checkpoint_files(tmp_path), contents(tmp_path / "checkpoints")
+    files, before = checkpoint_files(tmp_path), content_of(tmp_path / "checkpoints")
     said.clear()
     with monkeypatch.context() as patch:
         forbid(patch, *files, reason=reason)
         with pytest.raises(DiskError) as error:
             session(config, tmp_path, resume=resume)
     assert str(error.value) == f"{files[-1]}: {os.strerror(reason)} while reading a checkpoint"
-    assert not said and contents(tmp_path / "checkpoints") == before
+    assert not said and content_of(tmp_path / "checkpoints") == before
     result = session(config, tmp_path)
     assert result is not None and said[0].startswith("continuing in task 2 of 3")
     assert without_times(result) == without_times(run(config, dataset=six_classes()))

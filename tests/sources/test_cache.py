@@ -11,11 +11,10 @@ from PIL import Image
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import DiskError
-from distillmatch.sources import ClassTree, Dataset, folder
+from distillmatch.sources import Dataset, folder
 from distillmatch.sources.cache import Plan, cache_folder, read_cache, write_cache
 from distillmatch.sources.dataset import fingerprint
 
-TREE = ClassTree((0, 1), (0, 0), ("left", "right"), ("all",))
 TRAIN, TEST = [7, 2, -1, 5], [2, 5, 7]
 
 
@@ -28,7 +27,7 @@ def write(tmp_path: Path, test: list[int] = TEST) -> Dataset:
 
     pairs = list(zip(map(str, files), [*TRAIN, *test], strict=True))
     names = [f"class {number}" for number in range(8)]
-    plan = Plan("made", pairs, len(TRAIN), names, lambda names: TREE, 0.5)
+    plan = Plan("made", pairs, len(TRAIN), names, 0.5)
     return write_cache(tmp_path / "cache", "key", 8, plan, "testing")
 
 
@@ -41,8 +40,8 @@ def test_what_is_written_is_read_back_without_bad_files_and_their_class(tmp_path
     assert dataset.class_names == ("class 2", "class 5")
     assert dataset.train.labels.tolist() == [0, -1, 1] and dataset.test.labels.tolist() == [0, 1]
     assert dataset.problems == (f"{tmp_path}/0.png: not an image in a format that can be read",)
-    assert (dataset.name, dataset.tree, dataset.label_fraction) == ("made", TREE, 0.5)
-    computed = fingerprint((dataset.train, dataset.test), dataset.class_names, TREE)
+    assert (dataset.name, dataset.label_fraction) == ("made", 0.5)
+    computed = fingerprint((dataset.train, dataset.test), dataset.class_names, None)
     assert dataset.known_fingerprint == written.known_fingerprint == computed
     with pytest.raises(ValueError, match="read-only"):
         dataset.train.images[0] = 0
@@ -108,13 +107,6 @@ def test_a_full_disk_or_an_interrupted_build_leaves_what_was_there(
     assert list((tmp_path / "cache").iterdir()) == [path] and path.read_bytes() == before
     dataset = folder.load(config)
     assert len(dataset.train) + len(dataset.test) == 31
-
-
-def test_an_unwritable_cache_folder_is_reported(config: StreamConfig, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    for place in ("file/cache", "file"):
-        with pytest.raises(DiskError, match="while decoding the images into the cache"):
-            folder.load(config.replace(cache_dir=tmp_path / place))
 
 
 @pytest.mark.parametrize("locks", [True, False])

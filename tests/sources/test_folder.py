@@ -10,12 +10,13 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from folder_images import colors, load, save
+from made_images import colors, load, save
 from PIL import Image
 
 from distillmatch.config import StreamConfig
-from distillmatch.errors import ConfigError, SourceError
+from distillmatch.errors import ConfigError, SourceError, StreamError
 from distillmatch.sources import UNKNOWN, folder
+from distillmatch.streams import Stream
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -233,40 +234,7 @@ def test_names_that_differ_in_case_or_encoding_are_the_same_class(
     assert load(tmp_path / "data", bad_images="skip").class_names == (kept, "dog")
 
 
-def write_tree(tmp_path: Path, text: str) -> Path:
-    (tmp_path / "tree.yaml").write_text(text)
-    return tmp_path / "tree.yaml"
-
-
-def test_parents_of_a_tree_are_numbered_as_written_without_left_out_classes(
-    data: Path, tmp_path: Path
-) -> None:
-    (data / "1").mkdir()
-    text = "small: {insects: [1]}\nwater: {fish: [eel]}\nland: {pets: [dog, cat]}\n"
-    for _ in range(2):
-        tree = load(data, tree=write_tree(tmp_path, text), bad_images="skip").tree
-        assert tree is not None
-        assert (tree.parent_names, tree.super_class_names) == (("fish", "pets"), ("water", "land"))
-        assert (tree.parent_of_class, tree.super_class_of_parent) == ((1, 1, 0), (0, 1))
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a: {b: [cat, dog]}", "expected every class in the tree once; 'eel' is not in the tree"),
-        ("a: {b: [cat, dog, eel, fox]}", "'fox' has no folder"),
-        ("a: {b: [cat, dog, eel, cat]}", "class 'cat' must stand in the tree once"),
-        ("a: {b: [cat, dog]}\nc: {b: [eel]}", "parent 'b' must have one super-class, not both"),
-        ("a: [cat, dog, eel]", "expected super-classes, in each its parents"),
-        ("a: {b: cat}", "in each a list of classes, .* found {'a': {'b': 'cat'}}"),
-        ("a: {b: [cat, dog, no]}", r"in quotes .*found .*False]}}"),
-        ("", "in each a list of classes, .* found None"),
-        ("a: {b", "not valid YAML"),
-    ],
-)
-def test_a_file_that_is_no_tree_of_the_classes_is_refused_before_anything_is_decoded(
-    data: Path, tmp_path: Path, decoded: list[int], text: str, sentence: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"tree\.yaml.*: .*{sentence}"):
-        load(data, tree=write_tree(tmp_path, text))
-    assert decoded == []
+def test_an_order_by_parents_needs_a_source_with_a_tree(data: Path) -> None:
+    sentence = "order 'parent' needs a source with a class tree, and source 'folder' has none"
+    with pytest.raises(StreamError, match=sentence):
+        Stream.build(source="folder", data_dir=data, order="parent")

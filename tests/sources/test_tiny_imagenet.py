@@ -60,15 +60,6 @@ def test_both_parts_have_the_labels_of_the_lists(root: Path) -> None:
     assert (dataset.tree, dataset.image_size, load(root, 32).image_size) == (None, 64, 32)
 
 
-def test_a_later_start_decodes_only_what_has_changed(root: Path, decoded: list[int]) -> None:
-    first, again = load(root), load(root.parent)
-    assert len(decoded) == 18
-    assert isinstance(again.train.images, np.memmap)
-    assert first.fingerprint == again.fingerprint
-    save(root / "train" / "n01" / "images" / "n01_9.JPEG", 77)
-    assert len(load(root).train) == 13
-
-
 ANNOTATIONS = "val/val_annotations.txt"
 
 
@@ -92,19 +83,6 @@ def test_missing_files_and_wrong_lists_are_named(
         (root / name).write_text(text)
     with pytest.raises(SourceError, match=sentence):
         load(root)
-
-
-def test_damaged_images_are_named_until_they_are_mended(root: Path) -> None:
-    whole = (root / "train" / "n01" / "images" / "n01_3.JPEG").read_bytes()
-    for number in (1, 2):
-        path = root / "train" / "n01" / "images" / f"n01_{number}.JPEG"
-        path.write_bytes(path.read_bytes()[:300])
-    for _ in range(2):
-        with pytest.raises(SourceError, match=r"n01_1\.JPEG: .* \(and 1 more\)$"):
-            load(root)
-    for number in (1, 2):
-        (root / "train" / "n01" / "images" / f"n01_{number}.JPEG").write_bytes(whole)
-    assert len(load(root).train) == 12
 
 
 def test_another_place_is_refused(tmp_path: Path, cache: Path) -> None:

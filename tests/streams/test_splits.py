@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cifar_shape import CLASSES, cifar_shaped
 from conftest import make_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_images import CLASSES, cifar_shaped
 from sklearn.model_selection import train_test_split
 
 from distillmatch.config import StreamConfig

@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from cifar_shape import cifar_shaped
 from conftest import make_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_images import cifar_shaped
 
 from distillmatch.config import StreamConfig
 from distillmatch.config.stream import Splits

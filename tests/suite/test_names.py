@@ -60,7 +60,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "task_sizes": st.none() | st.lists(st.integers(1, 20), max_size=3),
     "options": st.dictionaries(TEXTS, TEXTS | st.integers(0, 3), max_size=2),
 }
-PLACES = ("data_dir", "test_dir", "unlabeled_dirs", "tree", "cache_dir")
+PLACES = ("data_dir", "test_dir", "unlabeled_dirs", "cache_dir")
 FIELDS = [name for name in RunConfig.model_fields if name not in PLACES]
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import PYTHONPATH, without_times
-from suite_sources import COMMON, checkpoints
+from small_runs import COMMON, PYTHONPATH, without_times
 
 from distillmatch.config import RunConfig
 from distillmatch.runs import Interrupted, read_result, run
@@ -32,6 +31,12 @@ HEALTH = {
     "health_check_failure_threshold": 4,
 }
 """A dead node is noticed in seconds, where Ray would take half a minute."""
+
+
+def checkpoints(job: Job) -> int:
+    """Return the number of the newest checkpoint of a run."""
+    found = (job.out / "checkpoints").glob("*.safetensors")
+    return max((int(path.stem) for path in found), default=0)
 
 
 @pytest.fixture(name="cluster", scope="module")
@@ -77,7 +82,7 @@ def test_stopped_and_with_a_node_killed_at_work_all_runs_end_as_alone(
     cluster: Any, tmp_path: Path
 ) -> None:
     jobs = [job_of(tmp_path, "base", 180), job_of(tmp_path, "dm", 2), job_of(tmp_path, "dr", 2)]
-    broken = RunConfig(**{**COMMON, "source": "suite_sources:broken"})
+    broken = RunConfig(**{**COMMON, "source": "small_runs:broken"})
     long, stopped, killed, said = jobs[0], list[int](), list[Any](), list[str]()
 
     def stop(queue: Queue) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_runs import PYTHONPATH, SIGNALS, SOURCE, plan_signals, without_times
-from suite_sources import COMMON
+from small_runs import COMMON, PYTHONPATH, SIGNALS, SOURCE, plan_signals, without_times
 
 from distillmatch.cli import main
 from distillmatch.config import RunConfig
@@ -40,7 +39,7 @@ def experiment(folder: Path, rows: dict[str, dict[str, Any]] = ROWS, **options: 
 
 def words(folder: Path, *more: str) -> list[str]:
     places = ["--ledger", str(folder / "ledger"), "--work", str(folder / "work")]
-    for name in (SOURCE, "suite_sources:broken"):
+    for name in (SOURCE, "small_runs:broken"):
         places += ["--allow-import", name]
     return ["suite", "run", str(folder / "tiny.yaml"), *places, *more]
 
@@ -59,7 +58,7 @@ def begun(folder: Path) -> list[str]:
 def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = {"method": "dm", "source": "suite_sources:broken"}
+    broken = {"method": "dm", "source": "small_runs:broken"}
     experiment(tmp_path, {**ROWS, "Broken": broken}, **SHAPES)
     assert main(words(tmp_path, "--seeds", "1", "--dry-run")) == 0
     assert "5 to run" in capsys.readouterr().out
@@ -71,7 +70,7 @@ def test_results_are_those_of_runs_alone_and_a_failing_run_is_reported_at_the_en
     assert "SourceError: there are no images here (see error.txt in each one's folder" in line
     logs = sorted(tmp_path.glob("work/*/error.txt"))
     assert len(logs) == 2, "of the run and its bound"
-    assert all(log.parent.name in line and "suite_sources.py" in log.read_text() for log in logs)
+    assert all(log.parent.name in line and "small_runs.py" in log.read_text() for log in logs)
     assert captured.err.count("there are no images here") == 1
     results = ledger_of(tmp_path)
     assert sorted(result["method"] for result in results) == ["base", "dm", "offline"]
@@ -109,7 +108,7 @@ def test_a_worker_goes_on_after_a_failure_and_finishes_its_run_for_a_parent_that
 ) -> None:
     config = RunConfig(**COMMON, method="base")
     jobs = [
-        Job("broken", config.replace(source="suite_sources:broken"), tmp_path / "broken"),
+        Job("broken", config.replace(source="small_runs:broken"), tmp_path / "broken"),
         Job("held", config, tmp_path / "held"),
         Job("good", config, tmp_path / "good"),
     ]

@@ -80,7 +80,7 @@ GROUPS: dict[str, Sequence[str]] = {
 }
 """The fields of configurations in the groups of the help."""
 RARE = (
-    *("tree", "bad_images", "cache_dir", "task_sizes", "class_order", "repetition", "distractors"),
+    *("bad_images", "cache_dir", "task_sizes", "class_order", "repetition", "distractors"),
     *("random_classes", "unlabeled_per_task", "label_fraction", "momentum", "weight_decay"),
     "resident_bytes",
 )

@@ -10,7 +10,7 @@ from distillmatch.config.recipe import RecipeName
 UnlabeledKind = Literal["uniform", "positive", "negative", "random", "task", "none"]
 Splits = Literal["hashed", "authors", "stratified"]
 DEFAULT_TASKS = 10
-LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs", "tree")
+LOCATION_KEYS = ("data_dir", "cache_dir", "test_dir", "unlabeled_dirs")
 """Where on a machine things lie. Results leave them out: the fingerprint names the images."""
 IMAGE_KEYS = ("source", *LOCATION_KEYS, "image_size", "bad_images")
 """What our own sources read of a configuration."""
@@ -26,9 +26,6 @@ class StreamConfig(Config):
     test_dir: Place | None = Field(None, description="own images: folder of labeled test images")
     unlabeled_dirs: tuple[Place, ...] = Field(
         (), description="own images: folders of unlabeled images, nested in any way"
-    )
-    tree: Place | None = Field(
-        None, description="own images: YAML file, super-class to parent to list of classes"
     )
     image_size: Annotated[int, Field(strict=True, ge=8, le=512)] | None = Field(
         None, description="side in pixels for sources that can choose it"
@@ -124,7 +121,7 @@ class StreamConfig(Config):
         if sizes is not None and self.tasks not in (None, len(sizes)):
             raise impossible("task_sizes", f"lists {len(sizes)} tasks but tasks is {self.tasks}")
         if self.source != "folder" and ":" not in self.source:
-            for key in ("test_dir", "tree", "unlabeled_dirs"):
+            for key in ("test_dir", "unlabeled_dirs"):
                 if getattr(self, key) not in (None, ()):
                     raise impossible(key, f"goes with source 'folder' only, not '{self.source}'")
         return self

@@ -107,10 +107,8 @@ class Trainer:
 
     def work_of(self, training: Training, task: TaskInfo, steps: int) -> float:
         """Return the images that a training of a task will see in so many steps an epoch."""
-        return training.epochs * steps * self._images_in_step(training, task)
-
-    def _images_in_step(self, training: Training, task: TaskInfo) -> int:
-        return training.views_in_step(self.config.batch, self.config.unlabeled_batch, task)
+        sizes = self.config.batch, self.config.unlabeled_batch
+        return training.epochs * steps * training.views_in_step(*sizes, task)
 
     def steps_of(self, training: Training, task: TaskInfo) -> EpochSteps:
         """Return what takes a training's steps, with a fresh optimizer."""
@@ -134,7 +132,7 @@ class Trainer:
             partial(self.epoch_done, training),
         )
         self._at_work = step, means
-        epochs, in_step = Epochs(data, training), self._images_in_step(training, task)
+        epochs, in_step = Epochs(data, training), self.work_of(training, task, 1) / training.epochs
         with training_mode(training):
             for number in range(underway.epochs, training.epochs):
                 step.optimizer.rate.fill_(training.schedule.rate(number))

@@ -30,15 +30,16 @@ class FamiliarityDetector:
     """A second network φ, trained on half of the labels and calibrated on the other half.
 
     `past detector` is its frozen copy from the end of the last task, by which images are scored
-    while the next task is learned.
+    while the next task is learned. `rate` is δ, the share of held-out images to be accepted.
     """
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, rate: float) -> None:
         self.method = method
+        self.rate = rate
         method.networks["detector"] = method.build("detector", method.recipe.detector)
 
-    def calibrate(self, passes: Passes, task: TaskInfo, rate: float) -> None:
-        """Choose ε, then set τ_OoD to the score that the share `rate` of held-out images reach."""
+    def calibrate(self, passes: Passes, task: TaskInfo) -> None:
+        """Choose ε, then set τ_OoD to the score that the share δ of held-out images reach."""
         self.method.frozen_copy("past detector", of="detector")
         values, head = self.method.values, self.method.recipe.detector
         held_out, tried = held_out_images(passes), EPSILONS[head]
@@ -53,7 +54,7 @@ class FamiliarityDetector:
         rule: losses.EpsilonRule = "highest" if head == "cosine" else "lowest-halved"
         values["epsilon"] = losses.choose_epsilon(tried, scores(tried).mean(dim=0).tolist(), rule)
         chosen = scores([values["epsilon"]], CALIBRATION_VIEWS)[:, 0]
-        values["threshold"] = float(losses.threshold_at_tpr(chosen, rate))
+        values["threshold"] = float(losses.threshold_at_tpr(chosen, self.rate))
 
     def score_and_logits(self, images: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return scores and logits of images by the detector of the last task."""
@@ -89,12 +90,9 @@ def scores_and_logits(
     with torch.no_grad():
         for epsilon in epsilons:
             # Not moved, its score is already known.
-            there = (
-                detector.similarities(losses.perturb(images, gradient, epsilon))
-                if epsilon
-                else None
-            )
-            columns.append(score if there is None else losses.max_similarity(there, classes))
+            if epsilon:
+                there = detector.similarities(losses.perturb(images, gradient, epsilon))
+            columns.append(losses.max_similarity(there, classes) if epsilon else score)
         return torch.stack(columns, dim=1), similarities / divisor
 
 

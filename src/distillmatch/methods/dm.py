@@ -8,15 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from distillmatch import losses
 from distillmatch.config import MethodOptions, RunConfig
 from distillmatch.config.base import NotNegative, Share, Switch
-from distillmatch.losses import (
-    class_weights,
-    consistency_loss,
-    per_task_distillation,
-    pseudo_labels,
-    weighted_cross_entropy_sum,
-)
 from distillmatch.methods.detector import FamiliarityDetector, true_positive_rate
 from distillmatch.methods.forward import Batch, consistent_logits, frozen_logits
 from distillmatch.methods.method import (
@@ -62,7 +56,10 @@ class DistillMatch(Balanced):
 
     def __init__(self, config: RunConfig, build: NetworkBuilder) -> None:
         super().__init__(config, build)
-        self.detector = FamiliarityDetector(self) if self.options.pseudo_labels else None
+        rate = true_positive_rate(config, self.options.true_positive_rate)
+        self.detector = FamiliarityDetector(self, rate) if self.options.pseudo_labels else None
+        by_batch = self.recipe.statistics.teachers == "batch"
+        self.by_batch = ("past", "past detector") if by_batch else ()
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
         """Return the classifier's loss, eq. 5."""
@@ -77,21 +74,22 @@ class DistillMatch(Balanced):
         labels, accepted = self.pseudo_labels(batch.unlabeled_outputs, task)
         alone = None  # or the images that labels share batch statistics with: the accepted ones
         if self.recipe.statistics.labeled == "alone" and len(accepted):
-            alone = accepted, ceil(self.expected_share * len(accepted))
+            expected_share = 0.0 if self.detector is None else self.detector.rate
+            alone = accepted, ceil(expected_share * len(accepted))
         distilled = options.distillation_weight > 0
         logits = consistent_logits(network, batch, task.seen, alone, distilled)
         supervised = label_sum(logits, batch.labels, self.weights)  # ℓ_s, eq. 6
-        pseudo_labeled = weighted_cross_entropy_sum(  # ℓ_pl, eq. 7
+        pseudo_labeled = losses.weighted_cross_entropy_sum(  # ℓ_pl, eq. 7
             logits.pseudo_labeled, labels, self.weights, accepted
         )
         count = len(batch.labels) + accepted.sum()  # B + B_pl
         terms = {"labels": (supervised + pseudo_labeled) / count}
         if len(logits.strong) and options.consistency_weight:  # ℓ_ul, eq. 4
-            consistency = consistency_loss(logits.unlabeled, logits.strong, self.confidence)
+            consistency = losses.consistency_loss(logits.unlabeled, logits.strong, self.confidence)
             terms["consistency"] = options.consistency_weight * consistency
         if task.past and options.distillation_weight:  # ℓ_dst, eq. 1
             past = self.past_logits(network, batch)
-            kept = per_task_distillation(past, logits.weak, task.sizes[:-1], TEMPERATURE)
+            kept = losses.per_task_distillation(past, logits.weak, task.sizes[:-1], TEMPERATURE)
             terms["distillation"] = options.distillation_weight * kept
         return terms
 
@@ -102,7 +100,7 @@ class DistillMatch(Balanced):
         """
         if outputs is None:
             return no_pseudo_labels(self.weights)
-        labels = pseudo_labels(outputs.past, task.past)
+        labels = losses.pseudo_labels(outputs.past, task.past)
         if outputs.score is None:
             return PseudoLabels(labels, torch.zeros_like(labels, dtype=torch.bool))
         return PseudoLabels(labels, outputs.score >= self.values["threshold"])
@@ -113,7 +111,7 @@ class DistillMatch(Balanced):
         They were computed beforehand, or the copy normalizes by the step's images too.
         """
         of_detector, outputs = network is not self.classifier, batch.unlabeled_outputs
-        if self.recipe.statistics.teachers == "batch":
+        if self.by_batch:
             frozen = self.networks["past detector" if of_detector else "past"]
             return frozen_logits(frozen, [batch.images, batch.unlabeled])
         of_unlabeled = outputs.detector if of_detector else outputs.past
@@ -134,12 +132,9 @@ class DistillMatch(Balanced):
     def trainings(self, task: TaskInfo) -> list[Training]:
         """Train the classifier, fine-tune it, then train the detector for the next task."""
         later = task.past > 0
-        beforehand = later and self.recipe.statistics.teachers == "running"
-        both: dict[str, Any] = {
-            "unlabeled": later,
-            "frozen_unlabeled": self.unlabeled_outputs if later else None,
-            "by_batch": self.by_batch,
-        }
+        beforehand = later and not self.by_batch
+        both: dict[str, Any] = {"unlabeled": later, "by_batch": self.by_batch}
+        both["frozen_unlabeled"] = self.unlabeled_outputs if later else None
         classifier = self.main_training(
             task,
             strong=later and self.options.consistency_weight > 0,
@@ -158,7 +153,7 @@ class DistillMatch(Balanced):
                 labeled="first-half",
                 clip=self.clip,
                 frozen_labeled=self.past_detector_outputs if beforehand else None,
-                after=partial(self.detector.calibrate, rate=self.expected_share),
+                after=self.detector.calibrate,
                 **both,
             )
             trainings.append(detector)
@@ -170,10 +165,8 @@ class DistillMatch(Balanced):
         Pseudo-labels count once for each image, or as often as an epoch meets them.
         """
         counts, images = passes.label_counts("labeled"), passes.count("unlabeled")
-        if not self.options.class_balancing:
-            self.weights = torch.ones_like(counts)
-            return
-        if task.past and images and not self.config.coreset:
+        balanced = self.options.class_balancing
+        if balanced and task.past and images and not self.config.coreset:
             outputs = passes.run(self.unlabeled_outputs, "unlabeled", by_batch=self.by_batch)
             labels, accepted = self.pseudo_labels(outputs, task)
             found = count_labels(labels, task.seen, accepted)
@@ -181,19 +174,7 @@ class DistillMatch(Balanced):
                 steps = ceil(passes.count("labeled") / self.config.batch)
                 found *= steps * self.config.unlabeled_batch / images
             counts = counts + found
-        self.weights = class_weights(counts)
-
-    @property
-    def by_batch(self) -> tuple[str, ...]:
-        """The frozen networks that normalize by the images they are given."""
-        by_batch = self.recipe.statistics.teachers == "batch"
-        return ("past", "past detector") if by_batch else ()
-
-    @property
-    def expected_share(self) -> float:
-        """The share of images that is expected to be accepted: δ, or 0 without a detector."""
-        chosen = self.options.true_positive_rate
-        return true_positive_rate(self.config, chosen) if self.detector is not None else 0.0
+        self.weights = losses.class_weights(counts) if balanced else torch.ones_like(counts)
 
     def judge(self, outputs: Outputs, task: TaskInfo, truth: Tensor | None) -> PseudoLabels | None:
         """Return the pseudo-labels for the diagnostics, if there is a detector."""

@@ -45,18 +45,14 @@ class Views(NamedTuple):
 
 
 class SoftNearestNeighbors(Method):
-    """CSL: two views of an unlabeled image agree on the nearest supports of the task's classes.
-
-    A linear head over all seen classes learns from the supports beside this, and predicts.
-    """
+    """CSL: two views of an image agree on their nearest supports; a linear head predicts."""
 
     class Options(MethodOptions):
         """CSL's own options."""
 
         lars: Switch = Field(
             True,
-            description="LARS with warm-up and a cosine, as published; false: the run's optimizer, "
-            "schedule and weight decay",
+            description="LARS with warm-up and a cosine, as published; false: the run's optimizer",
         )
 
     strong_views: ClassVar[bool] = True
@@ -87,11 +83,11 @@ class SoftNearestNeighbors(Method):
         return Schedule(epochs, rate, (), True, round(WARM_UP * epochs), first, last)
 
     def loss(self, batch: Batch, task: TaskInfo) -> dict[str, Tensor]:
-        """Return the head's cross entropy, and how far views are from agreeing and from varied."""
+        """Return the terms of the loss."""
         return self.terms(views_of(self.classifier, batch), task)
 
     def terms(self, views: Views, task: TaskInfo) -> dict[str, Tensor]:
-        """Return the terms of the loss from the features of a step's images."""
+        """Return the head's cross entropy, the disagreement of views, and their lack of variety."""
         classifier: Any = self.classifier
         logits = classifier.classify(views.supports)[:, : task.seen]
         terms = {"labels": HEAD_WEIGHT * functional.cross_entropy(logits, views.labels)}

@@ -30,7 +30,6 @@ from distillmatch.methods.parts import TEMPERATURE, Balanced, new_task_loss
 from distillmatch.methods.schedule import detector_schedule
 
 Accepted = Literal["everything", "newness", "two-teachers", "nothing", "truth", "truth-new"]
-NEWNESS = "newness"
 NEW_ACCEPTED = 0.5  # share of held-out images of new classes that `accept newness` lets pass
 
 
@@ -81,19 +80,18 @@ class WorldMatch(Balanced):
         """Return the terms of eq. 5, whose labels and pseudo-labels are learned by both views."""
         options, logits = self.options, self.forward(batch, task)
         pseudo = self.pseudo_labels(batch.unlabeled_outputs, task, batch.truth)
-        labels, count = losses.with_pseudo_labels(batch.labels, *pseudo)
+        labels, count = losses.with_pseudo_labels(batch.labels, *pseudo)  # and B + B_pl
         strong = torch.cat([logits.strong_labeled, logits.strong])
         shift = options.logit_adjustment * self.log_shares
         of_weak = losses.weighted_cross_entropy_sum(logits.weak + shift, labels, self.weights)
         of_strong = losses.weighted_cross_entropy_sum(strong + shift, labels, self.weights)
-        terms = {"labels": (of_weak + of_strong) / 2 / count}
-        if len(logits.strong) and options.consistency_weight:
+        terms = {"labels": (of_weak + of_strong) / 2 / count}  # (ℓ_s + ℓ_pl) / (B + B_pl)
+        if len(logits.strong) and options.consistency_weight:  # ℓ_ul, eq. 4
             agreement = losses.consistency_loss(logits.unlabeled, logits.strong, self.confidence)
             terms["consistency"] = options.consistency_weight * agreement
-        if task.past and options.distillation_weight:
-            kept = losses.per_task_distillation(
-                batch.past, logits.weak, task.sizes[:-1], TEMPERATURE
-            )
+        if task.past and options.distillation_weight:  # ℓ_dst, eq. 1
+            sizes = task.sizes[:-1]
+            kept = losses.per_task_distillation(batch.past, logits.weak, sizes, TEMPERATURE)
             terms["distillation"] = options.distillation_weight * kept
         if task.past and options.global_distillation:
             kept = losses.past_distillation(batch.past, logits.weak, task.past, TEMPERATURE)
@@ -136,23 +134,19 @@ class WorldMatch(Balanced):
     judge = pseudo_labels
 
     def unlabeled_outputs(self, images: Tensor, task: TaskInfo) -> Outputs:
-        """Return the past classifier's logits, and if it is used what the newness network says.
-
-        An image is the more familiar the less certain that network is of any new class.
-        """
+        """Return the past classifier's logits and, if used, how certain `newness` is of a class."""
         past = self.networks["past"](images)
         if not self.has_newness(task):
             return Outputs(past)
-        logits = self.networks[NEWNESS](images)[:, task.past : task.seen]
+        logits = self.networks["newness"](images)[:, task.past : task.seen]
         score = -losses.softmax_confidence(logits, task.new)
         return Outputs(past, score, task.past + logits.argmax(dim=1))
 
     def has_newness(self, task: TaskInfo) -> bool:
-        """Return whether newness is learned in a task.
+        """Return whether newness is learned in a task, which takes more than one new class.
 
         A network that starts as the last classifier learns, on half of the labels, to distinguish
-        the new classes and to be uncertain about the environment's images (as GD's teacher). Of a
-        single new class it would always be certain.
+        the new classes and to be uncertain about unlabeled images, as GD's teacher does.
         """
         learned = self.options.accept in ("newness", "two-teachers")
         return learned and task.past > 0 and task.new > 1
@@ -161,24 +155,22 @@ class WorldMatch(Balanced):
         """Train the classifier and fine-tune it; before that, learn what is new if that counts."""
         trainings = []
         if self.has_newness(task):
-            network = self.start_afresh(NEWNESS, task, from_past=True)
+            network = self.start_afresh("newness", task, from_past=True)
             schedule = detector_schedule(self.config, self.rate)
             of_half: dict[str, Any] = {"labeled": "first-half", "clip": self.clip}
             loss = partial(new_task_loss, network, calibrated=True)  # that of GD's teacher
-            trainings = [Training(NEWNESS, network, loss, schedule, **of_half)]
+            trainings = [Training("newness", network, loss, schedule, **of_half)]
         later = task.past > 0
-        both: dict[str, Any] = {"unlabeled": later, "strong": later, "strong_labeled": True}
-        if later:
-            both["frozen_unlabeled"] = self.unlabeled_outputs
-        classifier = self.main_training(task, before=self.balance, **both)
+        changes: dict[str, Any] = {"unlabeled": later, "strong": later, "strong_labeled": True}
+        changes |= {"frozen_unlabeled": self.unlabeled_outputs} if later else {}
+        classifier = self.main_training(task, before=self.balance, **changes)
         return [*trainings, classifier, *self.head_tuning(task)]
 
     def balance(self, passes: Passes, task: TaskInfo) -> None:
         """Set the threshold of newness, then count labels and pseudo-labels.
 
-        A share of held-out images of new classes reach the threshold. The class weights w(k), eq.
-        3, count each image once; the class shares of the logit adjustment count as many as a step
-        meets, smoothed by 1 as the weights are.
+        The class weights w(k), eq. 3, count each image once; the class shares of the logit
+        adjustment count as many as a step meets, smoothed by 1 as the weights are.
         """
         over = held_out_images(passes)
         if self.has_newness(task) and (new := passes.labels(over) >= task.past).any():

@@ -11,7 +11,6 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import astuple
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +21,12 @@ from numpy.typing import NDArray
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, explain_disk_errors
 from distillmatch.files import atomic_file, open_file, user_cache
-from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset, Part, fingerprint
+from distillmatch.sources.dataset import UNKNOWN, Dataset, Part, fingerprint
 from distillmatch.sources.images import decode_files
 from distillmatch.sources.walk import shown
 from distillmatch.terminal import show_progress
 
-VERSION = 4
+VERSION = 5
 _FOOTER = struct.Struct("<32sQ")
 
 
@@ -35,15 +34,13 @@ class Plan(NamedTuple):
     """A data set before any of its files is opened.
 
     `files` are paths of images with their labels, the first `train` of them for training. Classes
-    without a training image are left out and the others renumbered; `tree` returns the tree of
-    those that are left.
+    without a training image are left out and the others renumbered.
     """
 
     name: str
     files: Sequence[tuple[str, int]]
     train: int
     class_names: Sequence[str]
-    tree: Callable[[Sequence[str]], ClassTree | None] = lambda names: None
     label_fraction: float = 0.2
 
 
@@ -116,7 +113,7 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         if hashlib.sha256(described).digest() != digest:
             return None
         about = json.loads(described)
-        shape, more, tree = tuple(about["shape"]), about["dataset"], about["tree"]
+        shape, more = tuple(about["shape"]), about["dataset"]
         if about["key"] != key or int(np.prod(shape)) != end - length:
             return None
         train, test = _parts(
@@ -126,8 +123,7 @@ def read_cache(path: Path, key: str) -> Dataset | None:
         return None
     for field in ("class_names", "problems"):
         more[field] = tuple(more[field])
-    tree = None if tree is None else ClassTree(*map(tuple, tree))
-    return Dataset(train=train, test=test, tree=tree, **more)
+    return Dataset(train=train, test=test, **more)
 
 
 def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Dataset:
@@ -160,17 +156,15 @@ def write_cache(path: Path, key: str, side: int, plan: Plan, doing: str) -> Data
         new = {label: number for number, label in enumerate(classes)} | {UNKNOWN: UNKNOWN}
         labels, shape = [new[label] for label in found], (len(found), side, side, 3)
         images = np.memmap(file, np.uint8, "r", shape=shape) if found else np.empty(shape, np.uint8)
-        tree = plan.tree(names)
         dataset = {
             "name": plan.name,
             "class_names": names,
             "label_fraction": plan.label_fraction,
             "problems": problems,
-            "known_fingerprint": fingerprint(_parts(images, labels, train), names, tree),
+            "known_fingerprint": fingerprint(_parts(images, labels, train), names, None),
         }
         of_images = {"key": key, "shape": shape, "train": train, "labels": labels}
-        of_tree = None if tree is None else astuple(tree)
-        described = json.dumps({**of_images, "tree": of_tree, "dataset": dataset}).encode()
+        described = json.dumps({**of_images, "dataset": dataset}).encode()
         file.seek(0, os.SEEK_END)
         file.write(described + _FOOTER.pack(hashlib.sha256(described).digest(), len(described)))
     written = read_cache(path, key)

@@ -13,25 +13,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, TypeAdapter, ValidationError
-
-from distillmatch.config import StreamConfig, read_yaml
+from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, SourceError, first_of
 from distillmatch.sources.cache import Plan, cache_key, load_cached
-from distillmatch.sources.dataset import UNKNOWN, ClassTree, Dataset
+from distillmatch.sources.dataset import UNKNOWN, Dataset
 from distillmatch.sources.registry import CheckedSource
 from distillmatch.sources.walk import Listing, list_files, name_below, shown
-
-Tree = tuple[dict[str, str], dict[str, str]]
-"""The parent of each class and the super-class of each parent, in the order of a file."""
-_Name = Annotated[
-    str,
-    BeforeValidator(lambda name: str(name) if type(name) is int else name),
-    AfterValidator(partial(unicodedata.normalize, "NFC")),
-]
-_TREE = TypeAdapter(dict[_Name, dict[_Name, list[_Name]]])
 
 SIDE = 32
 HELD_OUT = 5
@@ -86,15 +75,13 @@ def _load(config: StreamConfig) -> Dataset:
         problems += listings[path].problems
         if not listings[path].files:
             problems.append(f"{path}: a folder of unlabeled images without any")
-    side, tree = config.image_size or SIDE, None
-    if config.tree is not None:
-        tree = _read_tree(config.tree.expanduser(), [group.name for group in labeled])
+    side = config.image_size or SIDE
     dataset = load_cached(
         config,
-        f"folder-{cache_key(repr(folders), side, tree is not None)}",
-        cache_key(side, tree, *(listing.stamp for listing in listings.values())),
+        f"folder-{cache_key(repr(folders), side)}",
+        cache_key(side, *(listing.stamp for listing in listings.values())),
         side,
-        partial(_plan, root, labeled, test, unlabeled, tree),
+        partial(_plan, root, labeled, test, unlabeled),
         "decoding the images into the cache",
     )
     left_out = [g for g in labeled if g.files and g.name not in dataset.class_names]
@@ -181,7 +168,6 @@ def _plan(
     labeled: Sequence[Group],
     test_groups: Sequence[Group] | None,
     unlabeled: Sequence[str],
-    tree: Tree | None,
 ) -> Plan:
     """Divide the files; a class without a usable training image is left out."""
     number_of = {_same(group.name): number for number, group in enumerate(labeled)}
@@ -196,7 +182,7 @@ def _plan(
     train += [(file, UNKNOWN) for file in unlabeled]
     names = [group.name for group in labeled]
     share = 1.0 if unlabeled else 0.2
-    return Plan("folder", [*train, *test], len(train), names, partial(_number, tree), share)
+    return Plan("folder", [*train, *test], len(train), names, share)
 
 
 def _held_out(files: Sequence[str], root: Path) -> set[str]:
@@ -207,44 +193,6 @@ def _held_out(files: Sequence[str], root: Path) -> set[str]:
 
     count = max(1, round(len(files) / HELD_OUT)) if len(files) > 1 else 0
     return set(sorted(files, key=hashed)[:count])
-
-
-def _read_tree(path: Path, class_names: Sequence[str]) -> Tree:
-    """Read a YAML file of super-classes, their parents, and their classes; check it."""
-    found = read_yaml(path)
-    try:
-        checked = _TREE.validate_python(found)
-    except ValidationError:
-        raise ConfigError(
-            f"{path}: expected super-classes, in each its parents, in each a list of classes, all "
-            f"of them names (in quotes if YAML takes them for something else), found {found!r}"
-        ) from None
-    parent_of: dict[str, str] = {}
-    super_class_of: dict[str, str] = {}
-    for super_class, parents in checked.items():
-        for parent, names in parents.items():
-            if super_class_of.setdefault(parent, super_class) != super_class:
-                raise ConfigError(
-                    f"{path}: parent '{parent}' must have one super-class, "
-                    f"not both '{super_class_of[parent]}' and '{super_class}'"
-                )
-            for name in names:
-                if name in parent_of:
-                    raise ConfigError(
-                        f"{path}: class '{name}' must stand in the tree once, not twice"
-                    )
-                parent_of[name] = parent
-    for name in {*parent_of} ^ {*class_names}:
-        missing = "has no folder of images" if name in parent_of else "is not in the tree"
-        raise ConfigError(f"{path}: expected every class in the tree once; '{name}' {missing}")
-    return parent_of, super_class_of
-
-
-def _number(tree: Tree | None, class_names: Sequence[str]) -> ClassTree | None:
-    if tree is None:
-        return None
-    parent_of, super_class_of = tree
-    return ClassTree.of_names([parent_of[name] for name in class_names], super_class_of)
 
 
 def _same(name: str) -> str:

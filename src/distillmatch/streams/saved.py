@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distillmatch.config import StreamConfig
 from distillmatch.errors import ConfigError, StreamError, kind_of
 from distillmatch.files import read_record
-from distillmatch.sources.dataset import UNKNOWN, Dataset
+from distillmatch.sources.dataset import Dataset
 from distillmatch.streams.tasks import Task
 
 FORMAT = "distillmatch stream"
 VERSION = 1
+FORMER_KEYS = ("tree",)  # of configurations that earlier versions saved
 Index = Annotated[int, Field(ge=0, lt=2**62)]
 
 
@@ -58,7 +58,8 @@ class SavedStream(BaseModel):
     def stream_config(self, path: Path, allow_import: Collection[str] = ()) -> StreamConfig:
         """Return the configuration; your own source must be in `allow_import`."""
         try:
-            return StreamConfig.from_mapping(self.config, str(path), allow_import)
+            config = {key: value for key, value in self.config.items() if key not in FORMER_KEYS}
+            return StreamConfig.from_mapping(config, str(path), allow_import)
         except ConfigError as error:
             raise StreamError(str(error)) from None
 
@@ -74,57 +75,37 @@ class SavedStream(BaseModel):
             )
             for saved in self.tasks
         )
-        for problem in _problems(self, tasks, dataset):
+        if problem := next(_problems(self, tasks, dataset), None):
             raise StreamError(f"{path}: {problem}")
         return tasks
+
+
+def made_from_other_data(fingerprint: str, dataset: Dataset) -> str:
+    """Return the sentence that a stream of this fingerprint belongs to another data set."""
+    return (
+        f"made from data with fingerprint {fingerprint}, "
+        f"but source '{dataset.name}' here has {dataset.fingerprint}"
+    )
 
 
 def _problems(saved: SavedStream, tasks: Sequence[Task], dataset: Dataset) -> Iterator[str]:
     """Yield what keeps the tasks from being a stream of this data set; the first one counts."""
     if saved.fingerprint != dataset.fingerprint:
-        yield (
-            f"made from data with fingerprint {saved.fingerprint}, "
-            f"but source '{dataset.name}' here has {dataset.fingerprint}"
-        )
+        yield made_from_other_data(saved.fingerprint, dataset)
     count = len(dataset.class_names)
-    if _repeats_or_exceeds([c for task in tasks for c in task.classes], count):
+    learned = [c for task in tasks for c in task.classes]
+    if len({*learned}) < len(learned) or max(learned) >= count:
         yield f"expected classes from 0 to {count - 1}, each in one task at most"
-    train, tested = dataset.train.labels, getattr(dataset, saved.evaluated_on).labels
-    used = {"training": [i for task in tasks for i in (task.labeled, task.unlabeled)], "test": []}
-    used["training" if saved.evaluated_on == "train" else "test"] += [t.test for t in tasks]
-    for (name, lists), labels in zip(used.items(), (train, dataset.test.labels), strict=True):
-        images = np.concatenate([np.empty(0, np.int64), *lists])
-        if len(images) and images.max() >= len(labels):
-            yield f"index {images.max()} lies outside the {len(labels)} {name} images"
-        if len(np.unique(images)) < len(images):
-            yield f"a {name} image is used twice"
-    seen: list[int] = []
+    tested, seen = getattr(dataset, saved.evaluated_on), list[int]()
     for number, task in enumerate(tasks, 1):
-        if _repeats_or_exceeds(task.unlabeled_classes, count):
-            yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}, each once"
+        if max(task.unlabeled_classes, default=0) >= count:
+            yield f"task {number}: expected unlabeled_classes from 0 to {count - 1}"
+        train = np.concatenate([task.labeled, task.unlabeled])
+        for part, images in (("train", train), (saved.evaluated_on, task.test)):
+            there = len(getattr(dataset, part))
+            if images.max(initial=-1) >= there:
+                yield f"index {images.max()} lies outside the {there} {part} images"
         seen += task.classes
-        for problem in _label_problems(task, seen, dataset, tested):
-            yield f"task {number}: {problem}"
-
-
-def _label_problems(
-    task: Task, seen: Sequence[int], dataset: Dataset, tested: NDArray[np.int64]
-) -> Iterator[str]:
-    """Yield images of classes that a task does not list, and classes without images."""
-    train, shown = dataset.train.labels, (*task.unlabeled_classes, UNKNOWN)
-    for name, found, expected, listed in (
-        ("labeled", train[task.labeled], seen, "classes or earlier ones"),
-        ("test", tested[task.test], task.classes, "classes"),
-        ("unlabeled", train[task.unlabeled], shown, "unlabeled_classes"),
-    ):
-        if not np.isin(found, expected).all():
-            yield f"{name} images are not all of the task's {listed}"
-    for c in task.classes:
-        if not (train[task.labeled] == c).any():
-            yield f"class '{dataset.class_names[c]}' has no labeled image"
-    if not len(task.test) and np.isin(tested, task.classes).any():
-        yield "expected test images of its classes, found none"
-
-
-def _repeats_or_exceeds(classes: Sequence[int], count: int) -> bool:
-    return len(set(classes)) < len(classes) or max(classes, default=0) >= count
+        for labeled, images in ((dataset.train, task.labeled), (tested, task.test)):
+            if not np.isin(labeled.labels[images], seen).all():
+                yield f"task {number}: expected labels of its classes and those before it"

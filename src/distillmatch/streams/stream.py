@@ -15,7 +15,7 @@ from distillmatch.files import write_atomically
 from distillmatch.randomness import permutation
 from distillmatch.sources.dataset import UNKNOWN, Dataset, ImageRows, Part, choose_rows, verify
 from distillmatch.sources.registry import load_source
-from distillmatch.streams.saved import SavedStream
+from distillmatch.streams.saved import SavedStream, made_from_other_data
 from distillmatch.streams.splits import Indices
 from distillmatch.streams.tasks import Task, build_tasks
 
@@ -253,10 +253,7 @@ class Stream:
     def check_fingerprint(self, dataset: Dataset) -> None:
         """Refuse a data set other than the one the stream was made from."""
         if dataset is not self.dataset and dataset.fingerprint != self.fingerprint:
-            raise StreamError(
-                f"the stream was made from data with fingerprint {self.fingerprint}, "
-                f"but source '{dataset.name}' here has {dataset.fingerprint}"
-            )
+            raise StreamError(f"the stream was {made_from_other_data(self.fingerprint, dataset)}")
 
     def slots(self, labels: Indices) -> Indices:
         """Translate the source's class numbers into slots; classes never learned come last."""
