@@ -78,10 +78,14 @@ _NEVER = -1e12
 
 
 class Judgement(NamedTuple):
-    """The class of each unlabeled image of a task, and whether it was accepted."""
+    """The class of each unlabeled image of a task, whether it was accepted, and how familiar it is.
+
+    Clusters that an image is part of do not count in its own familiarity.
+    """
 
     pseudo_labels: NDArray[np.int64]
     accepted: NDArray[np.bool_]
+    familiarity: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,11 +145,15 @@ class FeatureClassifier:
             before["power"][0] = 0.5 if len(features) and features.min() >= 0 else 1.0
         z, u = (_compress(x, before["power"][0]) for x in (features, unlabeled))
         learned, folds = _with_labels(before, z, labels), _folds(before, z, labels)
-        judgement = Judgement(np.zeros(len(u), np.int64), np.zeros(len(u), np.bool_))
+        nothing = np.zeros(len(u), np.int64)
+        judgement = Judgement(nothing, nothing.astype(bool), np.full(len(u), np.inf))
         if len(u) and classes:
             alone = learned | {"others": before["others"][:0]}
-            learned["others"] = _others(alone, u, _held_out(alone, folds)[0], seed)
-            learned, judgement = _with_unlabeled(learned, u, *_held_out(learned, folds))
+            apart = np.random.default_rng(seed).integers(TRIES, size=len(u))
+            clusters = _others(alone, u, apart, _held_out(alone, folds)[0], seed)
+            learned["others"] = np.concatenate(clusters)
+            known = _held_out(learned, folds)
+            learned, judgement = _with_unlabeled(learned, u, apart, clusters, *known)
         learned["others"] = _without_taken(learned, folds)
         if any(len(fold.y) for fold in folds):
             new, temperature = _held_out(learned, folds)
@@ -363,7 +371,12 @@ def _principal(rows: Array) -> Array:
 
 
 def _with_unlabeled(
-    learned: State, u: Array, known: Array, temperature: float
+    learned: State,
+    u: Array,
+    apart: NDArray[np.int64],
+    clusters: list[Array],
+    known: Array,
+    temperature: float,
 ) -> tuple[State, Judgement]:
     """Return the state with unlabeled images added, and the judgement of them."""
     before, most, others = learned["unlabeled"], MEMORY * learned["labeled"], learned["others"]
@@ -373,36 +386,50 @@ def _with_unlabeled(
         needed = float(np.quantile(_familiarity(known, known, others), 1 - FAMILIAR))
         farthest = float(np.quantile(known[:, 1], NEAR))
     state, accepted, shares = learned, np.zeros(len(u), np.bool_), np.zeros((0, 0))
+    familiarity = np.zeros(len(u))
     for _ in range(ROUNDS):
         model = _Model(state)
         scores = model.scores(u)
-        accepted = (_familiarity(scores, known, others) >= needed) & (scores[:, 1] <= farthest)
+        for number, some in enumerate(clusters if len(others) else ()):
+            without = _Model(state | {"others": np.repeat(some, TRIES, axis=0)})
+            scores[apart == number] = without.scores(u[apart == number])
+        familiarity = _familiarity(scores, known, others)
+        accepted = (familiarity >= needed) & (scores[:, 1] <= farthest)
         shares = _softmax(model.logits(u) / temperature)
         taken = shares * accepted[:, None]
         count = before + taken.sum(0)
         mean = (sums + taken.T @ u) / np.maximum(count, 1e-9)[:, None]
         state = {**learned, "unlabeled": np.minimum(count, most), "unlabeled_means": mean}
-    return state, Judgement(shares.argmax(1).astype(np.int64), accepted)
+    return state, Judgement(shares.argmax(1).astype(np.int64), accepted, familiarity)
 
 
-def _others(alone: State, u: Array, known: Array, seed: int) -> Array:
-    """Return the means of clusters of unlabeled images that belong to no known class, if any."""
+def _others(
+    alone: State, u: Array, apart: NDArray[np.int64], known: Array, seed: int
+) -> list[Array]:
+    """Return means of clusters of unlabeled images that belong to no known class, if any.
+
+    There are `TRIES` arrays of them; images with `apart` k have no part in the k-th.
+    """
+    nothing = [alone["others"]] * TRIES
     if len(known) == 0:
-        return alone["others"]
+        return nothing
     model, draw = _Model(alone), np.random.default_rng(seed)
-    u = u[draw.permutation(len(u))[:CLUSTERED]]
     scores, angles = model.scores(u), np.concatenate([alone["angles"], known[:, 1]])
     beyond = (scores[:, 1] > np.quantile(angles, 1 - BEYOND)).mean()
     by_chance = np.sqrt(BEYOND * (1 - BEYOND) * (1 / len(u) + 1 / len(angles)))
     if beyond <= BEYOND + by_chance:
-        return alone["others"]
-    unusual = u[scores[:, 0] < np.quantile(known[:, 0], 1 - BEGIN)]
-    count = min(max(2, int(CLUSTERS * model.known.sum())), len(unusual) // SMALLEST)
-    found = [alone["others"]]
-    for _ in range(TRIES if count else 0):
+        return nothing
+    is_unusual = scores[:, 0] < np.quantile(known[:, 0], 1 - BEGIN)
+    found = []
+    for number in range(TRIES):
+        used = draw.permutation(np.flatnonzero(apart != number))[:CLUSTERED]
+        unusual = u[used][is_unusual[used]]
+        count = min(max(2, int(CLUSTERS * model.known.sum())), len(unusual) // SMALLEST)
+        if count == 0:
+            return nothing
         first = _k_means(unusual, count, draw)
-        found.append(_clusters(model, alone["labeled"][model.known], u, first))
-    return np.concatenate(found)
+        found.append(_clusters(model, alone["labeled"][model.known], u[used], first))
+    return found
 
 
 def _k_means(z: Array, count: int, draw: np.random.Generator) -> Array:

@@ -167,7 +167,7 @@ def learn_features(
     met = met if before is None else np.concatenate([before.met, met])
     explanation = task.explained(judgement)
     if len(task.environment.items) and task.config.network != IDENTITY:
-        chosen, scores = np.arange(len(unlabeled)), statistics.familiarity(unlabeled)
+        chosen, scores = np.arange(len(unlabeled)), judgement.familiarity.astype(np.float32)
         picture = task.environment.picture
         examples = choose_examples(chosen, scores, judgement, task.classes, picture, task.examples)
         explanation = replace(explanation, examples=examples)
@@ -177,8 +177,13 @@ def learn_features(
         began = time.perf_counter()
         tuned, fine_tuned = fine_tune(task, backbone, known, progress, keeper)
         seconds["fine-tuning"] = time.perf_counter() - began
+    threshold = statistics.threshold(task.accept) if statistics.has_scores else None
+    rejected = None
+    if threshold is not None and len(unlabeled):
+        rejected = int((judgement.familiarity < threshold).sum())
     record = {
         **task.record(explanation),
+        "rejected": rejected,
         "unlabeled_in": [],
         "seconds": seconds,
         "fine_tuned": fine_tuned,
@@ -188,7 +193,7 @@ def learn_features(
         "stored_bytes": 0,
         "weights_bytes": bytes_of(backbone.network),
         "statistics_bytes": statistics.bytes + met.nbytes,
-        "known_threshold": statistics.threshold(task.accept) if statistics.has_scores else None,
+        "known_threshold": threshold,
     }
     return Featured(
         config=task.config,

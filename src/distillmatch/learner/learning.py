@@ -116,10 +116,10 @@ def learn_task(
     else:
         assert before is None or isinstance(before, Trained)
         learned = learn_trained(before, task, progress, keeper)
-    rows = environment.images
-    if learned.gives_scores and len(rows):
+    rows, record = environment.images, learned.history[-1]
+    if record["rejected"] is None and learned.gives_scores and len(rows):
         unfamiliar = learned.familiarity(rows) < learned.threshold(task.accept)
-        learned.history[-1]["rejected"] = int(unfamiliar.sum())
+        record["rejected"] = int(unfamiliar.sum())
     return learned
 
 
