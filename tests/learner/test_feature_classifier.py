@@ -10,6 +10,7 @@ from distillmatch.learner.feature_classifier import (
     AXES,
     CAUTION,
     SHRINKAGE,
+    TRIES,
     FeatureClassifier,
     _Model,
 )
@@ -50,7 +51,9 @@ def plain_scores(
 
     logits = [logit(m) + (c - chance.mean()) / 2 for m, c in zip(means, chance, strict=True)]
     t = max(1.0, x.shape[1] / 20)
-    against = 1.0 + sum(math.exp(logit(one) / t) for one in ([] if others is None else others)) / 4
+    against = (
+        1.0 + sum(math.exp(logit(one) / t) for one in ([] if others is None else others)) / TRIES
+    )
     odds: float = math.log(sum(math.exp(one / t) for one in logits)) - math.log(against)
     cosines = [float(place @ m / np.linalg.norm(place) / np.linalg.norm(m)) for m in means]
     return logits, odds, 1.0 - max(cosines)

@@ -66,9 +66,9 @@ FAR, BLEND = 1.25, 0.5
 """Allowance of the angle over the odds, and its weight beside them without other clusters."""
 BEYOND = 0.3
 """Share of known images whose angle counts as large."""
-CLUSTERED, TRIES, CLUSTERS, SMALLEST = 4096, 4, 1.2, 3
+CLUSTERED, TRIES, CLUSTERS, SMALLEST = 4096, 6, 1.2, 3
 """Most images that are clustered, how often (r), clusters per known class, and their least size."""
-BEGIN = 0.4
+BEGIN = 0.3
 """Clusters start from images whose odds this share of known images exceeds."""
 TAKEN = 0.2
 """Another cluster that claims more than this share of a class's labeled images is dropped."""
