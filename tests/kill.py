@@ -222,9 +222,9 @@ def kill_by_hand() -> int:
                 one(Random(f"{given.seed}/{rounds}"), work)
             except AssertionError as error:
                 failures += 1
-                print(
-                    f"round {given.seed}/{rounds}: {error}\n{(work / 'said').read_text()[-3000:]}"
-                )
+                said = work / "said"
+                output = said.read_text()[-3000:] if said.exists() else ""
+                print(f"round {given.seed}/{rounds}: {error}\n{output}")
             shutil.rmtree(work, ignore_errors=True)
             rounds += 1
     print(f"{given.kind}: {rounds} rounds, {dict(counts)}, {failures} failures", flush=True)

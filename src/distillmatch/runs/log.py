@@ -134,7 +134,9 @@ def history(entries: Iterable[Entry]) -> list[Entry]:
                 kept = []
             case "continued":
                 kept = [one for one in kept if not _lost(one, entry)]
-            case "epoch" | "task":
+            case "epoch" if {"task", "training", "step"} <= entry.keys():
+                kept.append(entry)
+            case "task" if "task" in entry:
                 kept.append(entry)
     return kept
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from functools import partial
 
+from distillmatch.errors import RunFolderError
 from distillmatch.runs.checkpoints import Checkpoint
-from distillmatch.runs.folder import Record
+from distillmatch.runs.folder import OTHERWISE, Record
 from distillmatch.runs.log import RunLog, epochs_of, history, read_log, steps_of
 from distillmatch.runs.session import Session
 from distillmatch.runs.side_by_side import SharedProgress, Work, work_side_by_side
@@ -30,6 +31,11 @@ def learn_stages(run: Session, checkpoint: Checkpoint | None, at_once: int) -> N
             run.count_used(stage.values)
             done += stage.values["engine"]["work"]
             if (row := stage.values.get("row")) is not None:
+                if any(len(row[key]) != number + 1 for key in "RAP"):
+                    where = folders[number].path
+                    raise RunFolderError(
+                        f"{where}: its row is not of task {number + 1}; {OTHERWISE}"
+                    )
                 rows[number] = row
                 left.remove(number)
     if is_new:
