@@ -26,8 +26,8 @@ exceeds the distance between a_c and b_c expected by chance.
 
 The other clusters k are means of unlabeled images that belong to no known class; l_k has no
 correction. Unlabeled images are clustered r times, but only if more of them than of the known
-images are at a large angle. The odds separate classes that resemble each other, the angle detects
-images unlike anything known.
+images are at a large angle. Each image is left out of one clustering, by which alone it is scored.
+The odds separate classes that resemble each other, the angle detects images unlike anything known.
 
 The temperature T and the odds and angles of known images come from cross-validation: labeled images
 are scored by a classifier that has not learned them. With few of them, T stays near t.

@@ -5,6 +5,7 @@ All of them become squares of RGB bytes: the short side is scaled and the long s
 to 1. One image alone goes in a list.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -60,16 +61,16 @@ def open_images(given: Any, what: str = "images") -> Items:
     )
 
 
-class Reader:
+class Reader(ABC):
     """Reads opened images as the rows of an array: as pixels, or as features of them."""
 
+    @abstractmethod
     def room(self, count: int) -> NDArray[Any]:
         """Return an array with room for so many rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def results(self, items: Items, what: str = "images") -> Iterator[NDArray[Any] | str]:
         """Yield the row of each image, or the reason why it cannot be read."""
-        raise NotImplementedError
 
     def read(self, items: Items, what: str = "images") -> tuple[NDArray[Any], dict[int, str]]:
         """Read the images that can be read; return the problems of the others by number."""
